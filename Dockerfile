@@ -1,0 +1,32 @@
+# CUDA (the default build of torch): docker build -t springbok .    then: docker run --gpus all springbok
+# CPU (a tenth of the size):         docker build -t springbok --build-arg TORCH_INDEX_URL=URL .
+#   where URL is the package index that PyTorch's install page names for the CPU build.
+# Results: docker run -v "$PWD/results:/app/results" springbok --op_mode=train
+FROM python:3.12-slim
+
+ARG TORCH_INDEX_URL=
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+RUN useradd --create-home --uid 1000 trainer
+WORKDIR /app
+
+COPY requirements.txt ./
+RUN if [ -n "$TORCH_INDEX_URL" ]; then \
+      pip install --index-url "$TORCH_INDEX_URL" "$(grep '^torch==' requirements.txt)"; \
+    fi \
+ && pip install -r requirements.txt
+
+COPY --chown=trainer:trainer main.py option_flags.py ./
+COPY --chown=trainer:trainer wrappers wrappers
+COPY --chown=trainer:trainer replay replay
+COPY --chown=trainer:trainer agents agents
+COPY --chown=trainer:trainer workers workers
+COPY --chown=trainer:trainer learner learner
+COPY --chown=trainer:trainer benchmarks benchmarks
+
+RUN mkdir results && chown trainer:trainer results
+USER trainer
+VOLUME /app/results
+
+ENTRYPOINT ["python", "main.py"]
+CMD ["--op_mode=train"]

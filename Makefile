@@ -1,0 +1,43 @@
+# make train  -- install and train Pong with settings fitted to this machine
+# make test   -- install what tests need and run every check
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PACKAGES := wrappers replay agents workers learner benchmarks
+
+.PHONY: train test lint types unit format clean
+
+train: $(VENV)/.installed
+	$(BIN)/python main.py --op_mode=train $(ARGS)
+
+test: lint types unit
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy main.py option_flags.py $(PACKAGES)
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.installed: requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else f"wanted Python 3.11 to 3.13, got {sys.version.split()[0]}; name another with make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,29 @@
+"""What every agent offers to the learner's loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from agents.networks import ActorCritic
+from replay.trajectory import Batch
+
+
+class Agent(ABC):
+    """Owns the network that learns and its optimiser. Agents never see flags, files or processes."""
+
+    network: ActorCritic
+
+    @abstractmethod
+    def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
+        """One optimiser step on a batch. Returns scalars for the metrics, still on the device (nothing waits for it)."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Network and optimiser, as tensors and plain data."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        """Take over what `state_dict` gave; without the optimiser's part its moments start anew."""

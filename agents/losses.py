@@ -1,0 +1,75 @@
+"""Loss terms of the actor-critic agents: pure functions, each SUMMED over T and B, coefficients not applied.
+
+Sums, because IMPALA (arXiv:1802.01561) sums over the batch and time dimensions and its published learning rate, RMSProp
+epsilon and clip norm hold for a sum. A masked step contributes nothing, whatever its numbers are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
+    """Log-probabilities `[...]` that a categorical policy with logits `[..., A]` gives to integer actions `[...]`."""
+    if logits.shape[:-1] != actions.shape:
+        raise ValueError(f"actions: wanted {list(logits.shape[:-1])} as the logits' rows, got {list(actions.shape)}")
+    log_probs = functional.log_softmax(logits, dim=-1)
+    return log_probs.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy `[...]` in nats of categorical policies with logits `[..., A]`."""
+    log_probs = functional.log_softmax(logits, dim=-1)
+    return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
+    """- sum m_t A_t log pi(a_t|x_t), a scalar.
+
+    Args:
+        logits: `[T, B, A]` of the target policy pi, with gradient.
+        actions: `[T, B]` integers, the actions taken.
+        advantages: `[T, B]`, used as constants.
+        mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
+    """
+    log_probs = action_log_probs(logits, actions)
+    _check_same_shape("actions", log_probs, advantages=advantages, mask=mask)
+    return -_masked_sum(advantages.detach() * log_probs, mask)
+
+
+def value_loss(values: Tensor, vs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """0.5 sum m_t (v_t - V(x_t))^2, a scalar.
+
+    Args:
+        values: `[T, B]` V(x_t) with gradient.
+        vs: `[T, B]` value targets, used as constants.
+        mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
+    """
+    _check_same_shape("values", values, vs=vs, mask=mask)
+    return 0.5 * _masked_sum((vs.detach() - values).square(), mask)
+
+
+def entropy_loss(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+    """- sum w_t H(pi(.|x_t)), a scalar: adding it to the loss rewards entropy.
+
+    Args:
+        logits: `[T, B, A]`.
+        weights: `[T, B]` bool or float w_t, all 1 by default.
+    """
+    entropies = entropy(logits)
+    _check_same_shape("logits' rows", entropies, weights=weights)
+    return -(entropies if weights is None else entropies * weights).sum()
+
+
+def _masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
+    return terms.sum() if mask is None else torch.where(mask.bool(), terms, 0.0).sum()
+
+
+def _check_same_shape(reference_name: str, reference: Tensor, **others: Tensor | None) -> None:
+    if reference.dim() != 2:
+        raise ValueError(f"{reference_name}: wanted [T, B], got {list(reference.shape)}")
+    for name, tensor in others.items():
+        if tensor is not None and tensor.shape != reference.shape:
+            raise ValueError(f"{name}: wanted {list(reference.shape)} as {reference_name}, got {list(tensor.shape)}")

@@ -1,0 +1,83 @@
+"""Fits the settings that are `auto` to the machine: its cores, its memory and its GPU, each choice with its reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from learner.config import AUTO, Settings
+
+SMALL_MACHINE_CORES = 4
+PUBLISHED_BATCH = 32
+SMALL_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this process may use. memory_bytes: physical, or less where a container says so."""
+
+    cores: int
+    memory_bytes: int
+    gpu: str | None
+
+
+def detect_machine() -> Machine:
+    """Look at cores (affinity and container quota), memory and GPU."""
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return Machine(_cores(), _memory_bytes(), gpu)
+
+
+def _cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _first_line(Path("/sys/fs/cgroup/cpu.max")).split()
+    if len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0:
+        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
+    return cores
+
+
+def _memory_bytes() -> int:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _first_line(Path("/sys/fs/cgroup/memory.max"))
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().split("\n", 1)[0].strip()
+    except OSError:
+        return ""
+
+
+def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Settings, list[str]]:
+    """Settle every `auto` of the settings. Returns the settled settings and one line for each choice made."""
+    settled = dict(settings)
+    reasons: list[str] = []
+
+    def choose(name: str, value: Any, reason: str) -> None:
+        if settled[name] == AUTO:
+            settled[name] = value
+            reasons.append(f"{name}={value} ({reason})")
+
+    choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
+    if settled["reproducible"]:
+        choose("worker_kind", "serial", "reproducible: one process, a fixed order")
+    choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
+    cores = machine.cores
+    if settled["worker_kind"] == "serial":
+        choose("worker_count", 1, "serial: everything in one process")
+    choose("worker_count", cores, f"one a core, {cores} cores")
+    choose("envs_per_worker", 16, "enough for efficient inference, few enough for a small policy lag")
+    small = cores <= SMALL_MACHINE_CORES and settled["device"] == "cpu"
+    choose(
+        "batch_size",
+        SMALL_BATCH if small else PUBLISHED_BATCH,
+        "a small machine learns sooner from more and smaller updates" if small else "the published setting",
+    )
+    choose("learner_threads", max(1, cores // 2) if settled["device"] == "cpu" else 2, f"{cores} cores, shared with the workers")
+    choose("test_environments", min(8 * cores, 64), "games played at once")
+    return settled, reasons

@@ -1,0 +1,158 @@
+"""One writer of metrics: metrics.csv and TensorBoard show the same numbers under the same names."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.run_directory import RunDirectory
+
+Row = dict[str, float]
+
+
+class UpdateMetrics:
+    """Mean of the updates' scalars since the last reading, summed on the device so that no update waits for a number."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._sum: Tensor | None = None
+        self._count = 0
+
+    def add(self, scalars: Mapping[str, Tensor]) -> None:
+        values = torch.stack([value.float() for value in scalars.values()])
+        self._names = list(scalars)
+        self._sum = values if self._sum is None else self._sum + values
+        self._count += 1
+
+    def read(self) -> Row:
+        """The means, and start anew; empty where no update was made."""
+        if self._sum is None:
+            return {}
+        means = (self._sum / self._count).tolist()
+        self._sum, self._count = None, 0
+        return dict(zip(self._names, means, strict=True))
+
+
+class EpisodeStatistics:
+    """Raw returns and lengths of whole episodes, read out of the trajectories as they arrive."""
+
+    def __init__(self, window: int) -> None:
+        self.count = 0
+        self.recent: deque[float] = deque(maxlen=window)
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+
+    def add(self, trajectory: Mapping[str, np.ndarray]) -> None:
+        lengths = trajectory["episode_length"]
+        for row in np.flatnonzero(lengths):
+            self.count += 1
+            self._returns.append(float(trajectory["episode_return"][row]))
+            self._lengths.append(int(lengths[row]))
+            self.recent.append(self._returns[-1])
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last `window` episodes, None before the first."""
+        return float(np.mean(self.recent)) if self.recent else None
+
+    def read(self) -> Row:
+        """Means since the last reading and over the window; a name is absent where no episode has ended."""
+        row: Row = {}
+        if self._returns:
+            row["charts/episodic_return"] = float(np.mean(self._returns))
+            row["charts/episodic_length"] = float(np.mean(self._lengths))
+            self._returns, self._lengths = [], []
+        if self.mean_return is not None:
+            row["charts/episodic_return_mean"] = self.mean_return
+        return row
+
+
+class LagStatistics:
+    """Policy lag in updates: learner's version minus acting version, fresh and replayed columns apart."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = {}
+
+    def add(self, update: int, policy_version: np.ndarray, is_replay: np.ndarray) -> None:
+        """policy_version `[B, T]`, is_replay `[B]`."""
+        lag = update - policy_version.mean(1)
+        for name, chosen in (("charts/policy_lag", lag[~is_replay]), ("charts/policy_lag_replay", lag[is_replay])):
+            if len(chosen):
+                self._values.setdefault(name, []).append(float(chosen.mean()))
+
+    def read(self) -> Row:
+        row = {name: float(np.mean(values)) for name, values in self._values.items()}
+        self._values = {}
+        return row
+
+
+class MetricsWriter:
+    """Writes one row at a time to metrics.csv and TensorBoard. A resumed run goes on behind its last saved step."""
+
+    LEADING = ("seconds", "steps", "frames", "updates", "episodes")
+
+    def __init__(self, run: RunDirectory, from_step: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
+
+        self._path = run.metrics
+        self._names: list[str] = []
+        self._board = SummaryWriter(str(run.tensorboard), purge_step=from_step + 1 if from_step else None, flush_secs=10)
+        if rows := _rows_up_to(run.metrics, from_step):
+            self._names = list(rows[0])
+            self._rewrite(rows)
+
+    def write(self, counters: Mapping[str, float], row: Row) -> None:
+        """counters: the `LEADING` columns; `steps` is TensorBoard's x axis. Non-finite numbers are left out."""
+        finite = {name: value for name, value in row.items() if math.isfinite(value)}
+        for name, value in finite.items():
+            self._board.add_scalar(name, value, int(counters["steps"]))
+        full: dict[str, Any] = {**{name: counters[name] for name in self.LEADING}, **finite}
+        cells = {name: _cell(value) for name, value in full.items()}
+        if new := [name for name in full if name not in self._names]:
+            rows = _rows_up_to(self._path, int(counters["steps"])) if self._names else []
+            self._names += new  # seen for the first time: the header grows, so the file is written anew
+            self._rewrite([*rows, cells])
+        else:
+            with self._path.open("a", newline="") as file:
+                csv.DictWriter(file, self._names).writerow(cells)
+
+    def add_text(self, tag: str, text: str) -> None:
+        self._board.add_text(tag, text)
+
+    def close(self) -> None:
+        self._board.close()
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        beside = self._path.with_suffix(".new")
+        with beside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._names)
+            writer.writeheader()
+            writer.writerows(rows)
+        beside.replace(self._path)
+
+
+def read_metrics(path: Path) -> dict[str, np.ndarray]:
+    """metrics.csv as columns of float64; NaN where a cell is empty."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = list(rows[0]) if rows else []
+    return {name: np.array([float(row[name]) if row[name] else np.nan for row in rows]) for name in names}
+
+
+def _rows_up_to(path: Path, step: int) -> list[dict[str, str]]:
+    if not path.is_file() or not step:
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if int(row["steps"]) <= step]
+
+
+def _cell(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

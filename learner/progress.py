@@ -1,0 +1,48 @@
+"""What a person sees while a run trains: one live line in a terminal, nothing where output is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TextIO
+
+
+def format_duration(seconds: float) -> str:
+    """`1:02:03`, or `2:03` below an hour."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def progress_text(
+    *, mean_return: float | None, episodes: int, steps: int, max_steps: int, frames: int, frames_per_second: float, left: float
+) -> str:
+    """One line: return, steps, frames, frames/s, time left (seconds)."""
+    shown = "no episode yet" if mean_return is None else f"return {mean_return:.2f}"
+    return (
+        f"{shown} ({episodes} episodes) | steps {steps:,} of {max_steps:,} ({100 * steps / max_steps:.1f} %) | "
+        f"frames {frames:,} | {frames_per_second:,.0f} frames/s | left {format_duration(left)}"
+    )
+
+
+class ProgressLine:
+    """Rewrites one line of a terminal in place."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.live = self._stream.isatty()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self.live:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[2K{text[:width]}")
+            self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Take the line away, so that something else can be printed."""
+        if self._shown:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()
+            self._shown = False

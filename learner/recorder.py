@@ -1,0 +1,169 @@
+"""Keeps the run's counters and turns what happens into metrics, the progress line, the summary and the last words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from learner.checkpoint import Checkpoint, Counters
+from learner.config import Config
+from learner.curve import draw_learning_curve
+from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, UpdateMetrics
+from learner.progress import ProgressLine, format_duration, progress_text
+from learner.run_directory import RunDirectory
+from replay.mixture import HostBatch
+from workers import Workers
+from workers.rollout import CLOCKS
+
+log = logging.getLogger("springbok")
+
+
+class Recorder:
+    """Everything that is counted in one place; `counters` is what a checkpoint carries."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: RunDirectory,
+        counters: Counters,
+        workers: Workers,
+        frames_per_step: int,
+        resumed: Checkpoint | None,
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.counters = counters
+        self.learning_rate = resumed.learning_rate if resumed else config.training.lr
+        self.episodes = EpisodeStatistics(config.training.avg_buff_size)
+        self.episodes.recent.extend(resumed.returns if resumed else [])
+        self._workers = workers
+        self._frames_per_step = frames_per_step
+        self._updates = UpdateMetrics()
+        self._lag = LagStatistics()
+        self._writer = MetricsWriter(run, counters.steps)
+        self._progress = ProgressLine()
+        self._episodes_before = counters.episodes
+        self._seconds_before = counters.seconds
+        self._started = time.monotonic()
+        self._clock = self._read_clock(0.0)
+        self._batch_seconds = self._update_seconds = 0.0
+
+    def add_trajectory(self, trajectory: Mapping[str, np.ndarray]) -> None:
+        """Count a fresh trajectory."""
+        self.episodes.add(trajectory)
+        counters = self.counters
+        counters.trajectories += 1
+        counters.steps += len(trajectory["actions"])
+        counters.frames += len(trajectory["actions"]) * self._frames_per_step
+        counters.episodes = self._episodes_before + self.episodes.count
+
+    def add_update(self, scalars: Mapping[str, Tensor], batch: HostBatch, batch_seconds: float, update_seconds: float) -> None:
+        """Count an update: its scalars, the lag of what it saw, and where the learner's time went."""
+        self._updates.add(scalars)
+        self._lag.add(self.counters.updates - 1, batch.columns["policy_version"], batch.is_replay)
+        self._batch_seconds += batch_seconds
+        self._update_seconds += update_seconds
+
+    def due(self) -> bool:
+        return time.monotonic() - self._clock["now"] >= self.config.training.log_period
+
+    def write(self, wait_seconds: float) -> None:
+        """One row of metrics over the time since the last one, and the progress line."""
+        clock = self._read_clock(wait_seconds)
+        passed = max(clock["now"] - self._clock["now"], 1e-9)
+        frames_per_second = (clock["frames"] - self._clock["frames"]) / passed
+        self.counters.seconds = self._seconds_before + clock["now"] - self._started
+        row: Row = {
+            **self.episodes.read(),
+            **self._updates.read(),
+            **self._lag.read(),
+            **self._shares(clock, passed),
+            "charts/learning_rate": self.learning_rate,
+            "charts/SPS": frames_per_second / self._frames_per_step,
+            "charts/FPS": frames_per_second,
+            "charts/updates_per_second": (clock["updates"] - self._clock["updates"]) / passed,
+        }
+        self._clock = clock
+        self._writer.write(asdict(self.counters), row)
+        self._progress.show(self._text(frames_per_second))
+        log.debug(self._text(frames_per_second))
+
+    def finish(self, wait_seconds: float, checkpoint: Path, *, interrupted: bool) -> None:
+        """The last row, picture and summary, and how to go on."""
+        self.write(wait_seconds)
+        self._progress.clear()
+        counters = self.counters
+        title = f"{self.config.env.env}, {self.config.network}, seed {self.config.training.seed}"
+        drawn = draw_learning_curve(self.run.metrics, self.run.curve, title)
+        mean = self.episodes.mean_return
+        summary = {
+            "env": self.config.env.env,
+            **asdict(counters),
+            "mean_return": mean,
+            "episodes_in_mean": len(self.episodes.recent),
+            "frames_per_second": (counters.seconds and counters.frames / counters.seconds) or 0.0,
+            "finished": not interrupted,
+            "checkpoint": checkpoint.name,
+        }
+        self.run.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        log.info(
+            "%s after %s: %s steps = %s frames, %s updates, %s episodes, %s",
+            "Stopped" if interrupted else "Finished",
+            format_duration(counters.seconds),
+            f"{counters.steps:,}",
+            f"{counters.frames:,}",
+            f"{counters.updates:,}",
+            f"{counters.episodes:,}",
+            "no episode has ended yet" if mean is None else f"mean return of the last {len(self.episodes.recent)}: {mean:.2f}",
+        )
+        log.info("Checkpoint: %s", checkpoint)
+        if drawn:
+            log.info("Learning curve: %s", self.run.curve)
+        log.info("Go on:    python main.py --op_mode=train_w_load --load_model_url=%s", self.run.path)
+        log.info("Watch it: python main.py --op_mode=test --render --load_model_url=%s", self.run.path)
+
+    def close(self) -> None:
+        self._progress.clear()
+        self._writer.close()
+
+    def _read_clock(self, wait_seconds: float) -> dict[str, float]:
+        workers = dict(zip(CLOCKS, self._workers.seconds.sum(0).tolist(), strict=True)) if len(self._workers.seconds) else {}
+        return {
+            "now": time.monotonic(),
+            "frames": self.counters.frames,
+            "updates": self.counters.updates,
+            "learner_wait": wait_seconds,
+            "learner_batch": self._batch_seconds if hasattr(self, "_batch_seconds") else 0.0,
+            "learner_update": self._update_seconds if hasattr(self, "_update_seconds") else 0.0,
+            **{f"worker_{name}": seconds for name, seconds in workers.items()},
+        }
+
+    def _shares(self, clock: dict[str, float], passed: float) -> Row:
+        """Parts of the wall time since the last row: of the learner's, and of one worker's."""
+        count = max(1, len(self._workers.seconds))
+        shares: Row = {}
+        for name, seconds in clock.items():
+            who = name.split("_")[0]
+            if who in ("learner", "worker"):
+                shares[f"time/{name}"] = (seconds - self._clock[name]) / passed / (count if who == "worker" else 1)
+        return shares
+
+    def _text(self, frames_per_second: float) -> str:
+        counters, limit = self.counters, self.config.training.environment_max_steps
+        left = (limit - counters.steps) * self._frames_per_step / frames_per_second if frames_per_second > 0 else 0.0
+        return progress_text(
+            mean_return=self.episodes.mean_return,
+            episodes=counters.episodes,
+            steps=counters.steps,
+            max_steps=limit,
+            frames=counters.frames,
+            frames_per_second=frames_per_second,
+            left=max(0.0, left),
+        )

@@ -1,0 +1,116 @@
+"""Training: the loop that turns trajectories into updates, readable top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from agents import AGENTS, Agent
+from agents.networks import make_network
+from agents.schedules import linear_schedule
+from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators, save_checkpoint
+from learner.config import Config, make_contract
+from learner.feeder import BatchFeeder
+from learner.protocol import evaluation_protocol
+from learner.recorder import Recorder
+from learner.run_directory import RunDirectory
+from learner.signals import StopSignals
+from replay import make_mixture
+from replay.trajectory import make_batch
+from workers import WORKERS, Workers, WorkerSetup
+from wrappers import make_spec
+
+log = logging.getLogger("springbok")
+
+
+def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool = True) -> int:
+    """Train until the step budget is used up or a signal asks to stop. Returns the exit code."""
+    settings = config.training
+    _prepare_torch(config)
+    seeds = np.random.SeedSequence(settings.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
+    worker_seeds, sampling = seeds.spawn(2)
+    generator = np.random.default_rng(sampling)
+    device = torch.device(settings.device)
+    spec = make_spec(config.env)
+    contract = make_contract(config, spec)
+
+    network = make_network(config.network, spec.observation_shape, spec.action_count).to(device)
+    agent = AGENTS["vtrace"](config.agent, network)
+    counters = Counters()
+    if resumed:
+        counters = resumed.counters
+        agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
+        restore_generators(resumed.generators, generator)
+
+    mixture = make_mixture(config.replays, contract, settings.batch_size, settings.training_fill_in_factor, generator)
+    setup = WorkerSetup(
+        config.env, spec, config.network, contract, config.workers, _seeds_of(worker_seeds, config.workers.worker_count)
+    )
+    workers = WORKERS[config.workers.kind](setup, network)
+    recorder = Recorder(config, run, counters, workers, spec.frames_per_step, resumed)
+    feeder = BatchFeeder(workers, mixture, recorder.add_trajectory)
+    total_frames = settings.environment_max_steps * spec.frames_per_step
+
+    def checkpoint() -> Path:
+        return save_checkpoint(run, _make_checkpoint(config, asdict(spec), agent, recorder, generator))
+
+    try:
+        with StopSignals(at_once=workers.kill) as signals:
+            workers.weights.publish(network, counters.updates)
+            workers.start()
+            while counters.steps < settings.environment_max_steps:
+                host_batch = feeder.next_batch(lambda: signals.requested)
+                if host_batch is None or signals.requested:
+                    break
+                prepared = time.perf_counter()
+                batch = make_batch(
+                    host_batch.columns, host_batch.is_replay, host_batch.source, spec.frames_stacked, device
+                )
+                learning = time.perf_counter()
+                recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, total_frames)
+                scalars = agent.update(batch, recorder.learning_rate)
+                counters.updates += 1
+                workers.weights.publish(network, counters.updates)
+                recorder.add_update(scalars, host_batch, learning - prepared, time.perf_counter() - learning)
+                if recorder.due():
+                    recorder.write(feeder.wait_seconds)
+                if counters.updates % settings.save_model_period == 0:
+                    checkpoint()
+            workers.stop()
+            recorder.finish(feeder.wait_seconds, checkpoint(), interrupted=signals.requested)
+            return 0
+    finally:
+        workers.stop()
+        recorder.close()
+
+
+def _prepare_torch(config: Config) -> None:
+    torch.manual_seed(config.training.seed)
+    torch.set_num_threads(config.training.learner_threads)
+    if config.training.reproducible:
+        torch.use_deterministic_algorithms(True)
+
+
+def _seeds_of(sequence: np.random.SeedSequence, count: int) -> tuple[int, ...]:
+    """One seed a worker, in [1, 2^30): environments add their number to it and zero means `no seed` to the emulator."""
+    return tuple(int(child.generate_state(1)[0]) % (2**30 - 1) + 1 for child in sequence.spawn(count))
+
+
+def _make_checkpoint(
+    config: Config, spec: dict[str, object], agent: Agent, recorder: Recorder, generator: np.random.Generator
+) -> Checkpoint:
+    return Checkpoint(
+        settings=config.settings,
+        spec=spec,
+        protocol=evaluation_protocol(config.env, config.test.greedy),
+        counters=recorder.counters,
+        agent=agent.state_dict(),
+        learning_rate=recorder.learning_rate,
+        generators=generator_states(generator),
+        returns=list(recorder.episodes.recent),
+    )

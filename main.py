@@ -1,0 +1,41 @@
+"""Command line: flags -> frozen Config -> run directory -> train | evaluate."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = """Trains, resumes and tests V-trace agents:
+
+  python main.py --op_mode=train                                  train
+  python main.py --op_mode=train_w_load --load_model_url=RUN      go on from a checkpoint
+  python main.py --op_mode=test --render --load_model_url=RUN     watch and measure what was learned
+
+Flags, with their defaults:
+"""
+
+
+def main(command: list[str]) -> int:
+    """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
+    from absl import flags
+
+    from learner import launch
+    from option_flags import all_settings, define_flags, given_settings
+
+    values = flags.FlagValues()
+    define_flags(values)
+    if {"--help", "-help", "-h", "--helpfull"} & set(command[1:]):
+        print(USAGE + values.get_help())
+        return 0
+    try:
+        rest = values(command)[1:]
+        if rest:
+            raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
+        job = launch.prepare(values.op_mode, all_settings(values), given_settings(values), command)
+    except (flags.Error, ValueError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return launch.run(job)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

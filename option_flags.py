@@ -1,0 +1,124 @@
+"""Every command-line flag: help with its unit, a validator, and its default from the table of settings.
+
+`define_flags` registers them; nothing happens at import. Only this file and main.py see FLAGS.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+
+from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
+
+OP_MODES = ("train", "train_w_load", "test")
+
+HELP = {
+    "env": "Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.",
+    "environment_max_steps": "Length of the run in agent steps (one action each; the program prints frames beside).",
+    "seed": "Seed of everything random in the run.",
+    "reproducible": "One process and a fixed order: the same seed gives the same bits. Slower.",
+    "device": "Where the learner computes: auto takes the GPU where there is one.",
+    "learner_threads": "CPU threads of the learner, or auto.",
+    "worker_kind": "Who acts: cpu (each worker its own copy of the policy), serial (in the learner's process), or auto.",
+    "worker_count": "Worker processes, or auto.",
+    "envs_per_worker": "Environments that one worker steps together, or auto.",
+    "batch_size": "Trajectories in one update, or auto.",
+    "unroll_length": "Steps in one trajectory.",
+    "replay_parameters": "JSON list of replays: type (queue, standard), capacity (trajectories), sample_ratio (sum 1).",
+    "training_fill_in_factor": "Part of a replay's capacity, in [0, 1], that is filled before the replay gives anything.",
+    "network": "Network: nature, impala_shallow, impala_deep, or mlp for small observations.",
+    "gamma": "Discount a step.",
+    "lr": "Learning rate at the start; it falls linearly over the run's fresh frames.",
+    "lr_end_value": "Learning rate at the end of the run.",
+    "optimizer": "Optimiser.",
+    "rmsprop_eps": "Epsilon of RMSProp, added outside the root.",
+    "gradient_clip_by_norm_threshold": "Global gradient norm above which gradients are scaled down.",
+    "rho_bar": "V-trace: clip of the importance ratio in the temporal differences (which policy is evaluated).",
+    "c_bar": "V-trace: clip of the importance ratio in the traces (speed against variance); at most rho_bar.",
+    "pg_rho_bar": "V-trace: clip of the importance ratio in the policy gradient.",
+    "vtrace_lambda": "V-trace: factor on the traces, in [0, 1].",
+    "policy_gradient_loss_weight": "Weight of the policy-gradient loss (summed over the batch).",
+    "value_loss_weight": "Weight of the value loss (half the squared error, summed over the batch).",
+    "entropy_loss_weight": "Weight of the entropy bonus (summed over the batch).",
+    "clip_rewards": "Clip rewards for learning; reported returns stay raw.",
+    "reward_clipping_method": "How rewards are clipped for learning.",
+    "frame_scale_resolution": "Size of a frame, height,width in pixels.",
+    "frames_stacked": "Frames in one observation.",
+    "skipped_frames": "Emulator frames that one step lasts (the action is repeated).",
+    "noop_threshold": "An episode starts with up to this many no-op frames.",
+    "grayscaling_frames": "Grey frames; --nograyscaling_frames gives RGB.",
+    "episodic_life": "A lost life ends the episode for the learner; reported returns are for whole games.",
+    "fire_reset": "FIRE is pressed at an episode's start and after a lost life, where the game has that button.",
+    "sticky_actions": "Probability that the emulator repeats the action before, each frame (0.25 is the machado protocol).",
+    "full_action_space": "All 18 actions instead of those the game uses.",
+    "max_episode_frames": "Emulator frames after which an episode is cut.",
+    "results_dir": "Folder that run directories are made in.",
+    "save_model_period": "Updates between checkpoints.",
+    "log_period": "Seconds between rows of metrics.",
+    "avg_buff_size": "Episodes in the mean return that is shown.",
+    "verbosity": "0: warnings only, 1: normal, 2: every row of metrics on the console too.",
+    "test_episode_count": "Test mode: whole episodes to play.",
+    "test_environments": "Test mode: environments played at once, or auto.",
+    "greedy": "Test mode: take the most probable action instead of sampling one.",
+    "render": "Test mode: show the games in a window, or write a video where there is no display.",
+    "load_model_url": "What to load: a run directory, a checkpoint file, or latest.",
+    "load_optimizer_save": "train_w_load: load the optimiser's state too.",
+}
+
+ALIASES = {"r_f_steps": "unroll_length"}
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Register every flag in `values`."""
+    flags.DEFINE_enum("op_mode", "train", OP_MODES, "What to do: train, train_w_load (go on) or test.", flag_values=values)
+    for name, default in DEFAULTS.items():
+        _define(values, name, default)
+    for alias, name in ALIASES.items():
+        flags.DEFINE_alias(alias, name, flag_values=values)
+
+
+def _define(values: flags.FlagValues, name: str, default: Any) -> None:
+    text = HELP[name] + (f" Wanted: {BOUNDS[name][0]}." if name in BOUNDS else "")
+    if name in CHOICES:
+        flags.DEFINE_enum(name, default, CHOICES[name], text, flag_values=values)
+    elif isinstance(default, bool):
+        flags.DEFINE_boolean(name, default, text, flag_values=values)
+    elif isinstance(default, int):
+        flags.DEFINE_integer(name, default, text, flag_values=values)
+    elif isinstance(default, float):
+        flags.DEFINE_float(name, default, text, flag_values=values)
+    else:
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    flags.register_validator(name, _validator(name), flag_values=values)
+
+
+def _validator(name: str) -> Any:
+    def validate(value: Any) -> bool:
+        try:
+            check_setting(name, _plain(name, value))
+        except ValueError as error:
+            raise flags.ValidationError(str(error)) from None
+        return True
+
+    return validate
+
+
+def _plain(name: str, value: Any) -> Any:
+    """What the command line calls text, as the setting's own type: `auto` stays, digits become a number."""
+    if DEFAULTS[name] == AUTO and name in BOUNDS and isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        return int(value)
+    return value
+
+
+def all_settings(values: flags.FlagValues) -> Settings:
+    """Every setting, given or default."""
+    return {name: _plain(name, values[name].value) for name in DEFAULTS}
+
+
+def given_settings(values: flags.FlagValues) -> Settings:
+    """Only the settings that stand on the command line."""
+    given = {name for name in DEFAULTS if values[name].present} | {
+        name for alias, name in ALIASES.items() if values[alias].present
+    }
+    return {name: value for name, value in all_settings(values).items() if name in given}

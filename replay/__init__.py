@@ -1,0 +1,124 @@
+"""Trajectories: the data contract, shared memory, the replay kinds and their mixture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from replay.base import Replay, ReplayConfig
+from replay.mixture import Mixture, largest_share
+from replay.queue import QueueReplay
+from replay.standard import StandardReplay
+from replay.trajectory import TrajectoryContract
+
+__all__ = [
+    "REPLAYS",
+    "Mixture",
+    "ReplayConfig",
+    "check_replays",
+    "make_mixture",
+    "memory_bytes",
+    "parse_replay_parameters",
+]
+
+RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
+
+
+def _queue(
+    config: ReplayConfig, contract: TrajectoryContract, share: int, min_fill: int, generator: np.random.Generator
+) -> Replay:
+    return QueueReplay(contract, config.capacity, share)
+
+
+def _standard(
+    config: ReplayConfig, contract: TrajectoryContract, share: int, min_fill: int, generator: np.random.Generator
+) -> Replay:
+    return StandardReplay(contract, config.capacity, min_fill, generator)
+
+
+REPLAYS: dict[str, Callable[[ReplayConfig, TrajectoryContract, int, int, np.random.Generator], Replay]] = {
+    "queue": _queue,
+    "standard": _standard,
+}
+
+
+def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
+    """Read `--replay_parameters`: a JSON list of objects with type, capacity (trajectories) and sample_ratio.
+
+    Raises ValueError with one line that says what was wanted and what came.
+    """
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({error})") from None
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"replay_parameters: wanted a JSON list with at least one replay, got {_short(text)}")
+    replays = tuple(_parse_entry(index, entry) for index, entry in enumerate(entries))
+    total = sum(replay.sample_ratio for replay in replays)
+    if abs(total - 1) > RATIO_TOLERANCE:
+        raise ValueError(f"replay_parameters: wanted sample_ratio values that sum to 1, got a sum of {total:g}")
+    return replays
+
+
+def _parse_entry(index: int, entry: object) -> ReplayConfig:
+    where = f"replay_parameters[{index}]"
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(json.dumps(entry))}")
+    wanted = {"type", "capacity", "sample_ratio"}
+    if unknown := sorted(set(entry) - wanted):
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(wanted))}")
+    if missing := sorted(wanted - set(entry)):
+        raise ValueError(f"{where}: {missing[0]!r} is missing")
+    kind, capacity, ratio = entry["type"], entry["capacity"], entry["sample_ratio"]
+    if not isinstance(kind, str) or kind not in REPLAYS:
+        raise ValueError(f"{where}: wanted type {' or '.join(sorted(REPLAYS))}, got {json.dumps(kind)}")
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+        raise ValueError(f"{where}: wanted capacity as a whole number of trajectories >= 1, got {json.dumps(capacity)}")
+    if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not 0 < ratio <= 1:
+        raise ValueError(f"{where}: wanted sample_ratio in (0, 1], got {json.dumps(ratio)}")
+    return ReplayConfig(kind, capacity, float(ratio))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
+    """Refuse a batch that a replay can never give. Raises ValueError."""
+    for index, config in enumerate(configs):
+        share = config.sample_ratio * batch_size
+        if config.type != "queue" and share > config.capacity:
+            raise ValueError(
+                f"replay_parameters[{index}]: batch_size {batch_size} takes {share:g} trajectories from this replay, "
+                f"wanted capacity >= {math.ceil(share)}, got {config.capacity}"
+            )
+
+
+def make_mixture(
+    configs: Sequence[ReplayConfig],
+    contract: TrajectoryContract,
+    batch_size: int,
+    fill_in_factor: float,
+    generator: np.random.Generator,
+) -> Mixture:
+    """Build the replays of a run. fill_in_factor: part of a replay's capacity that is written before training starts."""
+    check_replays(configs, batch_size)
+    replays = [
+        REPLAYS[config.type](
+            config,
+            contract,
+            largest_share(config.sample_ratio, batch_size),
+            math.ceil(fill_in_factor * config.capacity),
+            child,
+        )
+        for config, child in zip(configs, generator.spawn(len(configs)), strict=True)
+    ]
+    return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
+
+
+def memory_bytes(configs: Sequence[ReplayConfig], contract: TrajectoryContract) -> int:
+    """What the replays take when they are full."""
+    return sum(config.capacity for config in configs) * contract.bytes_per_trajectory

@@ -1,0 +1,83 @@
+"""The mixture: every trajectory goes into every replay, every batch takes each replay's share.
+
+Shares are settled by carrying credit over: with ratios 0.7/0.2/0.1 and batches of 8, single batches differ by one
+trajectory and over time the ratios are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.base import Replay
+from replay.trajectory import Arrays, TrajectoryContract
+
+
+def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (int `[R]`, summing to batch_size) of the next batch, and the credit (`[R]`) it carries over.
+
+    Seat by seat: every replay earns its ratio, the one with the most credit takes the seat, ties to the earlier replay.
+    """
+    shares = np.zeros(len(ratios), np.int64)
+    credit = credit.copy()
+    for _ in range(batch_size):
+        credit += ratios
+        chosen = int(np.argmax(np.round(credit, 9)))
+        credit[chosen] -= 1
+        shares[chosen] += 1
+    return shares, credit
+
+
+def largest_share(ratio: float, batch_size: int) -> int:
+    """A bound on what a replay with this ratio gives to one batch: its part rounded up, and one that was carried over."""
+    return min(batch_size, math.ceil(ratio * batch_size) + 1)
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """B trajectories in host memory, `[B, *shape]` each field; is_replay and source `[B]`."""
+
+    columns: Arrays
+    is_replay: np.ndarray
+    source: np.ndarray
+
+
+class Mixture:
+    """Several replays, one batch. `replays` and `ratios` go together; ratios sum to one."""
+
+    def __init__(
+        self, contract: TrajectoryContract, replays: Sequence[Replay], ratios: Sequence[float], batch_size: int
+    ) -> None:
+        total = float(sum(ratios))
+        self.contract = contract
+        self.replays = list(replays)
+        self.ratios = np.asarray(ratios, np.float64) / total
+        self.batch_size = batch_size
+        self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
+
+    def can_insert(self) -> bool:
+        """Whether to take a trajectory now: every replay has room, or one of them still needs data before any batch."""
+        return all(replay.has_room() for replay in self.replays) or not self.can_sample()
+
+    def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
+        for replay in self.replays:
+            replay.insert(trajectory)
+
+    def can_sample(self) -> bool:
+        return all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
+
+    def sample(self) -> HostBatch:
+        """The next batch; ask `can_sample` first."""
+        columns = self.contract.allocate(self.batch_size)
+        first = 0
+        for replay, share in zip(self.replays, self._shares, strict=True):
+            if share:
+                replay.sample(int(share), {name: array[first : first + share] for name, array in columns.items()})
+            first += int(share)
+        source = np.repeat(np.arange(len(self.replays)), self._shares)
+        is_replay = np.array([replay.gives_replayed for replay in self.replays])[source]
+        self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
+        return HostBatch(columns, is_replay, source)

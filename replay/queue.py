@@ -1,0 +1,51 @@
+"""Queue replay: bounded first-in first-out; each trajectory is given exactly once, which makes its columns fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from replay.base import Replay, copy_rows
+from replay.trajectory import TrajectoryContract
+
+
+class QueueReplay(Replay):
+    """FIFO of at most `capacity` trajectories, and never of less than one batch's share.
+
+    Inserting into a full queue drops its oldest trajectory, counted in `dropped`. The mixture asks `has_room` first and lets
+    that happen only while no batch can be drawn at all: afterwards a full queue makes the workers wait.
+    """
+
+    gives_replayed = False
+
+    def __init__(self, contract: TrajectoryContract, capacity: int, share: int) -> None:
+        self.capacity = max(capacity, share)
+        self.storage = contract.allocate(self.capacity)
+        self.first = 0
+        self.size = 0
+        self.dropped = 0
+
+    def has_room(self) -> bool:
+        return self.size < self.capacity
+
+    def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
+        if not self.has_room():
+            self.first = (self.first + 1) % self.capacity
+            self.size -= 1
+            self.dropped += 1
+        row = (self.first + self.size) % self.capacity
+        for name, array in self.storage.items():
+            array[row] = trajectory[name]
+        self.size += 1
+
+    def can_sample(self, count: int) -> bool:
+        return self.size >= count
+
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
+        if count > self.size:
+            raise RuntimeError(f"queue replay: wanted {count} trajectories, {self.size} are waiting")
+        rows = (self.first + np.arange(count)) % self.capacity
+        copy_rows(self.storage, rows, out)
+        self.first = (self.first + count) % self.capacity
+        self.size -= count

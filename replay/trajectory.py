@@ -1,0 +1,170 @@
+"""The data contract: what one trajectory is, declared once, and how stored trajectories become a learner's batch.
+
+A trajectory is T consecutive steps of one environment. Stores keep it as `[T, ...]`; learners see `[T, B, ...]`. Frames are
+stored once: an observation is a stack of S frames of which S-1 belong to the row before already, so a trajectory keeps the
+S-1 frames before its first observation and one frame for each of its T+1 observations, and `stack_frames` rebuilds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Arrays = dict[str, np.ndarray]
+
+POISON = {"f": np.nan, "i": -(2**30), "u": 0xA5, "b": True}
+"""What debug mode writes into fresh memory, by kind of dtype, so that a row nobody wrote is seen at once."""
+
+
+class Field(NamedTuple):
+    """One field of a trajectory: shape without the trajectory axis, and numpy dtype name."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class TrajectoryContract:
+    """Name, shape and dtype of every field of one trajectory. Every store allocates by it, nobody declares a field elsewhere.
+
+    unroll_length: T. frame_shape: one frame. frames_stacked: S. action_count: A.
+    """
+
+    unroll_length: int
+    frame_shape: tuple[int, ...]
+    frame_dtype: str
+    frames_stacked: int
+    action_count: int
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        steps = (self.unroll_length,)
+        return {
+            # S-1 frames before the first observation, then the newest frame of each of the T+1 observations.
+            "frames": Field((self.unroll_length + self.frames_stacked, *self.frame_shape), self.frame_dtype),
+            "actions": Field(steps, "int64"),
+            "rewards": Field(steps, "float32"),  # raw; clipping is the learner's business
+            "terminated": Field(steps, "bool"),  # no value beyond this step
+            "truncated": Field(steps, "bool"),  # a time limit: the next row still holds the episode's own final observation
+            "reset": Field(steps, "bool"),  # an autoreset: the next observation is an episode's first
+            "action_used": Field(steps, "bool"),  # false: the environment ignored this action; the learner leaves the step out
+            "behaviour_logits": Field((*steps, self.action_count), "float32"),
+            "behaviour_values": Field(steps, "float32"),
+            "policy_version": Field(steps, "int64"),  # updates the acting policy had seen
+            "episode_return": Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
+            "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere
+            "environment_id": Field((), "int32"),  # which environment of the run it comes from
+        }
+
+    @property
+    def bytes_per_trajectory(self) -> int:
+        return sum(int(np.prod(field.shape)) * np.dtype(field.dtype).itemsize for field in self.fields.values())
+
+    def allocate(self, count: int, *, poison: bool = False) -> Arrays:
+        """Private arrays for `count` trajectories, `[count, *shape]` each; memory is claimed as rows are written."""
+        arrays = {name: np.empty((count, *field.shape), field.dtype) for name, field in self.fields.items()}
+        if poison:
+            poison_arrays(arrays)
+        return arrays
+
+
+def poison_arrays(arrays: Mapping[str, np.ndarray]) -> None:
+    """Fill with absurd values that no environment or policy writes."""
+    for array in arrays.values():
+        array.fill(POISON[array.dtype.kind])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B trajectories on the learner's device, time-major.
+
+    observations `[T+1, B, S, *frame_shape]`; behaviour_logits `[T, B, A]`; everything else `[T, B]`, but for
+    is_replay (bool, from a replay that gives trajectories more than once) and source (index of the replay in the
+    mixture), both `[B]`.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    action_used: Tensor
+    behaviour_logits: Tensor
+    behaviour_values: Tensor
+    policy_version: Tensor
+    is_replay: Tensor
+    source: Tensor
+
+    @property
+    def unroll_length(self) -> int:
+        return self.actions.shape[0]
+
+    @property
+    def batch_size(self) -> int:
+        return self.actions.shape[1]
+
+
+TIME_MAJOR_FIELDS = (
+    "actions",
+    "rewards",
+    "terminated",
+    "truncated",
+    "action_used",
+    "behaviour_logits",
+    "behaviour_values",
+    "policy_version",
+)
+
+
+def make_batch(
+    columns: Mapping[str, np.ndarray], is_replay: np.ndarray, source: np.ndarray, frames_stacked: int, device: torch.device
+) -> Batch:
+    """Turn B stored trajectories (`[B, *shape]` each) into a batch on `device`: the only place where axes are swapped."""
+    moved = {
+        name: torch.from_numpy(columns[name]).to(device, non_blocking=True).transpose(0, 1) for name in TIME_MAJOR_FIELDS
+    }
+    frames = torch.from_numpy(columns["frames"]).to(device, non_blocking=True)
+    return Batch(
+        observations=stack_frames(frames, columns["reset"], frames_stacked),
+        is_replay=torch.from_numpy(is_replay).to(device, non_blocking=True),
+        source=torch.from_numpy(source).to(device, non_blocking=True),
+        **moved,
+    )
+
+
+def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tensor:
+    """Rebuild every observation from frames stored once.
+
+    frames: `[B, T+S, *F]`, any device. reset: bool `[B, T]` on the host; true where observation t+1 is an episode's first.
+    Returns `[T+1, B, S, *F]`, newest frame last, zeros before an episode's first frame. In memory the stack is the innermost
+    axis, which for `[H, W]` frames is torch's channels_last: no second copy before the first convolution.
+    """
+    batch_size, rows = frames.shape[0], frames.shape[1] - frames_stacked + 1
+    innermost = frames.new_empty((rows, batch_size, *frames.shape[2:], frames_stacked))
+    for position in range(frames_stacked):
+        innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
+    row, column, missing = _before_first_frame(reset, frames_stacked)
+    if len(row):
+        shown = np.arange(frames_stacked) >= missing[:, None]  # [n, S]
+        shown = shown.reshape(len(row), *(1 for _ in frames.shape[2:]), frames_stacked)
+        index = torch.from_numpy(np.stack([row, column])).to(frames.device, non_blocking=True)
+        innermost[index[0], index[1]] *= torch.from_numpy(shown).to(frames.device, non_blocking=True)
+    return innermost.movedim(-1, 2)
+
+
+def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which stacks reach back beyond their episode: row in `[T+1]`, column in `[B]`, and how many frames are missing."""
+    unroll_length = reset.shape[1]
+    age = np.full(reset.shape[0], frames_stacked)  # observations since the episode's first one, as far as it matters
+    found = []
+    for row in range(1, unroll_length + 1) if reset.any() else ():
+        age = np.where(reset[:, row - 1], 0, age + 1)
+        columns = np.flatnonzero(age < frames_stacked - 1)
+        found.append(np.stack([np.full(len(columns), row), columns, frames_stacked - 1 - age[columns]]))
+    row, column, missing = np.concatenate(found, axis=1) if found else np.zeros((3, 0), np.int64)
+    return row, column, missing

@@ -1,0 +1,102 @@
+"""What the learner asks of its workers, whatever kind they are, and what they need to start."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from agents.networks import ActorCritic, make_network
+from replay.slot_store import SharedArrays, slot_layout
+from replay.trajectory import Arrays, Field, TrajectoryContract
+from workers.rollout import CLOCKS
+from workers.weights import SharedWeights, weights_layout
+from wrappers.spec import EnvConfig, EnvSpec
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Workers of a run. blocks_per_worker: how many blocks of slots a worker owns; one is written while others wait."""
+
+    kind: str = "cpu"
+    worker_count: int = 2
+    envs_per_worker: int = 16
+    blocks_per_worker: int = 2
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """All that a worker needs to build its part of the run; plain data, so that it can be sent to a spawned process."""
+
+    env: EnvConfig
+    spec: EnvSpec
+    network: str
+    contract: TrajectoryContract
+    config: WorkerConfig
+    seeds: tuple[int, ...]  # one a worker
+    poison: bool = False
+
+    def make_network(self) -> ActorCritic:
+        return make_network(self.network, self.spec.observation_shape, self.spec.action_count)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of slots that one worker filled together: one trajectory an environment."""
+
+    worker: int
+    number: int
+    first_slot: int
+    slot_count: int
+
+
+class WorkerError(RuntimeError):
+    """A worker failed; the message holds its own traceback or says how it died."""
+
+
+class Workers(ABC):
+    """The workers of a run: blocks of trajectories come in, released blocks go back."""
+
+    slots: Arrays
+    weights: SharedWeights
+    seconds: np.ndarray
+    """float64 `[worker_count, len(CLOCKS)]`: what each worker's time went into so far."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start to collect; the first weights must be published by then."""
+
+    @abstractmethod
+    def poll(self, timeout: float) -> list[Block]:
+        """Blocks filled since the last call; waits at most `timeout` seconds for the first. Raises WorkerError."""
+
+    @abstractmethod
+    def release(self, block: Block) -> None:
+        """Give a block's slots back to its worker."""
+
+    def kill(self) -> None:
+        """End whatever runs beside this process at once, without a word; `stop` still tidies up."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End every worker and give the memory back; safe to call at any time and twice."""
+
+
+def allocate_arena(setup: WorkerSetup, network: ActorCritic) -> SharedArrays:
+    """One arena for slots, weights and clocks."""
+    config = setup.config
+    slot_count = config.worker_count * config.blocks_per_worker * config.envs_per_worker
+    clocks = {"seconds": Field((config.worker_count, 8), "float64")}  # 8: a cache line each
+    return SharedArrays({**weights_layout(network), **clocks, **slot_layout(setup.contract, slot_count)})
+
+
+def worker_clocks(shared: SharedArrays) -> np.ndarray:
+    """The clocks' part of an arena, float64 `[worker_count, len(CLOCKS)]`."""
+    return shared.arrays["seconds"][:, : len(CLOCKS)]
+
+
+def block_of(config: WorkerConfig, worker: int, number: int) -> Block:
+    """Block `number` of `worker`; each worker owns its share of the slots alone."""
+    first = (worker * config.blocks_per_worker + number) * config.envs_per_worker
+    return Block(worker, number, first, config.envs_per_worker)

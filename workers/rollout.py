@@ -1,0 +1,77 @@
+"""The only loop that steps environments: observe, act, step, and write row t of N trajectories in place."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from replay.trajectory import Arrays
+from workers.policy import Acted
+from wrappers.spec import VectorEnv
+
+CLOCKS = ("env", "act", "write", "wait")
+"""What a worker's time goes into: stepping, inference, writing rows, waiting for free slots."""
+
+
+class Policy(Protocol):
+    """Who acts. `version` is the learner's update count of the weights in use."""
+
+    version: int
+
+    def refresh(self) -> None: ...
+
+    def act(self, observations: np.ndarray) -> Acted: ...
+
+
+class Rollout:
+    """N environments and who acts for them. One `collect` writes N trajectories of T steps into a run of N slots.
+
+    slots: the arena's arrays, `[slot_count, *shape]` each field. seconds: float64 `[len(CLOCKS)]`, added to in place.
+    """
+
+    def __init__(
+        self, env: VectorEnv, policy: Policy, slots: Arrays, seconds: np.ndarray, *, seed: int, first_environment: int
+    ) -> None:
+        self.env = env
+        self.policy = policy
+        self.slots = slots
+        self.seconds = seconds
+        self.unroll_length = slots["actions"].shape[1]
+        self.environment_ids = first_environment + np.arange(env.num_envs)
+        self.observations = env.reset(seed)
+
+    def collect(self, first_slot: int) -> None:
+        """Write slots `first_slot` to `first_slot + N - 1`, one trajectory an environment."""
+        rows = {name: array[first_slot : first_slot + self.env.num_envs] for name, array in self.slots.items()}
+        stack = self.env.spec.frames_stacked
+        self.policy.refresh()
+        rows["policy_version"][:] = self.policy.version
+        rows["environment_id"][:] = self.environment_ids
+        rows["frames"][:, :stack] = self.observations  # the first observation, with the frames before it
+        for t in range(self.unroll_length):
+            self._step(rows, t, stack)
+
+    def _step(self, rows: Arrays, t: int, stack: int) -> None:
+        started = perf_counter()
+        acted = self.policy.act(self.observations)
+        inferred = perf_counter()
+        step = self.env.step(acted.actions)
+        stepped = perf_counter()
+        rows["actions"][:, t] = acted.actions
+        rows["behaviour_logits"][:, t] = acted.logits
+        rows["behaviour_values"][:, t] = acted.values
+        rows["frames"][:, stack + t] = step.observations[:, -1]
+        rows["rewards"][:, t] = step.rewards
+        rows["terminated"][:, t] = step.terminated
+        rows["truncated"][:, t] = step.truncated
+        rows["reset"][:, t] = step.reset
+        rows["action_used"][:, t] = step.action_used
+        rows["episode_return"][:, t] = step.episode_return
+        rows["episode_length"][:, t] = step.episode_length
+        self.observations = step.observations
+        written = perf_counter()
+        self.seconds[0] += stepped - inferred
+        self.seconds[1] += inferred - started
+        self.seconds[2] += written - stepped

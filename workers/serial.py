@@ -1,0 +1,56 @@
+"""The serial kind: the same rollout inside the learner's process, one block at a time, bit-reproducible."""
+
+from __future__ import annotations
+
+from agents.networks import ActorCritic
+from replay.slot_store import slots_of
+from workers.base import Block, Workers, WorkerSetup, allocate_arena, block_of, worker_clocks
+from workers.policy import CpuPolicy
+from workers.rollout import Rollout
+from workers.weights import SharedWeights
+from wrappers import make_vector_env
+
+
+class SerialWorkers(Workers):
+    """Every `poll` lets the next worker in turn fill one block."""
+
+    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+        self.setup = setup
+        self.shared = allocate_arena(setup, network)
+        self.slots = slots_of(self.shared, setup.contract, poison=setup.poison)
+        self.weights = SharedWeights(self.shared)
+        self.seconds = worker_clocks(self.shared)
+        self._rollouts: list[Rollout] = []
+        self._free: list[Block] = []
+
+    def start(self) -> None:
+        config = self.setup.config
+        for worker in range(config.worker_count):
+            seed = self.setup.seeds[worker]
+            self._rollouts.append(
+                Rollout(
+                    make_vector_env(self.setup.env, config.envs_per_worker),
+                    CpuPolicy(self.setup.make_network(), self.weights, seed),
+                    self.slots,
+                    self.seconds[worker],
+                    seed=seed,
+                    first_environment=worker * config.envs_per_worker,
+                )
+            )
+        self._free = [block_of(config, worker, 0) for worker in range(config.worker_count)]
+
+    def poll(self, timeout: float) -> list[Block]:
+        if not self._free:
+            return []
+        block = self._free.pop(0)
+        self._rollouts[block.worker].collect(block.first_slot)
+        return [block]
+
+    def release(self, block: Block) -> None:
+        self._free.append(block)
+
+    def stop(self) -> None:
+        for rollout in self._rollouts:
+            rollout.env.close()
+        self._rollouts, self._free = [], []
+        self.shared.close()

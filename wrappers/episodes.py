@@ -1,0 +1,54 @@
+"""What every environment family needs to run episodes: checks of seeds and actions, and the statistics of episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_LARGEST_SEED = 2**31 - 1  # emulators take a signed 32-bit seed
+
+
+def check_seed(seed: int, num_envs: int) -> int:
+    """The seed of environment 0. Zero is refused, because some emulators read it as "no seed at all"."""
+    largest = _LARGEST_SEED - (num_envs - 1)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 1 <= seed <= largest:
+        raise ValueError(f"seed: wanted an integer from 1 to {largest} for {num_envs} environments, got {seed!r}")
+    return int(seed)
+
+
+def check_actions(actions: np.ndarray, num_envs: int, action_count: int) -> np.ndarray:
+    """The actions as int64 `[num_envs]`; an action out of range could hang a native environment, so none gets there."""
+    if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
+        raise ValueError(f"actions: wanted integers of shape ({num_envs},), got {actions.dtype} {actions.shape}")
+    if actions.min() < 0 or actions.max() >= action_count:
+        raise ValueError(f"actions: wanted values from 0 to {action_count - 1}, got {actions.tolist()}")
+    return actions.astype(np.int64, copy=False)
+
+
+class EpisodeStatistics:
+    """Raw return and length in steps of N running episodes; an autoreset step belongs to no episode."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._returns = np.zeros(num_envs, dtype=np.float64)
+        self._lengths = np.zeros(num_envs, dtype=np.int32)
+
+    def clear(self) -> None:
+        """Forget every running episode: all environments start anew."""
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+
+    def update(self, rewards: np.ndarray, reset: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Count one step of every environment.
+
+        rewards: float32 `[N]`, raw; reset: bool `[N]`, the step was an autoreset; ended: bool `[N]`, the whole episode
+        is over. Returns episode_return float32 `[N]` (NaN where no episode ended) and episode_length int32 `[N]` (0
+        there).
+        """
+        self._returns += rewards
+        self._lengths += ~reset
+        if not ended.any():
+            return np.full(len(ended), np.nan, dtype=np.float32), np.zeros(len(ended), dtype=np.int32)
+        episode_return = np.where(ended, self._returns, np.nan).astype(np.float32)
+        episode_length = np.where(ended, self._lengths, 0).astype(np.int32)
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+        return episode_return, episode_length

@@ -1,0 +1,119 @@
+"""What every environment family offers: one description, one step result, one vector interface.
+
+Autoreset is *next-step* everywhere (the default of Gymnasium's vector environments): the step that ends an episode
+returns the episode's own final observation; the following call of `step` ignores that environment's action, resets it
+and returns the first observation of the next episode with reward 0. `Step.action_used` and `Step.reset` mark such a
+step, so that the learner can leave it out, and a truncated step finds the value of its own final observation one row
+further on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+_INT32_MAX = 2**31 - 1  # the emulator counts in 32-bit integers
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment, and how its observations are made. Units: frames are emulator frames, steps are actions."""
+
+    env: str = "PongNoFrameskip-v4"
+    frame_height: int = 84
+    frame_width: int = 84
+    frames_stacked: int = 4
+    skipped_frames: int = 4
+    noop_threshold: int = 30
+    grayscaling_frames: bool = True
+    episodic_life: bool = True
+    fire_reset: bool = True
+    sticky_actions: float = 0.0
+    full_action_space: bool = False
+    max_episode_frames: int = 108_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.env, str) or not self.env:
+            raise ValueError(f"env: wanted the id of an environment, got {self.env!r}")
+        at_least = {"frame_height": 1, "frame_width": 1, "frames_stacked": 1, "skipped_frames": 1, "noop_threshold": 0}
+        for name, smallest in {**at_least, "max_episode_frames": 1}.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _INT32_MAX:
+                raise ValueError(f"{name}: wanted an integer from {smallest} to {_INT32_MAX}, got {value!r}")
+        for name in ("grayscaling_frames", "episodic_life", "fire_reset", "full_action_space"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}: wanted True or False, got {getattr(self, name)!r}")
+        sticky = self.sticky_actions
+        if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0.0 <= sticky <= 1.0:
+            raise ValueError(f"sticky_actions: wanted a probability from 0 to 1, got {sticky!r}")
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Shapes and counts of one environment; known before any process starts.
+
+    frame_shape: shape of ONE frame, `[H, W]` or `[H, W, C]`; an observation is `[frames_stacked, *frame_shape]`.
+    frames_per_step: emulator frames that one step advances (1 where the word has no meaning).
+    """
+
+    env: str
+    frame_shape: tuple[int, ...]
+    frame_dtype: str
+    frames_stacked: int
+    action_count: int
+    action_meanings: tuple[str, ...]
+    frames_per_step: int
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        return (self.frames_stacked, *self.frame_shape)
+
+
+class Step(NamedTuple):
+    """What one `step` of N environments returns; every array has N rows and may be reused by the next call.
+
+    observations: `[N, frames_stacked, *frame_shape]` in the spec's dtype, newest frame last; zeros before an episode's
+        first frame.
+    rewards: float32 `[N]`, raw.
+    terminated: bool `[N]`, the learner's view: also true where `episodic_life` made of a lost life an end.
+    truncated: bool `[N]`, a time limit cut the episode.
+    reset: bool `[N]`, this step was an autoreset; `observations` holds an episode's first observation.
+    action_used: bool `[N]`, false where the environment did something else than the action asked for (an autoreset, or
+        a FIRE that starts the next life).
+    episode_return: float32 `[N]`, raw return of the whole episode that ended at this step, NaN elsewhere.
+    episode_length: int32 `[N]`, its length in steps, 0 elsewhere.
+    """
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    reset: np.ndarray
+    action_used: np.ndarray
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+
+
+class VectorEnv(ABC):
+    """N environments of one kind, stepped together with next-step autoreset."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    @abstractmethod
+    def reset(self, seed: int) -> np.ndarray:
+        """Start every environment anew, environment i with the seed `seed + i` (seed >= 1): `[N, S, *frame_shape]`."""
+
+    @abstractmethod
+    def step(self, actions: np.ndarray) -> Step:
+        """Advance every environment by one action, int64 `[N]`."""
+
+    def render(self) -> np.ndarray:
+        """The screen as a person sees it, uint8 `[H, W, 3]`; only environments made for rendering have it."""
+        raise RuntimeError(f"{type(self).__name__} was not made for rendering")
+
+    def close(self) -> None:  # noqa: B027  (nothing to release unless a family says so)
+        """Release what the environment holds."""
