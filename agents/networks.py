@@ -98,8 +98,10 @@ class ActorCritic(nn.Module):
 
 
 def network_input(observations: Tensor) -> Tensor:
-    """What a torso reads: float32, uint8 divided by 255. Colour stacks `[N, S, H, W, C]` become `[N, C*S, H, W]`, channel
-    c*S + s being colour c of frame s; all else keeps its shape.
+    """What a torso reads: observations as float32, uint8 divided by 255.
+
+    Colour stacks `[N, S, H, W, C]` become `[N, C*S, H, W]`, channel c*S + s being colour c of frame s; all else keeps
+    its shape.
 
     Images come out channels-last in memory, with which convolutions on a CPU train about 1.5 times faster. The layout
     changes while the data are still bytes, a quarter of the traffic, and is free where they arrive with the stack

@@ -109,8 +109,20 @@ class VTraceAgent(Agent):
         )
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        if self.config.optimizer == "rmsprop" and not self.optimizer.state:
+            self._start_mean_squares()
         self.optimizer.step()
         return norm
+
+    def _start_mean_squares(self) -> None:
+        """Start RMSProp's running mean of squared gradients at the first squared gradient instead of at zero.
+
+        From zero the first step is 1/sqrt(1 - 0.99) = 10 times the learning rate in every weight, whatever the gradient: seen
+        to leave a convolutional network with a constant value for good.
+        """
+        for parameter in self.network.parameters():
+            assert parameter.grad is not None
+            self.optimizer.state[parameter] = {"step": torch.zeros(()), "square_avg": parameter.grad.square()}
 
     @torch.no_grad()
     def _metrics(

@@ -47,7 +47,7 @@ def seconds_a_call(function: Callable[[], object], budget: float = PART_SECONDS)
     """Median time of one call over a time budget; the first two calls are warm-up."""
     function()
     function()
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + budget
     while time.perf_counter() < end or len(times) < 3:
         started = time.perf_counter()
@@ -101,7 +101,12 @@ def program_steps_per_second(arguments: list[str], seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "main.py", "--op_mode=train", *arguments]
         process = subprocess.Popen(
-            [*command, f"--results_dir={folder}", f"--log_period={WINDOW_SECONDS}", "--environment_max_steps=1000000000"],
+            [
+                *command,
+                f"--results_dir={folder}",
+                f"--log_period={WINDOW_SECONDS}",
+                "--environment_max_steps=1000000000",
+            ],
             cwd=REPOSITORY,
             stdout=subprocess.DEVNULL,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
+import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,11 @@ def save_checkpoint(run: RunDirectory, checkpoint: Checkpoint) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; raises ValueError with one line where it is none of ours."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a foreign file makes the unpickler wonder about its pickle protocol
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict):
+            raise TypeError(f"it holds a {type(content).__name__}")
         if content["format"] != FORMAT:
             raise ValueError(f"wanted format {FORMAT}, got {content['format']!r}")
         settings = json.loads(content["settings"])
@@ -92,7 +96,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             generators=content["generators"],
             returns=[float(value) for value in content["returns"]],
         )
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged or foreign file makes the unpickler raise nearly anything
         reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
         raise ValueError(f"{path}: wanted a checkpoint of this program, got something else ({reason})") from None
 

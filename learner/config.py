@@ -136,6 +136,8 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     if unknown := sorted(set(settings) - set(DEFAULTS)):
         raise ValueError(f"unknown setting {unknown[0]!r}")
     check_settings(flat)
+    if unsettled := [name for name, default in DEFAULTS.items() if default == AUTO and flat[name] == AUTO]:
+        raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     height, width = parse_resolution(flat["frame_scale_resolution"])
     replays = parse_replay_parameters(flat["replay_parameters"])
     check_replays(replays, flat["batch_size"])
@@ -258,7 +260,8 @@ def _check_number(name: str, value: Any, default: Any) -> None:
     whole = not isinstance(default, float)
     right_type = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not right_type or not low <= value <= high:
-        raise ValueError(f"{name}: wanted {wanted}, got {value!r}")
+        most = f", at most {high:g}" if right_type and value > high else ""
+        raise ValueError(f"{name}: wanted {wanted}{most}, got {value!r}")
 
 
 def check_settings(flat: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter
 
 import numpy as np
 
@@ -26,7 +25,6 @@ class BatchFeeder:
         self.workers = workers
         self.mixture = mixture
         self.listener = listener
-        self.wait_seconds = 0.0
         self._pending: deque[tuple[Block, int]] = deque()  # a block and how many of its trajectories were taken
 
     def next_batch(self, should_stop: Callable[[], bool]) -> HostBatch | None:
@@ -40,9 +38,7 @@ class BatchFeeder:
 
     def _receive(self, timeout: float) -> None:
         if not self._pending:
-            started = perf_counter()
             self._pending.extend((block, 0) for block in self.workers.poll(timeout))
-            self.wait_seconds += perf_counter() - started
         while self._pending and self._take_one():
             pass
 

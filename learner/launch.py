@@ -116,7 +116,8 @@ def run(job: Job) -> int:
 def _test(job: Job) -> int:
     from learner.evaluate import evaluate
 
-    assert job.checkpoint is not None and job.checkpoint_path is not None
+    assert job.checkpoint is not None
+    assert job.checkpoint_path is not None
     return evaluate(job.config, job.checkpoint, job.checkpoint_path, run_of_checkpoint(job.checkpoint_path))
 
 
@@ -156,4 +157,3 @@ def _log_to_file(path: Path) -> None:
     file = logging.FileHandler(path)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
-

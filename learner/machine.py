@@ -78,6 +78,10 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
         SMALL_BATCH if small else PUBLISHED_BATCH,
         "a small machine learns sooner from more and smaller updates" if small else "the published setting",
     )
-    choose("learner_threads", max(1, cores // 2) if settled["device"] == "cpu" else 2, f"{cores} cores, shared with the workers")
+    choose(
+        "learner_threads",
+        max(1, cores // 2) if settled["device"] == "cpu" else 2,
+        f"{cores} cores, shared with the workers",
+    )
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons

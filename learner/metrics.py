@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,34 @@ class LagStatistics:
         return row
 
 
+class TimeShares:
+    """Which part of the wall time went into what: the learner's own stages, and the stages of one worker.
+
+    worker_seconds: the workers' clocks, float64 `[worker_count, len(names)]`, read and never written here.
+    """
+
+    def __init__(self, worker_seconds: np.ndarray, worker_names: Sequence[str]) -> None:
+        self._worker_seconds = worker_seconds
+        self._worker_names = [f"time/worker_{name}" for name in worker_names]
+        self._learner: Row = {}
+        self._before = self._totals()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Count learner time spent in `stage`."""
+        name = f"time/learner_{stage}"
+        self._learner[name] = self._learner.get(name, 0.0) + seconds
+
+    def read(self, passed: float) -> Row:
+        """Shares of the `passed` seconds since the last reading."""
+        totals = self._totals()
+        shares = {name: (seconds - self._before.get(name, 0.0)) / passed for name, seconds in totals.items()}
+        self._before = totals
+        return shares
+
+    def _totals(self) -> Row:
+        return {**self._learner, **dict(zip(self._worker_names, self._worker_seconds.mean(0).tolist(), strict=True))}
+
+
 class MetricsWriter:
     """Writes one row at a time to metrics.csv and TensorBoard. A resumed run goes on behind its last saved step."""
 
@@ -151,7 +179,7 @@ def _rows_up_to(path: Path, step: int) -> list[dict[str, str]]:
     if not path.is_file() or not step:
         return []
     with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if int(row["steps"]) <= step]
+        return [row for row in csv.DictReader(file) if None not in row.values() and int(row["steps"]) <= step]
 
 
 def _cell(value: float) -> str:

@@ -15,7 +15,14 @@ def format_duration(seconds: float) -> str:
 
 
 def progress_text(
-    *, mean_return: float | None, episodes: int, steps: int, max_steps: int, frames: int, frames_per_second: float, left: float
+    *,
+    mean_return: float | None,
+    episodes: int,
+    steps: int,
+    max_steps: int,
+    frames: int,
+    frames_per_second: float,
+    left: float,
 ) -> str:
     """One line: return, steps, frames, frames/s, time left (seconds)."""
     shown = "no episode yet" if mean_return is None else f"return {mean_return:.2f}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from learner.checkpoint import Checkpoint, Counters
 from learner.config import Config
 from learner.curve import draw_learning_curve
-from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, UpdateMetrics
+from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
 from replay.mixture import HostBatch
@@ -43,17 +44,15 @@ class Recorder:
         self.learning_rate = resumed.learning_rate if resumed else config.training.lr
         self.episodes = EpisodeStatistics(config.training.avg_buff_size)
         self.episodes.recent.extend(resumed.returns if resumed else [])
-        self._workers = workers
         self._frames_per_step = frames_per_step
         self._updates = UpdateMetrics()
         self._lag = LagStatistics()
+        self._shares = TimeShares(workers.seconds, CLOCKS)
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
-        self._episodes_before = counters.episodes
-        self._seconds_before = counters.seconds
-        self._started = time.monotonic()
-        self._clock = self._read_clock(0.0)
-        self._batch_seconds = self._update_seconds = 0.0
+        self._at_start = replace(counters)
+        self._at_last_row = replace(counters)
+        self._started = self._last_row = time.monotonic()
 
     def add_trajectory(self, trajectory: Mapping[str, np.ndarray]) -> None:
         """Count a fresh trajectory."""
@@ -62,42 +61,49 @@ class Recorder:
         counters.trajectories += 1
         counters.steps += len(trajectory["actions"])
         counters.frames += len(trajectory["actions"]) * self._frames_per_step
-        counters.episodes = self._episodes_before + self.episodes.count
+        counters.episodes = self._at_start.episodes + self.episodes.count
 
-    def add_update(self, scalars: Mapping[str, Tensor], batch: HostBatch, batch_seconds: float, update_seconds: float) -> None:
-        """Count an update: its scalars, the lag of what it saw, and where the learner's time went."""
+    def add_update(self, scalars: Mapping[str, Tensor], batch: HostBatch) -> None:
+        """Count an update: its scalars and the lag of what it saw."""
+        self._lag.add(self.counters.updates, batch.columns["policy_version"], batch.is_replay)
         self._updates.add(scalars)
-        self._lag.add(self.counters.updates - 1, batch.columns["policy_version"], batch.is_replay)
-        self._batch_seconds += batch_seconds
-        self._update_seconds += update_seconds
+        self.counters.updates += 1
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the time of a stage of the loop."""
+        started = time.perf_counter()
+        yield
+        self._shares.add(name, time.perf_counter() - started)
 
     def due(self) -> bool:
-        return time.monotonic() - self._clock["now"] >= self.config.training.log_period
+        return time.monotonic() - self._last_row >= self.config.training.log_period
 
-    def write(self, wait_seconds: float) -> None:
+    def write(self) -> None:
         """One row of metrics over the time since the last one, and the progress line."""
-        clock = self._read_clock(wait_seconds)
-        passed = max(clock["now"] - self._clock["now"], 1e-9)
-        frames_per_second = (clock["frames"] - self._clock["frames"]) / passed
-        self.counters.seconds = self._seconds_before + clock["now"] - self._started
+        now, counters, before = time.monotonic(), self.counters, self._at_last_row
+        passed = max(now - self._last_row, 1e-9)
+        frames_per_second = (counters.frames - before.frames) / passed
+        counters.seconds = self._at_start.seconds + now - self._started
         row: Row = {
             **self.episodes.read(),
             **self._updates.read(),
             **self._lag.read(),
-            **self._shares(clock, passed),
+            **self._shares.read(passed),
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": frames_per_second / self._frames_per_step,
             "charts/FPS": frames_per_second,
-            "charts/updates_per_second": (clock["updates"] - self._clock["updates"]) / passed,
+            "charts/updates_per_second": (counters.updates - before.updates) / passed,
         }
-        self._clock = clock
-        self._writer.write(asdict(self.counters), row)
-        self._progress.show(self._text(frames_per_second))
-        log.debug(self._text(frames_per_second))
+        self._at_last_row, self._last_row = replace(counters), now
+        self._writer.write(asdict(counters), row)
+        text = self._text(frames_per_second)
+        self._progress.show(text)
+        log.debug(text)
 
-    def finish(self, wait_seconds: float, checkpoint: Path, *, interrupted: bool) -> None:
+    def finish(self, checkpoint: Path, *, interrupted: bool) -> None:
         """The last row, picture and summary, and how to go on."""
-        self.write(wait_seconds)
+        self.write()
         self._progress.clear()
         counters = self.counters
         title = f"{self.config.env.env}, {self.config.network}, seed {self.config.training.seed}"
@@ -132,28 +138,6 @@ class Recorder:
     def close(self) -> None:
         self._progress.clear()
         self._writer.close()
-
-    def _read_clock(self, wait_seconds: float) -> dict[str, float]:
-        workers = dict(zip(CLOCKS, self._workers.seconds.sum(0).tolist(), strict=True)) if len(self._workers.seconds) else {}
-        return {
-            "now": time.monotonic(),
-            "frames": self.counters.frames,
-            "updates": self.counters.updates,
-            "learner_wait": wait_seconds,
-            "learner_batch": self._batch_seconds if hasattr(self, "_batch_seconds") else 0.0,
-            "learner_update": self._update_seconds if hasattr(self, "_update_seconds") else 0.0,
-            **{f"worker_{name}": seconds for name, seconds in workers.items()},
-        }
-
-    def _shares(self, clock: dict[str, float], passed: float) -> Row:
-        """Parts of the wall time since the last row: of the learner's, and of one worker's."""
-        count = max(1, len(self._workers.seconds))
-        shares: Row = {}
-        for name, seconds in clock.items():
-            who = name.split("_")[0]
-            if who in ("learner", "worker"):
-                shares[f"time/{name}"] = (seconds - self._clock[name]) / passed / (count if who == "worker" else 1)
-        return shares
 
     def _text(self, frames_per_second: float) -> str:
         counters, limit = self.counters, self.config.training.environment_max_steps

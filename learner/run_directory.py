@@ -54,8 +54,12 @@ class RunDirectory:
         link = self.path.parent / LATEST
         beside = link.with_name(f".{LATEST}_{os.getpid()}")
         with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
             beside.symlink_to(self.path.name)
-            beside.replace(link)
+            try:
+                beside.replace(link)
+            finally:
+                beside.unlink(missing_ok=True)
 
     def checkpoint_path(self, update: int) -> Path:
         return self.checkpoints / f"update_{update:09d}.pt"
@@ -108,9 +112,13 @@ def git_commit() -> str | None:
 def find_checkpoint(url: str, results: Path) -> Path:
     """The checkpoint that a run directory, a checkpoint file or `latest` names. Raises ValueError with one line."""
     path = results / LATEST if url == LATEST else Path(url)
-    if path.is_file():
-        return path.resolve()
-    if not path.is_dir():
+    try:
+        if path.is_file():
+            return path.resolve()
+        is_folder = path.is_dir()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise ValueError(f"load_model_url: wanted something readable, got {url!r} ({error.strerror})") from None
+    if not is_folder:
         wanted = "a run directory, a checkpoint file or latest"
         there = f"no run under {results}/ yet" if url == LATEST else "no such file or directory"
         raise ValueError(f"load_model_url: wanted {wanted}, got {url!r} ({there})")

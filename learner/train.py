@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +20,8 @@ from learner.run_directory import RunDirectory
 from learner.signals import StopSignals
 from replay import make_mixture
 from replay.trajectory import make_batch
-from workers import WORKERS, Workers, WorkerSetup
+from workers import WORKERS, WorkerSetup
 from wrappers import make_spec
-
-log = logging.getLogger("springbok")
 
 
 def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool = True) -> int:
@@ -43,7 +39,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     agent = AGENTS["vtrace"](config.agent, network)
     counters = Counters()
     if resumed:
-        counters = resumed.counters
+        counters = replace(resumed.counters)
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
         restore_generators(resumed.generators, generator)
 
@@ -64,25 +60,24 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
             workers.weights.publish(network, counters.updates)
             workers.start()
             while counters.steps < settings.environment_max_steps:
-                host_batch = feeder.next_batch(lambda: signals.requested)
+                with recorder.stage("wait"):
+                    host_batch = feeder.next_batch(lambda: signals.requested)
                 if host_batch is None or signals.requested:
                     break
-                prepared = time.perf_counter()
-                batch = make_batch(
-                    host_batch.columns, host_batch.is_replay, host_batch.source, spec.frames_stacked, device
-                )
-                learning = time.perf_counter()
+                with recorder.stage("batch"):
+                    batch = make_batch(host_batch.columns, host_batch.is_replay, host_batch.source, spec.frames_stacked, device)
                 recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, total_frames)
-                scalars = agent.update(batch, recorder.learning_rate)
-                counters.updates += 1
-                workers.weights.publish(network, counters.updates)
-                recorder.add_update(scalars, host_batch, learning - prepared, time.perf_counter() - learning)
+                with recorder.stage("update"):
+                    scalars = agent.update(batch, recorder.learning_rate)
+                recorder.add_update(scalars, host_batch)
+                with recorder.stage("publish"):
+                    workers.weights.publish(network, counters.updates)
                 if recorder.due():
-                    recorder.write(feeder.wait_seconds)
+                    recorder.write()
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
             workers.stop()
-            recorder.finish(feeder.wait_seconds, checkpoint(), interrupted=signals.requested)
+            recorder.finish(checkpoint(), interrupted=signals.requested)
             return 0
     finally:
         workers.stop()

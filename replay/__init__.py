@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
+LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
 
 
 def _queue(
@@ -52,8 +53,10 @@ def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
     """
     try:
         entries = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({error})") from None
+    except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, too many brackets
+        raise ValueError(
+            f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({_short(str(error))})"
+        ) from None
     if not isinstance(entries, list) or not entries:
         raise ValueError(f"replay_parameters: wanted a JSON list with at least one replay, got {_short(text)}")
     replays = tuple(_parse_entry(index, entry) for index, entry in enumerate(entries))
@@ -66,7 +69,7 @@ def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
 def _parse_entry(index: int, entry: object) -> ReplayConfig:
     where = f"replay_parameters[{index}]"
     if not isinstance(entry, dict):
-        raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(json.dumps(entry))}")
+        raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(repr(entry))}")
     wanted = {"type", "capacity", "sample_ratio"}
     if unknown := sorted(set(entry) - wanted):
         raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(wanted))}")
@@ -74,16 +77,20 @@ def _parse_entry(index: int, entry: object) -> ReplayConfig:
         raise ValueError(f"{where}: {missing[0]!r} is missing")
     kind, capacity, ratio = entry["type"], entry["capacity"], entry["sample_ratio"]
     if not isinstance(kind, str) or kind not in REPLAYS:
-        raise ValueError(f"{where}: wanted type {' or '.join(sorted(REPLAYS))}, got {json.dumps(kind)}")
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-        raise ValueError(f"{where}: wanted capacity as a whole number of trajectories >= 1, got {json.dumps(capacity)}")
+        raise ValueError(f"{where}: wanted type {' or '.join(sorted(REPLAYS))}, got {_short(repr(kind))}")
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or not 1 <= capacity <= LARGEST_CAPACITY:
+        raise ValueError(
+            f"{where}: wanted capacity as a whole number of trajectories from 1 to {LARGEST_CAPACITY}, "
+            f"got {_short(repr(capacity))}"
+        )
     if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not 0 < ratio <= 1:
-        raise ValueError(f"{where}: wanted sample_ratio in (0, 1], got {json.dumps(ratio)}")
+        raise ValueError(f"{where}: wanted sample_ratio in (0, 1], got {_short(repr(ratio))}")
     return ReplayConfig(kind, capacity, float(ratio))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
+    line = " ".join(text[:1000].split())
+    return line if len(line) <= 80 else line[:77] + "..."
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
@@ -106,11 +113,12 @@ def make_mixture(
 ) -> Mixture:
     """Build the replays of a run. fill_in_factor: part of a replay's capacity that is written before training starts."""
     check_replays(configs, batch_size)
+    total = sum(config.sample_ratio for config in configs)  # one, but for what the tolerance lets pass
     replays = [
         REPLAYS[config.type](
             config,
             contract,
-            largest_share(config.sample_ratio, batch_size),
+            largest_share(config.sample_ratio / total, batch_size),
             math.ceil(fill_in_factor * config.capacity),
             child,
         )

@@ -33,15 +33,15 @@ class SharedArrays:
         offsets, size = _offsets(self.layout)
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self.size = size
-        self._mapping = mmap.mmap(self.descriptor, size)
+        mapping = mmap.mmap(self.descriptor, size)  # kept by the arrays alone
         self.arrays: Arrays = {}
         for name, field in self.layout.items():
             count = math.prod(field.shape)
-            flat = np.frombuffer(self._mapping, field.dtype, count, offsets[name])
+            flat = np.frombuffer(mapping, field.dtype, count, offsets[name])
             self.arrays[name] = flat.reshape(field.shape)
 
     def __reduce__(self) -> tuple[Callable[..., SharedArrays], tuple[Any, ...]]:
-        return _from_descriptor, (self.layout, reduction.DupFd(self.descriptor))  # type: ignore[attr-defined]
+        return _from_descriptor, (self.layout, reduction.DupFd(self.descriptor))
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with the last array that looks at it."""

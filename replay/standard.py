@@ -15,9 +15,7 @@ class StandardReplay(Replay):
 
     gives_replayed = True
 
-    def __init__(
-        self, contract: TrajectoryContract, capacity: int, min_fill: int, generator: np.random.Generator
-    ) -> None:
+    def __init__(self, contract: TrajectoryContract, capacity: int, min_fill: int, generator: np.random.Generator) -> None:
         self.capacity = capacity
         self.min_fill = max(1, min(min_fill, capacity))
         self.storage = contract.allocate(capacity)

@@ -122,12 +122,14 @@ TIME_MAJOR_FIELDS = (
 
 
 def make_batch(
-    columns: Mapping[str, np.ndarray], is_replay: np.ndarray, source: np.ndarray, frames_stacked: int, device: torch.device
+    columns: Mapping[str, np.ndarray],
+    is_replay: np.ndarray,
+    source: np.ndarray,
+    frames_stacked: int,
+    device: torch.device,
 ) -> Batch:
     """Turn B stored trajectories (`[B, *shape]` each) into a batch on `device`: the only place where axes are swapped."""
-    moved = {
-        name: torch.from_numpy(columns[name]).to(device, non_blocking=True).transpose(0, 1) for name in TIME_MAJOR_FIELDS
-    }
+    moved = {name: torch.from_numpy(columns[name]).to(device, non_blocking=True).transpose(0, 1) for name in TIME_MAJOR_FIELDS}
     frames = torch.from_numpy(columns["frames"]).to(device, non_blocking=True)
     return Batch(
         observations=stack_frames(frames, columns["reset"], frames_stacked),
@@ -150,10 +152,11 @@ def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tens
         innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
     row, column, missing = _before_first_frame(reset, frames_stacked)
     if len(row):
-        shown = np.arange(frames_stacked) >= missing[:, None]  # [n, S]
-        shown = shown.reshape(len(row), *(1 for _ in frames.shape[2:]), frames_stacked)
-        index = torch.from_numpy(np.stack([row, column])).to(frames.device, non_blocking=True)
-        innermost[index[0], index[1]] *= torch.from_numpy(shown).to(frames.device, non_blocking=True)
+        hidden = np.arange(frames_stacked) < missing[:, None]  # [n, S]
+        hidden = hidden.reshape(len(row), *(1 for _ in frames.shape[2:]), frames_stacked)
+        row, column = torch.from_numpy(np.stack([row, column])).to(frames.device, non_blocking=True)
+        mask = torch.from_numpy(hidden).to(frames.device, non_blocking=True)
+        innermost[row, column] = innermost[row, column].masked_fill(mask, 0)
     return innermost.movedim(-1, 2)
 
 
@@ -166,5 +169,5 @@ def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndar
         age = np.where(reset[:, row - 1], 0, age + 1)
         columns = np.flatnonzero(age < frames_stacked - 1)
         found.append(np.stack([np.full(len(columns), row), columns, frames_stacked - 1 - age[columns]]))
-    row, column, missing = np.concatenate(found, axis=1) if found else np.zeros((3, 0), np.int64)
-    return row, column, missing
+    affected = np.concatenate(found, axis=1) if found else np.zeros((3, 0), np.int64)
+    return affected[0], affected[1], affected[2]

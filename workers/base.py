@@ -75,6 +75,7 @@ class Workers(ABC):
     def release(self, block: Block) -> None:
         """Give a block's slots back to its worker."""
 
+    @abstractmethod
     def kill(self) -> None:
         """End whatever runs beside this process at once, without a word; `stop` still tidies up."""
 

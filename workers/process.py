@@ -22,7 +22,9 @@ from wrappers import make_vector_env
 STOP = -1
 
 
-def run_worker(setup: WorkerSetup, worker: int, shared: SharedArrays, free: Connection, filled: Connection, parent: int) -> None:
+def run_worker(
+    setup: WorkerSetup, worker: int, shared: SharedArrays, free: Connection, filled: Connection, parent: int
+) -> None:
     """Entry of a spawned worker. `free` brings block numbers (or STOP), `filled` takes block numbers or an error text."""
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides

@@ -49,6 +49,9 @@ class SerialWorkers(Workers):
     def release(self, block: Block) -> None:
         self._free.append(block)
 
+    def kill(self) -> None:
+        return  # nothing runs beside this process
+
     def stop(self) -> None:
         for rollout in self._rollouts:
             rollout.env.close()

@@ -159,7 +159,7 @@ class AtariVector(VectorEnv):
         self._lives = lives
         self._ended = ended
         if self._fire is not None:
-            self._press_fire = life_lost & ~ended
+            self._press_fire = life_lost
         if self._episodic_life:
             terminated = terminated | life_lost
         episode_return, episode_length = self._statistics.update(rewards, reset, ended)

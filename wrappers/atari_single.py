@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from ale_py import Action
 from ale_py.env import AtariEnv
-from gymnasium.wrappers import FrameStackObservation
+from gymnasium.wrappers import FrameStackObservation, OrderEnforcing
 
 from wrappers.atari import fire_action, make_spec, rom_of
 from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
@@ -102,7 +102,7 @@ class SkipPoolResize(AtariWrapper):
 
 
 class Lives(AtariWrapper):
-    """Notices a lost life; `fire`, if given, then replaces the next action. Adds "life_lost" and "action_used" to info."""
+    """Notices a lost life; `fire`, if given, then replaces the next action. Info has "life_lost" and "action_used"."""
 
     def __init__(self, env: AtariWrapper, fire: int | None) -> None:
         super().__init__(env)
@@ -147,7 +147,7 @@ class AtariSingle(VectorEnv):
         fire = fire_action(self.spec, config)
         env: AtariWrapper = RandomStart(self._atari, config.noop_threshold, press_fire=fire is not None)
         env = Lives(SkipPoolResize(env, config), fire)
-        self._chain = FrameStackObservation(env, config.frames_stacked, padding_type="zero")
+        self._chain = OrderEnforcing(FrameStackObservation(env, config.frames_stacked, padding_type="zero"))
         self._statistics = EpisodeStatistics(self.num_envs)
         self._ended = False
 

@@ -7,7 +7,7 @@ import numpy as np
 _LARGEST_SEED = 2**31 - 1  # emulators take a signed 32-bit seed
 
 
-def check_seed(seed: int, num_envs: int) -> int:
+def check_seed(seed: int | np.integer, num_envs: int) -> int:
     """The seed of environment 0. Zero is refused, because some emulators read it as "no seed at all"."""
     largest = _LARGEST_SEED - (num_envs - 1)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 1 <= seed <= largest:

@@ -1,0 +1,241 @@
+"""Networks: sizes, initialisation, what they make of their input, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from agents.networks import NETWORKS, ActorCritic, NetworkConfig, make_network, network_input
+
+CONVOLUTIONAL = ["nature", "impala_shallow", "impala_deep"]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def frames(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=seeded(1))
+
+
+def assert_same_outputs(got: Tensor, expected: Tensor) -> None:
+    """Equal but for the order of float32 sums: to one part in 20,000 of the largest, however small that is."""
+    assert expected.any()
+    torch.testing.assert_close(got, expected, rtol=0.0, atol=5e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "actions", "count"),
+    [
+        ("nature", (4, 84, 84), 6, 8224 + 32832 + 36928 + 1606144 + 3078 + 513),
+        ("impala_shallow", (4, 84, 84), 6, 4112 + 8224 + 663808 + 1542 + 257),
+        ("impala_shallow", (4, 42, 42), 6, 4112 + 8224 + 73984 + 1542 + 257),
+        ("impala_deep", (4, 84, 84), 6, 9872 + 41632 + 46240 + 991488 + 1542 + 257),
+        ("nature", (4, 84, 84, 3), 6, 24608 + 32832 + 36928 + 1606144 + 3078 + 513),
+        ("mlp", (1, 10, 5), 3, 13056 + 65792 + 771 + 257),
+    ],
+)
+def test_parameter_counts_are_those_of_the_papers(name: str, shape: tuple[int, ...], actions: int, count: int) -> None:
+    network = make_network(name, shape, actions)
+    assert sum(parameter.numel() for parameter in network.parameters()) == count
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("shape", [(4, 42, 42), (2, 40, 37), (2, 38, 41, 3)])
+def test_outputs_are_float32_logits_and_values(name: str, shape: tuple[int, ...]) -> None:
+    network = make_network(name, shape, 5, generator=seeded())
+    output = network(frames(3, *shape))
+    assert output.logits.shape == (3, 5)
+    assert output.values.shape == (3,)
+    assert output.logits.dtype == output.values.dtype == torch.float32
+    assert network.features(frames(3, *shape)).shape == (3, network.feature_count)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_forward_is_the_heads_on_the_features(name: str) -> None:
+    network = make_network(name, (4, 42, 42), 5, generator=seeded())
+    features = network.features(frames(2, 4, 42, 42))
+    assert (features >= 0.0).all()
+    output = network(frames(2, 4, 42, 42))
+    assert_same_outputs(output.logits, features @ network.policy_head.weight.T + network.policy_head.bias)
+    assert_same_outputs(output.values, features @ network.value_head.weight[0] + network.value_head.bias)
+
+
+def test_impala_deep_computes_its_figure() -> None:
+    """Figure 3 of IMPALA, written out with the network's own weights."""
+    network = make_network("impala_deep", (4, 21, 16), 5, generator=seeded())
+    observations = frames(2, 4, 21, 16)
+    parameters = iter(network.torso.parameters())
+
+    def convolve(inputs: Tensor) -> Tensor:
+        return functional.conv2d(inputs, next(parameters), next(parameters), padding=1)
+
+    hidden = observations / 255.0
+    for _ in range(3):
+        hidden = functional.max_pool2d(convolve(hidden), 3, stride=2, padding=1)
+        for _ in range(2):
+            hidden = hidden + convolve(convolve(hidden.relu()).relu())
+    expected = functional.linear(hidden.relu().flatten(1), next(parameters), next(parameters)).relu()
+    assert_same_outputs(network.features(observations), expected)
+    assert next(parameters, None) is None
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_weights_start_orthogonal_with_their_gains_and_zero_biases(name: str) -> None:
+    network = make_network(name, (4, 42, 42), 5, generator=seeded())
+    layers = {key: module for key, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+    gains = {"policy_head": 0.01, "value_head": 1.0}
+    for key, layer in layers.items():
+        rows = layer.weight.detach().flatten(1)
+        rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
+        gain = gains.get(key, math.sqrt(2.0))
+        torch.testing.assert_close(rows @ rows.T, gain**2 * torch.eye(len(rows)), atol=1e-4 * gain**2, rtol=0.0)
+        assert layer.bias is not None
+        assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_a_new_policy_is_nearly_uniform_and_its_values_differ_by_state(name: str) -> None:
+    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    output = network(frames(16, 4, 42, 42))
+    assert (output.logits.softmax(-1) - 1.0 / 6.0).abs().max() < 0.02
+    assert output.values.std() > 0.01
+
+
+def test_equal_generators_give_equal_weights_and_others_do_not() -> None:
+    def weights(seed: int) -> Tensor:
+        network = make_network("impala_shallow", (4, 42, 42), 6, generator=seeded(seed))
+        return nn.utils.parameters_to_vector(network.parameters())
+
+    first = weights(3)
+    torch.manual_seed(99)
+    assert torch.equal(first, weights(3))
+    assert not torch.equal(first, weights(4))
+
+
+def test_without_a_generator_the_global_seed_decides() -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return nn.utils.parameters_to_vector(make_network("mlp", (1, 4), 2).parameters())
+
+    assert torch.equal(weights(5), weights(5))
+    assert not torch.equal(weights(5), weights(6))
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_uint8_frames_mean_the_same_as_floats_from_zero_to_one(name: str) -> None:
+    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    observations = frames(2, 4, 42, 42)
+    assert_same_outputs(network(observations).values, network(observations.double() / 255.0).values)
+
+
+def test_input_is_scaled_bytes_and_untouched_floats() -> None:
+    scaled = network_input(torch.tensor([[[0, 51, 255]]], dtype=torch.uint8))
+    torch.testing.assert_close(scaled, torch.tensor([[[0.0, 0.2, 1.0]]]))
+    floats = torch.tensor([[[0.0, 51.0, 255.0]]])
+    assert torch.equal(network_input(floats), floats)
+    observations = frames(2, 3, 5, 4)
+    kept = observations.clone()
+    torch.testing.assert_close(network_input(observations), observations / 255.0)
+    assert torch.equal(observations, kept)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("shape", [(4, 42, 42), (2, 38, 41, 3)])
+def test_memory_layout_of_the_batch_changes_nothing(name: str, shape: tuple[int, ...]) -> None:
+    network = make_network(name, shape, 6, generator=seeded())
+    plain = frames(3, *shape)
+    stack_innermost = plain.movedim(1, -1).contiguous().movedim(-1, 1)
+    assert stack_innermost.stride() != plain.stride()
+    for one, other in zip(network(plain), network(stack_innermost), strict=True):
+        assert_same_outputs(one, other)
+
+
+@pytest.mark.parametrize("shape", [(4, 12, 10), (4, 12, 10, 3)])
+def test_image_input_is_channels_last_in_memory(shape: tuple[int, ...]) -> None:
+    for observations in (frames(2, *shape), frames(2, *shape).movedim(1, -1).contiguous().movedim(-1, 1)):
+        assert network_input(observations).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_colour_stacks_become_channels_pixel_for_pixel() -> None:
+    observations = frames(2, 4, 6, 5, 3)
+    inputs = network_input(observations)
+    assert inputs.shape == (2, 12, 6, 5)
+    for colour in range(3):
+        for frame in range(4):
+            expected = observations[:, frame, :, :, colour] / 255.0
+            torch.testing.assert_close(inputs[:, colour * 4 + frame], expected)
+
+
+def test_mlp_takes_small_frames_and_vectors() -> None:
+    for shape in [(1, 10, 5), (4, 10, 5), (2, 7), (9,)]:
+        output = make_network("mlp", shape, 3, generator=seeded())(torch.rand(6, *shape, generator=seeded(2)))
+        assert output.logits.shape == (6, 3)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_one_observation_gives_what_it_gives_in_a_batch(name: str) -> None:
+    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    batch = frames(3, 4, 42, 42)
+    assert_same_outputs(network(batch[1:2]).logits[0], network(batch).logits[1])
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_gradient_reaches_every_parameter(name: str) -> None:
+    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    output = network(frames(4, 4, 42, 42))
+    (output.logits.square().sum() + output.values.sum()).backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.any(), key
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_the_smallest_allowed_frame_works_and_one_pixel_less_is_refused(name: str) -> None:
+    minimum = {"nature": 36, "impala_shallow": 20, "impala_deep": 1}[name]
+    network = make_network(name, (1, minimum, minimum), 2, generator=seeded())
+    assert network(frames(2, 1, minimum, minimum)).values.shape == (2,)
+    if minimum > 1:
+        for height, width in [(minimum - 1, 84), (84, minimum - 1)]:
+            wanted = f"network {name}: wanted frames of at least {minimum}x{minimum} .*got {height}x{width}"
+            with pytest.raises(ValueError, match=wanted) as refusal:
+                make_network(name, (4, height, width), 2)
+            assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_convolutions_refuse_vectors(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"network {name}: wanted observations \[S, H, W\] .*got \[4, 17\]"):
+        make_network(name, (4, 17), 2)
+
+
+def test_unknown_names_and_impossible_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"network: wanted one of \['impala_deep'.*got 'alexnet'"):
+        make_network("alexnet", (4, 84, 84), 6)
+    with pytest.raises(ValueError, match="action_count: wanted 1 or more, got 0"):
+        make_network("nature", (4, 84, 84), 0)
+    with pytest.raises(ValueError, match=r"observation_shape: wanted sizes of 1 or more, got \(0, 4\)"):
+        make_network("mlp", (0, 4), 2)
+
+
+def test_observations_of_another_shape_or_type_are_refused() -> None:
+    network = make_network("impala_shallow", (4, 42, 42), 6)
+    with pytest.raises(ValueError, match=r"observations: wanted \[N, 4, 42, 42\], got \[2, 42, 42, 4\]"):
+        network(frames(2, 42, 42, 4))
+    with pytest.raises(ValueError, match=r"wanted uint8 or floating point, got torch.int64"):
+        network(frames(2, 4, 42, 42).long())
+
+
+def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
+    network = make_network("mlp", (2, 7), 3)
+    config = pickle.loads(pickle.dumps(network.config))
+    assert config == NetworkConfig("mlp", (2, 7), 3)
+    twin: ActorCritic = NETWORKS[config.name](config)
+    twin.load_state_dict(network.state_dict())
+    observations = torch.rand(4, 2, 7)
+    assert torch.equal(twin(observations).logits, network(observations).logits)

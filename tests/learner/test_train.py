@@ -1,0 +1,108 @@
+"""Whole runs in seconds: learning is real, a run can be repeated bit for bit, a resumed run goes on where the first ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learner.checkpoint import Checkpoint, load_checkpoint
+from learner.metrics import read_metrics
+from learner.run_directory import RunDirectory
+from learner.train import train
+from tests.support import small_config
+
+QUEUE_AND_STANDARD = (
+    '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
+)
+
+
+def run_training(
+    folder: Path, resumed: Checkpoint | None = None, run: RunDirectory | None = None, **settings: Any
+) -> tuple[RunDirectory, Checkpoint]:
+    config = small_config(**settings)
+    run = run or RunDirectory.create(folder, config.env.env)
+    threads = torch.get_num_threads()
+    try:
+        assert train(config, run, resumed) == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    return run, load_checkpoint(run.checkpoint_paths()[-1])
+
+
+@pytest.mark.parametrize("worker_kind", ["serial", "cpu"])
+def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str) -> None:
+    """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1."""
+    _, checkpoint = run_training(
+        tmp_path,
+        worker_kind=worker_kind,
+        worker_count=1,
+        environment_max_steps=60_000,
+        envs_per_worker=8,
+        batch_size=8,
+        lr=2e-3,
+    )
+    assert len(checkpoint.returns) == 100
+    assert np.mean(checkpoint.returns) > 0.9
+
+
+def test_the_toy_environment_is_solved_with_half_the_batch_replayed(tmp_path: Path) -> None:
+    _, checkpoint = run_training(
+        tmp_path, environment_max_steps=60_000, envs_per_worker=8, batch_size=16, lr=2e-3, replay_parameters=QUEUE_AND_STANDARD
+    )
+    assert np.mean(checkpoint.returns) > 0.9
+
+
+def test_reproducible_runs_end_with_the_same_bits(tmp_path: Path) -> None:
+    settings = {"reproducible": True, "replay_parameters": QUEUE_AND_STANDARD, "environment_max_steps": 4000, "seed": 9}
+    _, one = run_training(tmp_path / "one", **settings)
+    _, other = run_training(tmp_path / "other", **settings)
+    _, different = run_training(tmp_path / "different", **{**settings, "seed": 10})
+    weights = [checkpoint.agent["network"] for checkpoint in (one, other, different)]
+    assert one.counters.updates == other.counters.updates > 20
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
+    assert one.returns == other.returns
+
+
+def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    run, first = run_training(tmp_path, environment_max_steps=4000, lr=1e-3, lr_end_value=1e-3, log_period=0.05)
+    before = read_metrics(run.metrics)
+    _, second = run_training(tmp_path, first, run, environment_max_steps=8000, lr=1e-3, log_period=0.05)
+    after = read_metrics(run.metrics)
+    assert second.counters.steps >= 8000 > first.counters.steps
+    assert second.counters.updates > first.counters.updates
+    assert second.counters.seconds > first.counters.seconds
+    assert (np.diff(after["steps"]) >= 0).all()
+    assert (np.diff(after["updates"]) >= 0).all()
+    np.testing.assert_array_equal(after["steps"][: len(before["steps"])], before["steps"])
+    # The learning rate is that of the frames counted so far, not of a new run: half the budget is half the rate.
+    resumed_rate = after["charts/learning_rate"][len(before["steps"])]
+    assert resumed_rate <= 1e-3 * (1 - first.counters.frames / 8000) + 1e-9
+
+
+def test_reported_returns_are_raw_and_of_whole_episodes(tmp_path: Path) -> None:
+    _, checkpoint = run_training(tmp_path, environment_max_steps=2000)
+    assert set(checkpoint.returns) <= {-1.0, 1.0}
+    assert checkpoint.counters.episodes == pytest.approx(checkpoint.counters.steps / 10, rel=0.1)
+
+
+def test_a_run_leaves_what_a_reader_needs(tmp_path: Path) -> None:
+    run, checkpoint = run_training(tmp_path, environment_max_steps=2000)
+    assert run.curve.stat().st_size > 1000
+    assert run.summary.is_file()
+    assert list(run.tensorboard.glob("events.*"))
+    assert checkpoint.protocol["full_games"] is True
+    columns = read_metrics(run.metrics)
+    for name in (
+        "charts/episodic_return",
+        "charts/SPS",
+        "losses/entropy",
+        "charts/policy_lag",
+        "vtrace/rho_clip_fraction",
+    ):
+        assert np.isfinite(columns[name]).any(), name

@@ -1,0 +1,152 @@
+"""`--replay_parameters` is a mixture of replays or one line that says what was wanted and what came."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, memory_bytes, parse_replay_parameters
+from replay.trajectory import TrajectoryContract
+
+CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+QUEUE = {"type": "queue", "capacity": 1, "sample_ratio": 1.0}
+LONGEST_LINE = 400
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(
+        ["queue", "standard", "type", 10**30, -(10**400), 1e308, float("nan"), float("inf"), -0.0, 0.5, "\ud800", "\n"]
+    ),
+)
+KEYS = st.one_of(st.sampled_from(["type", "capacity", "sample_ratio", "Type"]), st.text(max_size=5))
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)), max_leaves=8
+)
+NEARLY_RIGHT = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.one_of(st.sampled_from(sorted(REPLAYS)), ANYTHING),
+            "capacity": st.one_of(st.integers(-1, 10**13), ANYTHING),
+            "sample_ratio": st.one_of(st.sampled_from([0.25, 0.5, 1, 1.0]), ANYTHING),
+        }
+    ),
+    max_size=4,
+)
+WRITTEN = NEARLY_RIGHT.map(json.dumps)
+CUT = st.tuples(WRITTEN, st.integers(0, 200)).map(lambda pair: pair[0][: pair[1]])
+
+
+def entry(**changes: object) -> str:
+    return json.dumps([{**QUEUE, **changes}])
+
+
+def check(text: str) -> None:
+    try:
+        replays = parse_replay_parameters(text)
+    except ValueError as error:
+        line = str(error)
+        assert line.startswith("replay_parameters")
+        assert "wanted" in line or "unknown key" in line or "is missing" in line
+        assert line.splitlines() == [line]
+        assert len(line) <= LONGEST_LINE
+    else:
+        assert replays
+        assert isinstance(replays, tuple)
+        for replay in replays:
+            assert isinstance(replay, ReplayConfig)
+            assert replay.type in REPLAYS
+            assert type(replay.capacity) is int
+            assert type(replay.sample_ratio) is float
+            assert 0 < replay.sample_ratio <= 1
+        assert sum(replay.sample_ratio for replay in replays) == pytest.approx(1, abs=1e-3)
+        assert memory_bytes(replays, CONTRACT) / 1e9 > 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(max_size=60), ANYTHING.map(json.dumps), WRITTEN, CUT))
+@example("")
+@example("[]")
+@example("[[]]")
+@example("NaN")
+@example("[" * 100_000)
+@example("1" * 5000)
+@example(entry(capacity=10**4000))
+@example(entry(sample_ratio=10**4000))
+@example(entry(type=["queue"]))
+@example(entry(type={"a": 1}))
+@example(entry(**{"x" * 5000: 1}))
+@example('[{"type": "queue", "capacity": 1e400, "sample_ratio": 1}]')
+@example('[{"type": "queue", "capacity": ' + "[" * 900 + "]" * 900 + ', "sample_ratio": 1}]')
+@example("[\n" + json.dumps(QUEUE) + "\n,\n3]")
+@example('{"a":\n\n1}')
+@example('[{"type": "queue",\n"capacity": 1,\n')
+def test_any_text_is_replays_or_one_line(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "lifo"}, r"replay_parameters\[0\]: wanted type queue or standard, got 'lifo'"),
+        ({"type": None}, "wanted type queue or standard, got None"),
+        ({"capacity": 0}, "wanted capacity as a whole number of trajectories from 1 to .*, got 0"),
+        ({"capacity": 1.0}, "wanted capacity .* got 1.0"),
+        ({"capacity": True}, "wanted capacity .* got True"),
+        ({"capacity": "5"}, "wanted capacity .* got '5'"),
+        ({"capacity": LARGEST_CAPACITY + 1}, "wanted capacity .* got 1000000000001"),
+        ({"sample_ratio": 0}, r"wanted sample_ratio in \(0, 1\], got 0"),
+        ({"sample_ratio": 1.01}, "wanted sample_ratio .* got 1.01"),
+        ({"sample_ratio": float("nan")}, "wanted sample_ratio .* got nan"),
+        ({"sample_ratio": float("inf")}, "wanted sample_ratio .* got inf"),
+        ({"sample_ratio": True}, "wanted sample_ratio .* got True"),
+        ({"sample_ratio": 0.5}, "wanted sample_ratio values that sum to 1, got a sum of 0.5"),
+        ({"sample_rate": 1.0}, "unknown key 'sample_rate'; known are capacity, sample_ratio, type"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_what_was_wanted(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_replay_parameters(entry(**changes))
+
+
+@pytest.mark.parametrize("missing", ["type", "capacity", "sample_ratio"])
+def test_a_missing_key_is_named(missing: str) -> None:
+    text = json.dumps([QUEUE, {name: value for name, value in QUEUE.items() if name != missing}])
+    with pytest.raises(ValueError, match=rf"replay_parameters\[1\]: '{missing}' is missing"):
+        parse_replay_parameters(text)
+
+
+def test_limits_are_accepted() -> None:
+    assert parse_replay_parameters(entry(capacity=LARGEST_CAPACITY))[0].capacity == LARGEST_CAPACITY
+    assert parse_replay_parameters(entry(sample_ratio=1))[0] == ReplayConfig("queue", 1, 1.0)
+
+
+def test_three_digits_are_enough_for_a_third() -> None:
+    third = {**QUEUE, "sample_ratio": 0.333}
+    assert len(parse_replay_parameters(json.dumps([third] * 3))) == 3
+    with pytest.raises(ValueError, match="sum to 1, got a sum of 0.99"):
+        parse_replay_parameters(json.dumps([{**QUEUE, "sample_ratio": 0.33}] * 3))
+
+
+def test_the_mixture_of_the_earlier_platform_works_with_ten_columns() -> None:
+    text = (
+        '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 1000, "sample_ratio": 0.5}]'
+    )
+    mixture = make_mixture(parse_replay_parameters(text), CONTRACT, 10, 0.01, np.random.default_rng(0))
+    trajectory = {name: array[0] for name, array in CONTRACT.allocate(1).items()}
+    for _ in range(5):
+        inserted = 0
+        while not mixture.can_sample():
+            assert mixture.can_insert()
+            mixture.insert(trajectory)
+            inserted += 1
+            assert inserted <= 10
+        batch = mixture.sample()
+        assert batch.is_replay.tolist() == [False] * 5 + [True] * 5

@@ -1,0 +1,63 @@
+"""What several tests share: settings of small runs, and the program as a subprocess."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from learner.config import DEFAULTS, Config, make_config
+from learner.machine import Machine, fit_to_machine
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+CATCH: dict[str, Any] = {
+    "env": "Catch-v0",
+    "network": "mlp",
+    "frames_stacked": 1,
+    "worker_kind": "serial",
+    "envs_per_worker": 4,
+    "unroll_length": 10,
+    "batch_size": 4,
+    "learner_threads": 1,
+    "log_period": 0.5,
+    "environment_max_steps": 2000,
+}
+"""A run of seconds on the toy environment, in one process."""
+
+
+def small_config(**settings: Any) -> Config:
+    """`CATCH` with other settings on top, settled for a machine of two cores without a GPU."""
+    settled, _ = fit_to_machine({**DEFAULTS, **CATCH, **settings}, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
+    return make_config(settled)
+
+
+def catch_flags(**settings: Any) -> list[str]:
+    """`CATCH` with other settings on top, as the command line says it."""
+    return [f"--{name}={value}" for name, value in {**CATCH, **settings}.items()]
+
+
+def run_program(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """`python main.py` with these arguments, to its end."""
+    return subprocess.run(
+        [sys.executable, "main.py", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def start_program(*arguments: str) -> subprocess.Popen[str]:
+    """`python main.py` with these arguments, in the background."""
+    return subprocess.Popen(
+        [sys.executable, "main.py", *arguments],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )

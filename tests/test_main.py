@@ -1,0 +1,192 @@
+"""The program as a user meets it: its commands, its refusals, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from learner.metrics import read_metrics
+from learner.run_directory import RunDirectory
+from tests.support import catch_flags, run_program, start_program
+
+MIXTURE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 1000, "sample_ratio": 0.5}]'
+
+
+def the_run(results: Path) -> RunDirectory:
+    (path,) = [path for path in results.iterdir() if path.name != "latest"]
+    return RunDirectory(path)
+
+
+def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -> None:
+    results = f"--results_dir={tmp_path}"
+    trained = run_program(
+        "--op_mode=train",
+        "--env=PongNoFrameskip-v4",
+        "--environment_max_steps=3000",
+        "--batch_size=10",
+        "--r_f_steps=10",
+        "--worker_count=2",
+        "--envs_per_worker=2",
+        f"--replay_parameters={MIXTURE}",
+        results,
+    )
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    run = the_run(tmp_path)
+    before = read_metrics(run.metrics)
+    settings = json.loads(run.config.read_text())["settings"]
+    assert (settings["unroll_length"], settings["batch_size"], settings["worker_count"]) == (10, 10, 2)
+
+    resumed = run_program(
+        "--op_mode=train_w_load",
+        "--env=PongNoFrameskip-v4",
+        "--environment_max_steps=5000",
+        f"--load_model_url={run.path}",
+        results,
+    )
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "environment_max_steps=5000" in resumed.stdout
+    after = read_metrics(run.metrics)
+    assert before["steps"][-1] >= 3000
+    assert after["steps"][-1] >= 5000
+    assert (np.diff(after["updates"]) >= 0).all()
+
+    tested = run_program(
+        "--op_mode=test",
+        "--env=PongNoFrameskip-v4",
+        "--test_episode_count=1",
+        f"--load_model_url={run.checkpoint_paths()[-1]}",
+        "--render=False",
+        results,
+        timeout=240,
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert re.search(r"mean", tested.stdout)
+    (result,) = run.path.glob("evaluation_*.json")
+    assert -21 <= json.loads(result.read_text())["mean_return"] <= 21
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--env=PongNoFrameskp-v4"], "PongNoFrameskip-v4"),
+        (["--op_mode=trian"], "op_mode"),
+        (["--no_such_flag=1"], "no_such_flag"),
+        (["train"], "'train'"),
+        (["--gamma=1.5"], "gamma"),
+        (["--batch_size=many"], "batch_size"),
+        (["--batch_size=0"], "batch_size"),
+        (["--frame_scale_resolution=84"], "frame_scale_resolution"),
+        (["--rho_bar=0.5", "--c_bar=1"], "rho_bar"),
+        (["--replay_parameters=[{]"], "JSON"),
+        (['--replay_parameters=[{"type": "queue", "capacity": 1, "sample_ratio": 0.9}]'], "sum"),
+        (
+            [
+                "--batch_size=10",
+                '--replay_parameters=[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
+                ' {"type": "standard", "capacity": 4, "sample_ratio": 0.5}]',
+            ],
+            "capacity",
+        ),
+        (['--replay_parameters=[{"type": "standard", "capacity": 10000000000, "sample_ratio": 1.0}]'], "memory"),
+        (["--reproducible", "--worker_kind=cpu"], "reproducible"),
+        (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
+        (["--device=cuda"], "device"),
+        (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
+        (["--op_mode=train_w_load", "--load_model_url=latest"], "latest"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
+    if arguments == ["--device=cuda"]:
+        import torch
+
+        if torch.cuda.is_available():
+            arguments, said = ["--device=tpu"], "device"
+    results = tmp_path / "results"
+    done = run_program("--environment_max_steps=100", f"--results_dir={results}", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert said in lines[0]
+    assert not results.exists()
+
+
+def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.pt"
+    foreign.write_bytes(b"not a checkpoint at all")
+    refused = run_program("--op_mode=test", f"--load_model_url={foreign}")
+    assert refused.returncode == 2
+    assert "foreign.pt" in refused.stderr
+    assert run_program("--op_mode=train", f"--results_dir={tmp_path / 'r'}", *catch_flags()).returncode == 0
+    run = the_run(tmp_path / "r")
+    kept = sorted(path.name for path in run.checkpoints.iterdir())
+    other = run_program("--op_mode=train_w_load", f"--load_model_url={run.path}", "--env=PongNoFrameskip-v4")
+    assert other.returncode == 2
+    assert "3 actions" in other.stderr
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == kept
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    program = start_program(
+        "--op_mode=train",
+        f"--results_dir={tmp_path}",
+        *catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=2),
+    )
+    _wait_for_metrics(tmp_path)
+    asked = time.monotonic()
+    program.send_signal(number)
+    printed, _ = program.communicate(timeout=30)
+    assert time.monotonic() - asked < 10
+    assert program.returncode == 0, printed
+    run = the_run(tmp_path)
+    assert len(run.checkpoint_paths()) == 1
+    assert f"--op_mode=train_w_load --load_model_url={run.path}" in printed
+    assert _processes_of(program.pid) == []
+
+
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+    program = start_program(
+        "--op_mode=train",
+        f"--results_dir={tmp_path}",
+        *catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=2, save_model_period=1),
+    )
+    _wait_for_metrics(tmp_path)
+    program.send_signal(signal.SIGSTOP)  # so that both signals are there before the first is answered
+    program.send_signal(signal.SIGTERM)
+    program.send_signal(signal.SIGINT)
+    program.send_signal(signal.SIGCONT)
+    program.communicate(timeout=10)
+    assert program.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    end = time.monotonic() + 5
+    while _processes_of(program.pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert _processes_of(program.pid) == []
+
+
+def _wait_for_metrics(results: Path) -> None:
+    end = time.monotonic() + 60
+    while not list(results.glob("*_*/metrics.csv")):
+        assert time.monotonic() < end, "no metrics within a minute"
+        time.sleep(0.1)
+
+
+def _processes_of(group_leader: int) -> list[int]:
+    """Processes that the program `group_leader` started and that still run."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+        if parent == group_leader or f"parent_pid={group_leader}" in command:
+            found.append(int(folder.name))
+    return found

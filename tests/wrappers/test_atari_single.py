@@ -1,0 +1,137 @@
+"""The Gymnasium chain equals the native environment byte for byte, and can be rendered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from wrappers import EnvConfig, Step, make_single_env, make_vector_env
+from wrappers.atari_single import AtariSingle, draw_below
+
+SMALL = {"frame_height": 42, "frame_width": 42}
+
+
+def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
+    """Play both with the same random actions; counts what happened, so that a case can say what it has covered."""
+    native, single = make_vector_env(config, 1), make_single_env(config)
+    assert native.spec == single.spec
+    np.testing.assert_array_equal(native.reset(seed), single.reset(seed))
+    seen: Counter[str] = Counter()
+    for action in np.random.default_rng(seed).integers(native.spec.action_count, size=(steps, 1)):
+        wanted, got = native.step(action), single.step(action)
+        for name in Step._fields:
+            field, own = getattr(wanted, name), getattr(got, name)
+            np.testing.assert_array_equal(own, field, err_msg=name)
+            assert own.dtype == field.dtype, name
+        over = bool(wanted.episode_length[0])
+        seen["lives"] += bool(wanted.terminated[0]) and not over
+        seen["game_overs"] += bool(wanted.terminated[0]) and over
+        seen["truncations"] += bool(wanted.truncated[0])
+        seen["fires"] += not (wanted.action_used[0] or wanted.reset[0])
+        seen["rewards"] += bool(wanted.rewards[0])
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("game", "settings", "steps", "covers"),
+    [
+        ("Pong", {"max_episode_frames": 401}, 320, ["truncations", "rewards"]),
+        ("Breakout", {}, 450, ["lives", "game_overs", "fires", "rewards"]),
+        ("Breakout", {**SMALL, "episodic_life": False, "max_episode_frames": 403}, 250, ["truncations", "fires"]),
+        ("Breakout", {**SMALL, "fire_reset": False, "sticky_actions": 0.25}, 450, ["lives", "game_overs"]),
+        ("Seaquest", {"sticky_actions": 0.25, "max_episode_frames": 402}, 220, ["truncations"]),
+        ("SpaceInvaders", {"grayscaling_frames": False, "max_episode_frames": 700}, 220, ["truncations", "rewards"]),
+        ("Qbert", {**SMALL, "noop_threshold": 0, "max_episode_frames": 1001}, 300, ["lives", "rewards"]),
+        ("MsPacman", {**SMALL, "full_action_space": True, "skipped_frames": 3, "frames_stacked": 2}, 650, ["lives"]),
+        ("BeamRider", {"frames_stacked": 1, "skipped_frames": 1, "max_episode_frames": 70}, 150, ["truncations"]),
+        ("Tennis", {**SMALL, "frame_width": 160, "max_episode_frames": 202}, 110, ["truncations"]),
+        ("Enduro", {"frame_height": 210, "frame_width": 160, "max_episode_frames": 99}, 60, ["truncations"]),
+    ],
+)
+def test_the_chain_equals_the_native_environment(game: str, settings: dict[str, Any], steps: int, covers: list[str]) -> None:
+    seen = _compare(EnvConfig(env=f"{game}NoFrameskip-v4", **settings), seed=7, steps=steps)
+    assert [event for event in covers if not seen[event]] == []
+
+
+@pytest.mark.parametrize("game", ["Backgammon", "AirRaid"])
+def test_odd_games_are_equal_too(game: str) -> None:
+    """Action 0 of Backgammon is no no-op; the screen of Air Raid has 250 lines."""
+    config = EnvConfig(env=f"ALE/{game}-v5", max_episode_frames=101)
+    assert _compare(config, seed=2, steps=60)["truncations"] >= 2
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 12345])
+def test_many_starts_are_equal(seed: int) -> None:
+    """A start plays another number of no-ops each time; the generator runs on from episode to episode."""
+    assert _compare(EnvConfig(env="BreakoutNoFrameskip-v4", max_episode_frames=1), seed, steps=60)["truncations"] == 30
+
+
+@pytest.mark.parametrize(("seed", "frames"), [(1, 12), (2, 13), (3, 16), (12345, 27)])
+@pytest.mark.parametrize("fire_reset", [True, False])
+def test_a_start_lasts_as_many_frames_as_were_drawn(seed: int, frames: int, fire_reset: bool) -> None:
+    env = AtariSingle(EnvConfig(env="Breakout-v4", fire_reset=fire_reset), None)
+    env.reset(seed)
+    assert env._atari.ale.getEpisodeFrameNumber() == frames
+
+
+class _Words(np.random.RandomState):
+    """Gives the words it was made with."""
+
+    def __init__(self, *words: int) -> None:
+        super().__init__(0)
+        self.words = list(words)
+
+    def randint(self, *_: Any, **__: Any) -> Any:
+        return self.words.pop(0)
+
+
+def test_a_draw_is_the_one_of_the_c_library() -> None:
+    generator = np.random.RandomState(1)
+    assert [draw_below(30, generator) for _ in range(3)] == [12, 29, 21]
+    assert draw_below(30, _Words(2**32 - 1)) == 29
+    assert draw_below(30, _Words(0, 2**31 + 1)) == 15  # 2**32 is no multiple of 30, so a word of 0 is one too many
+    assert draw_below(32, _Words(0)) == 0
+    assert (draw_below(0, _Words()), draw_below(1, _Words())) == (0, 0)
+
+
+def test_a_second_reset_starts_anew() -> None:
+    env = make_single_env(EnvConfig(env="SeaquestNoFrameskip-v4", sticky_actions=0.25))
+    passes = []
+    for _ in range(2):
+        passes.append([env.reset(4), *(env.step(np.array([action % 18])).observations for action in range(40))])
+    np.testing.assert_array_equal(passes[0], passes[1])
+
+
+def test_the_screen_is_rendered_in_colour() -> None:
+    env = make_single_env(EnvConfig(), "rgb_array")
+    env.reset(1)
+    before = env.render()
+    for _ in range(15):
+        env.step(np.array([2]))
+    after = env.render()
+    assert (after.shape, after.dtype) == ((210, 160, 3), np.uint8)
+    assert not np.array_equal(before, after)
+    assert not np.array_equal(after[..., 0], after[..., 1])
+    env.close()
+
+
+def test_an_environment_not_made_for_rendering_says_so() -> None:
+    env = make_single_env(EnvConfig())
+    env.reset(1)
+    with pytest.raises(RuntimeError, match="not made for rendering"):
+        env.render()
+
+
+def test_bad_seeds_actions_and_order_are_refused() -> None:
+    env = make_single_env(EnvConfig())
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(np.array([0]))
+    with pytest.raises(ValueError, match="seed: wanted"):
+        env.reset(0)
+    env.reset(1)
+    with pytest.raises(ValueError, match="actions: wanted values from 0 to 5"):
+        env.step(np.array([6]))

@@ -1,0 +1,46 @@
+"""What the package offers to others: the right family for an id, and one clear line for a wrong argument."""
+
+from __future__ import annotations
+
+import pytest
+
+from wrappers import EnvConfig, make_single_env, make_spec, make_vector_env
+from wrappers.atari import AtariVector
+from wrappers.toy import Catch
+
+
+def test_an_id_finds_its_family() -> None:
+    assert isinstance(make_vector_env(EnvConfig(env="PongNoFrameskip-v4"), 1), AtariVector)
+    assert isinstance(make_vector_env(EnvConfig(env="Catch-v0"), 1), Catch)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "hint"),
+    [
+        ("BreakoutNoFramskip-v4", "BreakoutNoFrameskip-v4"),
+        ("pong", "Pong-v4"),
+        ("Catch", "Catch-v0"),
+        ("zzz", "for exam"),
+    ],
+)
+def test_an_unknown_environment_is_one_line_with_a_hint(env_id: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"wanted .*got '{env_id}'.*{hint}") as error:
+        make_spec(EnvConfig(env=env_id))
+    assert "\n" not in str(error.value)
+
+
+def test_every_maker_refuses_an_unknown_environment() -> None:
+    with pytest.raises(ValueError, match="did you mean"):
+        make_vector_env(EnvConfig(env="Pong"), 1)
+    with pytest.raises(ValueError, match="did you mean"):
+        make_single_env(EnvConfig(env="Pong"))
+
+
+def test_counts_and_render_modes_are_checked() -> None:
+    config = EnvConfig(env="Catch-v0")
+    with pytest.raises(ValueError, match="num_envs: wanted an integer >= 1, got 0"):
+        make_vector_env(config, 0)
+    with pytest.raises(ValueError, match="num_threads: wanted an integer >= 1, got 0"):
+        make_vector_env(config, 1, num_threads=0)
+    with pytest.raises(ValueError, match="render_mode: wanted .* got 'ansi'"):
+        make_single_env(config, "ansi")
