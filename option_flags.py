@@ -28,6 +28,7 @@ HELP = {
     "replay_parameters": "JSON list of replays: type (queue, standard), capacity (trajectories), sample_ratio (sum 1).",
     "training_fill_in_factor": "Part of a replay's capacity, in [0, 1], that is filled before the replay gives anything.",
     "network": "Network: nature, impala_shallow, impala_deep, or mlp for small observations.",
+    "calibrate_input": "Centre and scale observations once, by what random play looks like before training.",
     "gamma": "Discount a step.",
     "lr": "Learning rate at the start; it falls linearly over the run's fresh frames.",
     "lr_end_value": "Learning rate at the end of the run.",

@@ -20,6 +20,7 @@ from torch.nn import functional
 _HIDDEN_GAIN = math.sqrt(2.0)
 _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
+_RESIDUAL_GAIN = 0.1
 _UINT8_SCALE = 1.0 / 255.0
 
 
@@ -57,6 +58,8 @@ class ActorCritic(nn.Module):
     """
 
     minimum_frame_size: ClassVar[int | None] = None
+    input_mean: Tensor
+    input_scale: Tensor
 
     def __init__(self, config: NetworkConfig, torso: nn.Module, feature_count: int) -> None:
         super().__init__()
@@ -65,6 +68,8 @@ class ActorCritic(nn.Module):
         self.torso = torso
         self.policy_head = nn.Linear(feature_count, config.action_count)
         self.value_head = nn.Linear(feature_count, 1)
+        self.register_buffer("input_mean", _channels_last_zeros(_input_shape(config.observation_shape)))
+        self.register_buffer("input_scale", torch.ones(()))
 
     def forward(self, observations: Tensor) -> PolicyOutput:
         """Policy and value of N observations `[N, *observation_shape]`, uint8 or floating point."""
@@ -75,8 +80,28 @@ class ActorCritic(nn.Module):
         if observations.shape[1:] != self.config.observation_shape:
             wanted = f"[N, {', '.join(map(str, self.config.observation_shape))}]"
             raise ValueError(f"observations: wanted {wanted}, got {list(observations.shape)}")
-        features: Tensor = self.torso(network_input(observations))
+        inputs = network_input(observations)
+        offset = self.input_mean * self.input_scale
+        if observations.dtype == torch.uint8:  # the inputs are ours to change, which saves writing them once more
+            inputs = inputs.mul_(self.input_scale).sub_(offset)
+        else:
+            inputs = inputs * self.input_scale - offset
+        features: Tensor = self.torso(inputs)
         return features
+
+    @torch.no_grad()
+    def calibrate(self, observations: Tensor) -> None:
+        """Centre and scale the input by what N observations `[N, *observation_shape]` of an untrained policy look like.
+
+        Each pixel's mean is taken off and all pixels are divided by one number, their common standard deviation. Most of an
+        Atari frame never changes: without this the features of any two states differ by a few per cent only, and gradient
+        descent first learns what all states have in common (compare Burda et al. 2018, arXiv:1810.12894, section 2.4, which
+        fixes the statistics from random play too, for every pixel apart).
+        """
+        inputs = network_input(observations)
+        self.input_mean.copy_(inputs.mean(0))
+        deviation = (inputs - self.input_mean).square().mean().sqrt()
+        self.input_scale.fill_(1.0 / float(deviation) if deviation > 0 else 1.0)
 
     def heads(self, features: Tensor) -> PolicyOutput:
         """Logits and values of features `[N, feature_count]`."""
@@ -92,9 +117,13 @@ class ActorCritic(nn.Module):
         head_gains: dict[nn.Module, float] = {self.policy_head: _POLICY_GAIN, self.value_head: _VALUE_GAIN}
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(module.weight, head_gains.get(module, _HIDDEN_GAIN), generator=generator)
+                nn.init.orthogonal_(module.weight, head_gains.get(module, self.hidden_gain(module)), generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+    def hidden_gain(self, layer: nn.Module) -> float:
+        """Gain of a hidden layer's initial weights."""
+        return _HIDDEN_GAIN
 
 
 def network_input(observations: Tensor) -> Tensor:
@@ -115,6 +144,19 @@ def network_input(observations: Tensor) -> Tensor:
     if inputs.dim() == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return inputs.to(torch.float32).mul_(_UINT8_SCALE) if inputs.dtype == torch.uint8 else inputs.to(torch.float32)
+
+
+def _input_shape(observation_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What `network_input` makes of one observation's shape."""
+    if len(observation_shape) == 4:
+        stack, height, width, colours = observation_shape
+        return (stack * colours, height, width)
+    return observation_shape
+
+
+def _channels_last_zeros(shape: tuple[int, ...]) -> Tensor:
+    """Zeros in the memory layout of one row of a torso's input."""
+    return torch.zeros(shape[1:] + shape[:1]).movedim(-1, 0)
 
 
 class Nature(ActorCritic):
@@ -153,6 +195,12 @@ class ImpalaDeep(ActorCritic):
             channels, height, width = section_channels, (height + 1) // 2, (width + 1) // 2
         layers += [nn.ReLU(), nn.Flatten(), nn.Linear(channels * height * width, 256), nn.ReLU()]
         super().__init__(config, nn.Sequential(*layers), 256)
+
+    def hidden_gain(self, layer: nn.Module) -> float:
+        """Residual branches start small and no rectifier follows a section's convolution: else the features start huge."""
+        if any(isinstance(block, _ResidualBlock) and layer is block.second for block in self.modules()):
+            return _RESIDUAL_GAIN
+        return 1.0 if isinstance(layer, nn.Conv2d) else _HIDDEN_GAIN
 
 
 class Mlp(ActorCritic):

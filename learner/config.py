@@ -41,6 +41,7 @@ DEFAULTS: Settings = {
     "training_fill_in_factor": 0.2,
     # algorithm
     "network": "nature",
+    "calibrate_input": True,
     "gamma": 0.99,
     "lr": 6e-4,
     "lr_end_value": 0.0,
@@ -99,6 +100,7 @@ class TrainingConfig:
     reproducible: bool
     device: str
     learner_threads: int
+    calibrate_input: bool
     save_model_period: int
     log_period: float
     avg_buff_size: int

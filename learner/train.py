@@ -20,7 +20,7 @@ from learner.run_directory import RunDirectory
 from learner.signals import StopSignals
 from replay import make_mixture
 from replay.trajectory import make_batch
-from workers import WORKERS, WorkerSetup
+from workers import WORKERS, WorkerSetup, random_observations
 from wrappers import make_spec
 
 
@@ -38,6 +38,8 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     network = make_network(config.network, spec.observation_shape, spec.action_count).to(device)
     agent = AGENTS["vtrace"](config.agent, network)
     counters = Counters()
+    if settings.calibrate_input and not resumed:
+        network.calibrate(random_observations(config.env, settings.seed).to(device))
     if resumed:
         counters = replace(resumed.counters)
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)

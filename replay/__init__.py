@@ -72,7 +72,7 @@ def _parse_entry(index: int, entry: object) -> ReplayConfig:
         raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(repr(entry))}")
     wanted = {"type", "capacity", "sample_ratio"}
     if unknown := sorted(set(entry) - wanted):
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(wanted))}")
+        raise ValueError(f"{where}: unknown key {_short(repr(unknown[0]))}; known are {', '.join(sorted(wanted))}")
     if missing := sorted(wanted - set(entry)):
         raise ValueError(f"{where}: {missing[0]!r} is missing")
     kind, capacity, ratio = entry["type"], entry["capacity"], entry["sample_ratio"]

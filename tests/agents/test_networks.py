@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 
 import pytest
@@ -93,7 +92,7 @@ def test_weights_start_orthogonal_with_their_gains_and_zero_biases(name: str) ->
     for key, layer in layers.items():
         rows = layer.weight.detach().flatten(1)
         rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
-        gain = gains.get(key, math.sqrt(2.0))
+        gain = gains.get(key, network.hidden_gain(layer))
         torch.testing.assert_close(rows @ rows.T, gain**2 * torch.eye(len(rows)), atol=1e-4 * gain**2, rtol=0.0)
         assert layer.bias is not None
         assert not layer.bias.any()
@@ -239,3 +238,57 @@ def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
     twin.load_state_dict(network.state_dict())
     observations = torch.rand(4, 2, 7)
     assert torch.equal(twin(observations).logits, network(observations).logits)
+
+
+def flickering_frames(count: int) -> torch.Tensor:
+    """A bright constant picture in which one pixel differs between observations, as most of an Atari frame never changes."""
+    observations = torch.full((count, 4, 42, 42), 90, dtype=torch.uint8)
+    for index in range(count):
+        observations[index, :, 5 + index % 30, 20] = 250
+    return observations
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_calibration_lets_features_differ_between_states(name: str) -> None:
+    observations = flickering_frames(60)
+    network = make_network(name, (4, 42, 42), 5, generator=seeded())
+
+    def contrast() -> float:
+        with torch.no_grad():
+            features = network.features(observations)
+        return float(features.std(0).mean() / features.abs().mean())
+
+    before = contrast()
+    network.calibrate(observations)
+    assert contrast() > 0.5
+    assert contrast() > 5 * before
+
+
+def test_calibration_centres_each_pixel_and_scales_all_alike() -> None:
+    observations = torch.randint(0, 256, (50, 2, 20, 20), generator=seeded(), dtype=torch.uint8)
+    network = make_network("impala_shallow", (2, 20, 20), 3)
+    network.calibrate(observations)
+    inputs = (observations / 255.0 - network.input_mean) * network.input_scale
+    torch.testing.assert_close(inputs.mean(0), torch.zeros(2, 20, 20), atol=1e-5, rtol=0)
+    assert float(inputs.square().mean()) == pytest.approx(1.0, rel=1e-4)
+    assert network.input_scale.dim() == 0
+    expected = network.heads(network.torso(inputs))
+    for given in (observations, observations / 255.0):
+        untouched = given.clone()
+        torch.testing.assert_close(network(given).values, expected.values, rtol=1e-4, atol=1e-4)
+        assert torch.equal(given, untouched)
+
+
+def test_calibration_survives_observations_that_never_change() -> None:
+    network = make_network("impala_shallow", (1, 20, 20), 3)
+    network.calibrate(torch.full((10, 1, 20, 20), 7, dtype=torch.uint8))
+    assert torch.isfinite(network(torch.zeros(1, 1, 20, 20, dtype=torch.uint8)).values).all()
+
+
+def test_calibration_travels_with_the_weights() -> None:
+    network = make_network("mlp", (2, 6), 3)
+    network.calibrate(torch.randn(40, 2, 6, generator=seeded()) * 3 + 5)
+    other = make_network("mlp", (2, 6), 3)
+    other.load_state_dict(network.state_dict())
+    observations = torch.randn(4, 2, 6, generator=seeded())
+    torch.testing.assert_close(other(observations).values, network(observations).values, rtol=0, atol=0)

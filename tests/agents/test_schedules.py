@@ -22,9 +22,7 @@ def test_linear_schedule_is_exact_at_both_ends() -> None:
     assert linear_schedule(4.8e-4, 0.0, 200_000_000, 200_000_000) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("frames", "total", "name"), [(-1, 10, "frames"), (0, 0, "total_frames"), (5, -1, "total_frames")]
-)
+@pytest.mark.parametrize(("frames", "total", "name"), [(-1, 10, "frames"), (0, 0, "total_frames"), (5, -1, "total_frames")])
 def test_impossible_frame_counts_are_refused(frames: int, total: int, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: wanted"):
         linear_schedule(1.0, 0.0, frames, total)

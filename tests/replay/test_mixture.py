@@ -44,7 +44,7 @@ def numbers_of(batch: HostBatch) -> np.ndarray:
     for name, array in batch.columns.items():
         wanted = numbers % 100 if array.dtype != bool else numbers % 2
         if name != "environment_id":
-            assert (array.T == wanted.astype(array.dtype)).all(), name
+            assert (wanted.astype(array.dtype) == array.T).all(), name
     return numbers
 
 
@@ -145,7 +145,7 @@ def test_fresh_trajectories_are_drained_once_and_in_order() -> None:
 
 
 def test_every_trajectory_goes_into_every_replay() -> None:
-    mixture = mixture_of(("standard", 20, 0.5), ("standard", 20, 0.5), batch_size=400)
+    mixture = mixture_of(("standard", 200, 0.5), ("standard", 200, 0.5), batch_size=400)
     for number in range(5):
         insert(mixture, number)
     batch = mixture.sample()

@@ -30,7 +30,7 @@ def sample(queue: QueueReplay, count: int) -> list[int]:
     numbers = out["environment_id"]
     for array in out.values():
         wanted = numbers if array.dtype != bool else numbers % 2
-        assert (array.T == wanted.astype(array.dtype)).all()
+        assert (wanted.astype(array.dtype) == array.T).all()
     return numbers.tolist()
 
 

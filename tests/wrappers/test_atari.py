@@ -252,7 +252,6 @@ def test_a_life_lost_at_the_time_limit_is_a_termination() -> None:
     assert (steps[lost - 1].terminated[0], steps[lost - 1].truncated[0]) == (True, False)
     assert steps[lost - 1].episode_length[0] == lost
     assert steps[lost].reset[0]
-    whole = EnvConfig(env=BREAKOUT.env, frame_height=42, frame_width=42, max_episode_frames=4 * lost, episodic_life=False)
     steps = _play(dataclasses.replace(config, episodic_life=False), lost)
     assert (steps[lost - 1].terminated[0], steps[lost - 1].truncated[0]) == (False, True)
 

@@ -47,6 +47,7 @@ def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
         ("SpaceInvaders", {"grayscaling_frames": False, "max_episode_frames": 700}, 220, ["truncations", "rewards"]),
         ("Qbert", {**SMALL, "noop_threshold": 0, "max_episode_frames": 1001}, 300, ["lives", "rewards"]),
         ("MsPacman", {**SMALL, "full_action_space": True, "skipped_frames": 3, "frames_stacked": 2}, 650, ["lives"]),
+        ("BankHeist", SMALL, 700, ["lives", "game_overs"]),
         ("BeamRider", {"frames_stacked": 1, "skipped_frames": 1, "max_episode_frames": 70}, 150, ["truncations"]),
         ("Tennis", {**SMALL, "frame_width": 160, "max_episode_frames": 202}, 110, ["truncations"]),
         ("Enduro", {"frame_height": 210, "frame_width": 160, "max_episode_frames": 99}, 60, ["truncations"]),

@@ -1,0 +1,108 @@
+"""What is `auto` is settled with a reason; what was given is never touched."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner import machine as module
+from learner.config import AUTO, DEFAULTS, make_config
+from learner.machine import Machine, detect_machine, fit_to_machine
+
+AUTOMATIC = sorted(name for name, default in DEFAULTS.items() if default == AUTO)
+MACHINES = [
+    Machine(cores, memory, gpu) for cores, memory, gpu in itertools.product((1, 2, 4, 5, 64), (8 * 10**9,), (None, "GPU 9000"))
+]
+GIVEN: dict[str, Any] = {
+    "device": "cpu",
+    "learner_threads": 3,
+    "worker_kind": "cpu",
+    "worker_count": 5,
+    "envs_per_worker": 6,
+    "batch_size": 7,
+    "test_environments": 9,
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_every_auto_is_settled_to_a_config_that_holds(machine: Machine, reproducible: bool) -> None:
+    settled, reasons = fit_to_machine({**DEFAULTS, "reproducible": reproducible}, machine)
+    config = make_config(settled)
+    assert config.settings == settled
+    assert settled["device"] == ("cuda" if machine.gpu else "cpu")
+    assert sorted(reason.split("=")[0] for reason in reasons) == AUTOMATIC
+    for reason in reasons:
+        name = reason.split("=")[0]
+        assert reason.startswith(f"{name}={settled[name]} (")
+        assert reason.endswith(")")
+        assert len(reason) > len(f"{name}={settled[name]} ()")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_given_settings_stay(machine: Machine) -> None:
+    settled, reasons = fit_to_machine({**DEFAULTS, **GIVEN}, machine)
+    assert settled == {**DEFAULTS, **GIVEN}
+    assert reasons == []
+
+
+@pytest.mark.parametrize("name", AUTOMATIC)
+def test_one_given_setting_leaves_the_choice_of_the_others(name: str) -> None:
+    settled, reasons = fit_to_machine({**DEFAULTS, name: GIVEN[name]}, Machine(8, 10**10, "GPU 9000"))
+    assert settled[name] == GIVEN[name]
+    assert sorted(reason.split("=")[0] for reason in reasons) == sorted(set(AUTOMATIC) - {name})
+
+
+def test_settings_that_are_not_auto_are_not_looked_at() -> None:
+    settled, _ = fit_to_machine(DEFAULTS, MACHINES[0])
+    assert {name: settled[name] for name in DEFAULTS if name not in AUTOMATIC} == {
+        name: default for name, default in DEFAULTS.items() if name not in AUTOMATIC
+    }
+    assert DEFAULTS["worker_count"] == AUTO
+
+
+def test_reproducible_is_serial_in_one_process() -> None:
+    settled, reasons = fit_to_machine({**DEFAULTS, "reproducible": True}, Machine(16, 10**10, None))
+    assert (settled["worker_kind"], settled["worker_count"]) == ("serial", 1)
+    assert any(reason.startswith("worker_kind=serial (reproducible") for reason in reasons)
+
+
+def test_worker_processes_use_every_core() -> None:
+    settled, _ = fit_to_machine(DEFAULTS, Machine(16, 10**10, None))
+    assert (settled["worker_kind"], settled["worker_count"]) == ("cpu", 16)
+
+
+@pytest.mark.parametrize(("cores", "gpu", "batch"), [(2, None, 8), (4, None, 8), (5, None, 32), (2, "GPU 9000", 32)])
+def test_small_machines_take_small_batches(cores: int, gpu: str | None, batch: int) -> None:
+    settled, _ = fit_to_machine(DEFAULTS, Machine(cores, 10**10, gpu))
+    assert settled["batch_size"] == batch
+
+
+def test_this_machine_is_seen() -> None:
+    machine = detect_machine()
+    assert machine.cores >= 1
+    assert machine.memory_bytes > 10**8
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("max 100000", 6), ("150000 100000", 1), ("400000 100000", 4), ("50000 100000", 1), ("9900000 100000", 6), ("", 6)],
+)
+def test_a_container_s_quota_counts(quota: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.setattr(module, "_first_line", lambda path: quota if path.name == "cpu.max" else "")
+    assert detect_machine().cores == cores
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [("max", None), ("", None), ("1000000", 1_000_000)])
+def test_a_container_s_memory_limit_counts(limit: str, wanted: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    physical = detect_machine().memory_bytes
+    monkeypatch.setattr(module, "_first_line", lambda path: limit if path.name == "memory.max" else "")
+    assert detect_machine().memory_bytes == (wanted or pytest.approx(physical, rel=1e9))
+
+
+def test_a_system_without_container_files_is_fine(tmp_path: Path) -> None:
+    assert module._first_line(tmp_path / "cpu.max") == ""

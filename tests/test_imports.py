@@ -1,0 +1,107 @@
+"""Imports point one way, only the command line sees flags, and a worker starts without what it never needs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY
+
+PACKAGES = ("wrappers", "replay", "agents", "workers", "learner")
+COMMAND_LINE = ("main", "option_flags")
+OURS = (*PACKAGES, *COMMAND_LINE, "benchmarks", "tests")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "wrappers": (),
+    "replay": (),
+    "agents": ("replay.trajectory", "wrappers.spec"),
+    "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store"),
+    "learner": ("wrappers", "replay", "agents", "workers"),
+}
+"""What a package may import of ours, beside itself."""
+
+
+def imported_by(source: str) -> Iterator[str]:
+    """Full names of all that a module imports, wherever in it; `from a import b` counts as `a.b`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they point"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def forbidden(package: str, source: str) -> list[str]:
+    """Imports of ours that this package may not make."""
+    allowed = (package, *MAY_IMPORT[package])
+    ours = [name for name in imported_by(source) if any(is_within(name, part) for part in OURS)]
+    return [name for name in ours if not any(is_within(name, part) for part in allowed)]
+
+
+def modules(*packages: str) -> list[Path]:
+    found = [path for package in packages for path in sorted((REPOSITORY / package).rglob("*.py"))]
+    assert len(found) > len(packages)
+    return found
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("path", modules(*PACKAGES), ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    assert forbidden(path.relative_to(REPOSITORY).parts[0], path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "line", "fits"),
+    [
+        ("replay", "import torch", True),
+        ("replay", "from replay.base import Replay", True),
+        ("replay", "from wrappers.spec import EnvSpec", False),
+        ("wrappers", "import replay", False),
+        ("agents", "from replay.trajectory import Batch", True),
+        ("agents", "from replay import Mixture", False),
+        ("agents", "def f():\n    import workers.base", False),
+        ("workers", "from replay.slot_store import SharedArrays", True),
+        ("workers", "from replay.mixture import Mixture", False),
+        ("workers", "from learner.config import Config", False),
+        ("learner", "from workers import WORKERS", True),
+        ("learner", "import option_flags", False),
+        ("learner", "from main import main", False),
+        ("learner", "from tests.support import CATCH", False),
+    ],
+)
+def test_the_rule_tells_right_from_wrong(package: str, line: str, fits: bool) -> None:
+    assert (forbidden(package, line) == []) is fits
+
+
+@pytest.mark.parametrize("path", modules(*PACKAGES), ids=name_of)
+def test_only_the_command_line_sees_flags(path: Path) -> None:
+    source = path.read_text()
+    assert not [name for name in imported_by(source) if is_within(name, "absl")]
+    assert "FLAGS" not in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def test_every_folder_with_code_has_a_rule() -> None:
+    folders = {path.parent.name for path in REPOSITORY.glob("*/*.py")}
+    assert folders - {"tests", "benchmarks"} == set(PACKAGES)
+    assert {path.stem for path in REPOSITORY.glob("*.py")} == set(COMMAND_LINE)
+
+
+def test_a_worker_starts_without_what_only_the_learner_needs() -> None:
+    never = ("tensorboard", "matplotlib", "cv2", "PIL", "absl", "imageio_ffmpeg", "learner")
+    program = f"import sys; import workers.process; print([name for name in {never!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert done.stdout.strip() == "[]"

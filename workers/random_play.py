@@ -1,0 +1,28 @@
+"""Observations of a policy that knows nothing: what the network's input is calibrated with before training."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wrappers import make_vector_env
+from wrappers.spec import EnvConfig
+
+ENVIRONMENTS = 16
+STEPS = 400
+EVERY = 8  # steps between two observations that are kept: neighbours look alike
+
+
+def random_observations(env_config: EnvConfig, seed: int) -> Tensor:
+    """800 observations `[N, S, *frame_shape]` of uniformly random play; takes about a second on one core."""
+    env = make_vector_env(env_config, ENVIRONMENTS)
+    env.reset(seed + 1)
+    generator = np.random.default_rng(seed)
+    seen = []
+    for index in range(STEPS):
+        step = env.step(generator.integers(env.spec.action_count, size=ENVIRONMENTS))
+        if index % EVERY == 0:
+            seen.append(torch.from_numpy(step.observations.copy()))
+    env.close()
+    return torch.cat(seen)
