@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 USAGE = """Trains, resumes and tests V-trace agents:
@@ -16,6 +17,8 @@ Flags, with their defaults:
 
 def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
+    # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from absl import flags
 
     from learner import launch

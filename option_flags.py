@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from absl import flags
 
 from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
 
+WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 OP_MODES = ("train", "train_w_load", "test")
 
 HELP = {
@@ -107,7 +109,7 @@ def _validator(name: str) -> Any:
 
 def _plain(name: str, value: Any) -> Any:
     """What the command line calls text, as the setting's own type: `auto` stays, digits become a number."""
-    if DEFAULTS[name] == AUTO and name in BOUNDS and isinstance(value, str) and value.strip().lstrip("-").isdigit():
+    if DEFAULTS[name] == AUTO and name in BOUNDS and isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
         return int(value)
     return value
 

@@ -178,7 +178,7 @@ def _pick(flat: Mapping[str, Any], *names: str) -> Settings:
 def parse_resolution(text: str) -> tuple[int, int]:
     """`height,width` in pixels. Raises ValueError."""
     parts = str(text).split(",")
-    if len(parts) != 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+    if len(parts) != 2 or not all(part.isascii() and part.strip().isdigit() and int(part) > 0 for part in parts):
         raise ValueError(f"frame_scale_resolution: wanted height,width in pixels such as 84,84, got {text!r}")
     return int(parts[0]), int(parts[1])
 

@@ -27,7 +27,6 @@ from wrappers import make_single_env, make_spec, make_vector_env
 
 log = logging.getLogger("springbok")
 
-MOST_TORCH_THREADS = 16  # a small network on a few dozen observations gains nothing from more
 SHOW_PERIOD = 0.2  # seconds between two progress lines
 SEED_STREAM = 7  # sets the evaluation's random numbers apart from those of training with the same seed
 
@@ -95,7 +94,7 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     if not all(torch.isfinite(value).all() for value in checkpoint.agent["network"].values()):
         log.error("error: %s holds weights that are not finite: its training diverged", checkpoint_path)
         return 1
-    torch.set_num_threads(min(detect_machine().cores, MOST_TORCH_THREADS))
+    torch.set_num_threads(config.training.learner_threads)
     seeds = make_seeds(config.training.seed)
     policy = load_policy(config, checkpoint, seeds.actions)
     folder = run.path if run else checkpoint_path.parent

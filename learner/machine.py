@@ -15,6 +15,7 @@ from learner.config import AUTO, Settings
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
 SMALL_BATCH = 8
+MOST_LEARNER_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,6 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
         SMALL_BATCH if small else PUBLISHED_BATCH,
         "a small machine learns sooner from more and smaller updates" if small else "the published setting",
     )
-    choose(
-        "learner_threads",
-        max(1, cores // 2) if settled["device"] == "cpu" else 2,
-        f"{cores} cores, shared with the workers",
-    )
+    choose("learner_threads", min(cores, MOST_LEARNER_THREADS), f"{cores} cores, shared with the workers")
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons

@@ -44,7 +44,7 @@ def test_every_setting_has_help_and_nothing_else_has() -> None:
     assert list(HELP) == list(DEFAULTS)
     values = parse()
     for name in [*DEFAULTS, "op_mode"]:
-        text = values[name].help
+        text = values[name].help.split(">: ")[-1]  # absl puts the choices in front
         assert len(text.split()) >= 2, name
         assert text[0].isupper(), name
         assert text.rstrip(")").endswith("."), name
@@ -159,6 +159,11 @@ def test_modes_are_three(mode: str) -> None:
 )
 def test_bad_input_is_one_line(argument: str) -> None:
     assert refused(argument)
+
+
+def test_a_number_that_is_none_is_told_what_was_wanted() -> None:
+    for text in ("²", "--3", "1.5", "9" * 5000):
+        assert "worker_count: wanted auto or a whole number of processes >= 1, got" in refused(f"--worker_count={text}")
 
 
 def test_flags_can_be_defined_anew_and_stay_apart() -> None:

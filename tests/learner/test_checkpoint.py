@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import shutil
@@ -211,7 +212,7 @@ def test_damage_is_refused_or_does_no_harm(run: RunDirectory) -> None:
     whole = path.read_bytes()
     generator = random.Random(0)
     refusals: list[str] = []
-    for _ in range(300):
+    for _ in range(150):
         damaged = bytearray(whole)
         first = generator.randrange(len(damaged))
         damaged[first : first + 8] = generator.randbytes(8)
@@ -220,7 +221,7 @@ def test_damage_is_refused_or_does_no_harm(run: RunDirectory) -> None:
             load_checkpoint(path)
         except ValueError as error:
             refusals.append(str(error))
-    assert len(refusals) > 30
+    assert len(refusals) > 15
     assert not [line for line in refusals if "\n" in line]
 
 
@@ -255,7 +256,8 @@ def test_a_file_that_would_run_code_is_refused_and_runs_nothing(written_by: str,
         torch.save(content, path, _use_new_zipfile_serialization=written_by == "torch")
     refused(path)
     assert not made.exists()
-    torch.load(path, weights_only=False)
+    with contextlib.suppress(RuntimeError):
+        torch.load(path, weights_only=False)
     assert made.exists()
 
 

@@ -48,7 +48,7 @@ def board(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
 def test_one_row_a_write(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 0.5}, 200: {"losses/a": -1.25}})
     assert run.metrics.read_text() == (
-        "seconds,steps,frames,updates,episodes,losses/a\n12.5,100,400,10,2,0.5\n25,200,800,20,4,-1.25\n".replace("\n", "\r\n")
+        "seconds,steps,frames,updates,episodes,losses/a\n12.5,100,400,10,2,0.5\n25,200,800,20,4,-1.25\n"
     )
 
 
@@ -206,7 +206,7 @@ def test_lag_is_learner_s_version_minus_acting_version() -> None:
     lag.add(12, versions, np.array([False, False, True]))
     assert lag.read() == {"charts/policy_lag": 2.0, "charts/policy_lag_replay": 9.0}
     lag.add(10, versions, np.array([True, True, True]))
-    assert lag.read() == {"charts/policy_lag_replay": pytest.approx(14 / 3)}
+    assert lag.read() == {"charts/policy_lag_replay": pytest.approx(10 / 3)}
     assert lag.read() == {}
 
 
