@@ -34,7 +34,7 @@ HELP = {
     "gamma": "Discount a step.",
     "lr": "Learning rate at the start; it falls linearly over the run's fresh frames.",
     "lr_end_value": "Learning rate at the end of the run.",
-    "optimizer": "Optimiser.",
+    "optimizer": "Optimiser of the network's weights: rmsprop or adam.",
     "rmsprop_eps": "Epsilon of RMSProp, added outside the root.",
     "gradient_clip_by_norm_threshold": "Global gradient norm above which gradients are scaled down.",
     "rho_bar": "V-trace: clip of the importance ratio in the temporal differences (which policy is evaluated).",
