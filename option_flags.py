@@ -60,7 +60,7 @@ HELP = {
     "save_model_period": "Updates between checkpoints.",
     "log_period": "Seconds between rows of metrics.",
     "avg_buff_size": "Episodes in the mean return that is shown.",
-    "verbosity": "0: warnings only, 1: normal, 2: every row of metrics on the console too.",
+    "verbosity": "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics too.",
     "test_episode_count": "Test mode: whole episodes to play.",
     "test_environments": "Test mode: environments played at once, or auto.",
     "greedy": "Test mode: take the most probable action instead of sampling one.",

@@ -89,7 +89,7 @@ class SkipPoolResize(AtariWrapper):
             screen, reward, terminated, _, info = self.env.step(action)
             total += float(reward)
             self._frames += 1
-            truncated = self._frames >= self._max_episode_frames and not terminated
+            truncated = self._frames >= self._max_episode_frames
             if terminated or truncated:
                 break  # this frame is not drawn: the native environment leaves it out
             if frames_left < len(self._screens):

@@ -12,7 +12,7 @@ import pytest
 from wrappers import EnvConfig, Step, make_single_env, make_vector_env
 from wrappers.atari_single import AtariSingle, draw_below
 
-SMALL = {"frame_height": 42, "frame_width": 42}
+SMALL: dict[str, Any] = {"frame_height": 42, "frame_width": 42}
 
 
 def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
@@ -58,10 +58,10 @@ def test_the_chain_equals_the_native_environment(game: str, settings: dict[str, 
     assert [event for event in covers if not seen[event]] == []
 
 
-@pytest.mark.parametrize("game", ["Backgammon", "AirRaid"])
+@pytest.mark.parametrize("game", ["Backgammon", "VideoCheckers", "AirRaid"])
 def test_odd_games_are_equal_too(game: str) -> None:
-    """Action 0 of Backgammon is no no-op; the screen of Air Raid has 250 lines."""
-    config = EnvConfig(env=f"ALE/{game}-v5", max_episode_frames=101)
+    """Action 0 of Backgammon and Video Checkers is no no-op; the screen of Air Raid has 250 lines."""
+    config = EnvConfig(env=f"ALE/{game}-v5", fire_reset=False, max_episode_frames=101)
     assert _compare(config, seed=2, steps=60)["truncations"] >= 2
 
 
@@ -100,11 +100,28 @@ def test_a_draw_is_the_one_of_the_c_library() -> None:
 
 
 def test_a_second_reset_starts_anew() -> None:
-    env = make_single_env(EnvConfig(env="SeaquestNoFrameskip-v4", sticky_actions=0.25))
-    passes = []
-    for _ in range(2):
-        passes.append([env.reset(4), *(env.step(np.array([action % 18])).observations for action in range(40))])
-    np.testing.assert_array_equal(passes[0], passes[1])
+    """Whether the pass before stopped in the middle of an episode (24 steps) or at its end (16)."""
+    env = make_single_env(EnvConfig(env="SeaquestNoFrameskip-v4", sticky_actions=0.25, max_episode_frames=64))
+
+    def play(steps: int) -> list[np.ndarray]:
+        played = [env.reset(4)]
+        for action in range(steps):
+            played.extend(env.step(np.array([action % 18])))
+        return played
+
+    first = play(24)
+    for steps in (16, 24):
+        for field, field_before in zip(play(steps), first, strict=steps == 24):
+            np.testing.assert_array_equal(field, field_before)
+
+
+def test_a_reset_forgets_the_fire_that_was_due() -> None:
+    env = make_single_env(EnvConfig(env="BreakoutNoFrameskip-v4", **SMALL))
+    env.reset(1)
+    while not env.step(np.array([0])).terminated[0]:
+        pass
+    env.reset(1)
+    assert env.step(np.array([0])).action_used[0]
 
 
 def test_the_screen_is_rendered_in_colour() -> None:
