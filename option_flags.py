@@ -66,7 +66,7 @@ HELP = {
     "greedy": "Test mode: take the most probable action instead of sampling one.",
     "render": "Test mode: show the games in a window, or write a video where there is no display.",
     "load_model_url": "What to load: a run directory, a checkpoint file, or latest.",
-    "load_optimizer_save": "train_w_load: load the optimiser's state too.",
+    "load_optimizer_save": "With train_w_load: load the optimiser's state too.",
 }
 
 ALIASES = {"r_f_steps": "unroll_length"}

@@ -14,21 +14,19 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
+def format_count(count: int) -> str:
+    """`12,345`, or `1.23M` from a hundred thousand on."""
+    return f"{count:,}" if count < 100_000 else f"{count / 1e6:.2f}M"
+
+
 def progress_text(
-    *,
-    mean_return: float | None,
-    episodes: int,
-    steps: int,
-    max_steps: int,
-    frames: int,
-    frames_per_second: float,
-    left: float,
+    *, mean_return: float | None, steps: int, max_steps: int, frames: int, frames_per_second: float, left: float
 ) -> str:
-    """One line: return, steps, frames, frames/s, time left (seconds)."""
+    """Return, steps, frames, frames/s and time left (seconds), short enough for most terminals."""
     shown = "no episode yet" if mean_return is None else f"return {mean_return:.2f}"
     return (
-        f"{shown} ({episodes} episodes) | steps {steps:,} of {max_steps:,} ({100 * steps / max_steps:.1f} %) | "
-        f"frames {frames:,} | {frames_per_second:,.0f} frames/s | left {format_duration(left)}"
+        f"{shown} | steps {format_count(steps)} of {format_count(max_steps)} | frames {format_count(frames)} | "
+        f"{frames_per_second:,.0f} frames/s | left {format_duration(left)}"
     )
 
 

@@ -25,6 +25,8 @@ from workers.rollout import CLOCKS
 
 log = logging.getLogger("springbok")
 
+SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
+
 
 class Recorder:
     """Everything that is counted in one place; `counters` is what a checkpoint carries."""
@@ -52,7 +54,8 @@ class Recorder:
         self._progress = ProgressLine()
         self._at_start = replace(counters)
         self._at_last_row = replace(counters)
-        self._started = self._last_row = time.monotonic()
+        self._frames_per_second = 0.0
+        self._started = self._last_row = self._last_shown = time.monotonic()
 
     def add_trajectory(self, trajectory: Mapping[str, np.ndarray]) -> None:
         """Count a fresh trajectory."""
@@ -76,14 +79,20 @@ class Recorder:
         yield
         self._shares.add(name, time.perf_counter() - started)
 
-    def due(self) -> bool:
-        return time.monotonic() - self._last_row >= self.config.training.log_period
+    def report(self) -> None:
+        """Once an update: the progress line and a row of metrics, each when its time has come."""
+        now = time.monotonic()
+        if now - self._last_row >= self.config.training.log_period:
+            self.write_row()
+        elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
+            self._progress.show(self._text())
+            self._last_shown = now
 
-    def write(self) -> None:
-        """One row of metrics over the time since the last one, and the progress line."""
+    def write_row(self) -> None:
+        """One row of metrics over the time since the last one."""
         now, counters, before = time.monotonic(), self.counters, self._at_last_row
         passed = max(now - self._last_row, 1e-9)
-        frames_per_second = (counters.frames - before.frames) / passed
+        self._frames_per_second = (counters.frames - before.frames) / passed
         counters.seconds = self._at_start.seconds + now - self._started
         row: Row = {
             **self.episodes.read(),
@@ -91,19 +100,18 @@ class Recorder:
             **self._lag.read(),
             **self._shares.read(passed),
             "charts/learning_rate": self.learning_rate,
-            "charts/SPS": frames_per_second / self._frames_per_step,
-            "charts/FPS": frames_per_second,
+            "charts/SPS": self._frames_per_second / self._frames_per_step,
+            "charts/FPS": self._frames_per_second,
             "charts/updates_per_second": (counters.updates - before.updates) / passed,
         }
         self._at_last_row, self._last_row = replace(counters), now
         self._writer.write(asdict(counters), row)
-        text = self._text(frames_per_second)
-        self._progress.show(text)
-        log.debug(text)
+        self._progress.clear()
+        log.debug("%s", self._text())
 
     def finish(self, checkpoint: Path, *, interrupted: bool) -> None:
         """The last row, picture and summary, and how to go on."""
-        self.write()
+        self.write_row()
         self._progress.clear()
         counters = self.counters
         title = f"{self.config.env.env}, {self.config.network}, seed {self.config.training.seed}"
@@ -139,12 +147,14 @@ class Recorder:
         self._progress.clear()
         self._writer.close()
 
-    def _text(self, frames_per_second: float) -> str:
+    def _text(self) -> str:
+        """The progress line; its speed is that of the last row, or of all there is before the first."""
         counters, limit = self.counters, self.config.training.environment_max_steps
+        since_start = max(time.monotonic() - self._started, 1e-9)
+        frames_per_second = self._frames_per_second or (counters.frames - self._at_start.frames) / since_start
         left = (limit - counters.steps) * self._frames_per_step / frames_per_second if frames_per_second > 0 else 0.0
         return progress_text(
             mean_return=self.episodes.mean_return,
-            episodes=counters.episodes,
             steps=counters.steps,
             max_steps=limit,
             frames=counters.frames,

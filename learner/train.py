@@ -74,8 +74,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
                 recorder.add_update(scalars, host_batch)
                 with recorder.stage("publish"):
                     workers.weights.publish(network, counters.updates)
-                if recorder.due():
-                    recorder.write()
+                recorder.report()
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
             workers.stop()

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from learner import progress as module
-from learner.progress import ProgressLine, format_duration, progress_text
+from learner.progress import ProgressLine, format_count, format_duration, progress_text
 
 
 class Terminal(io.StringIO):
@@ -44,20 +44,34 @@ def test_durations_read_as_a_clock(seconds: float, text: str) -> None:
 def test_the_line_tells_steps_from_frames() -> None:
     text = progress_text(
         mean_return=-20.333,
-        episodes=7,
         steps=250_000,
         max_steps=1_000_000,
         frames=1_000_000,
         frames_per_second=4321.6,
         left=3723,
     )
-    assert text == (
-        "return -20.33 (7 episodes) | steps 250,000 of 1,000,000 (25.0 %) | frames 1,000,000 | 4,322 frames/s | left 1:02:03"
+    assert text == "return -20.33 | steps 0.25M of 1.00M | frames 1.00M | 4,322 frames/s | left 1:02:03"
+
+
+def test_the_line_stays_short_in_a_long_run() -> None:
+    text = progress_text(
+        mean_return=-20.33,
+        steps=47_250_000,
+        max_steps=50_000_000,
+        frames=189_000_000,
+        frames_per_second=9876.5,
+        left=3600,
     )
+    assert len(text) <= 90
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0"), (99_999, "99,999"), (100_000, "0.10M"), (12_345_678, "12.35M")])
+def test_large_counts_are_short(count: int, text: str) -> None:
+    assert format_count(count) == text
 
 
 def test_a_return_is_shown_only_after_an_episode() -> None:
-    text = progress_text(mean_return=None, episodes=0, steps=0, max_steps=10, frames=0, frames_per_second=0.0, left=0.0)
+    text = progress_text(mean_return=None, steps=0, max_steps=10, frames=0, frames_per_second=0.0, left=0.0)
     assert text.startswith("no episode yet (0 episodes) | steps 0 of 10 (0.0 %)")
 
 
