@@ -72,7 +72,7 @@ def test_large_counts_are_short(count: int, text: str) -> None:
 
 def test_a_return_is_shown_only_after_an_episode() -> None:
     text = progress_text(mean_return=None, steps=0, max_steps=10, frames=0, frames_per_second=0.0, left=0.0)
-    assert text.startswith("no episode yet (0 episodes) | steps 0 of 10 (0.0 %)")
+    assert text.startswith("no episode yet | steps 0 of 10")
 
 
 def test_a_terminal_sees_one_line_rewritten_in_place() -> None:

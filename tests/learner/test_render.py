@@ -6,8 +6,9 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -17,6 +18,7 @@ import pytest
 from learner import render
 from learner.render import NoWindowError, Recording, Window, enlarge, open_screen, steps_per_second
 from learner.video import VideoWriter
+from tests.support import REPOSITORY
 from wrappers import EnvConfig, make_spec
 
 CATCH = make_spec(EnvConfig(env="Catch-v0"))
@@ -47,21 +49,47 @@ def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A display of the test's own."""
+def display() -> Iterator[str]:
+    """Name of a display of the test's own."""
     pytest.importorskip("tkinter")
     if shutil.which("Xvfb") is None:
         pytest.skip("Xvfb is not installed")
     read, write = os.pipe()
-    with subprocess.Popen(
-        ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x1024x24"], pass_fds=(write,), stderr=subprocess.DEVNULL
-    ) as server:
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x1024x24"]
+    with subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.DEVNULL) as server:
         os.close(write)
         with os.fdopen(read) as pipe:
             number = pipe.readline().strip()
-        monkeypatch.setenv("DISPLAY", f":{number}")
-        yield
+        yield f":{number}"
         server.terminate()
+
+
+def watched() -> None:
+    """A window shows pictures at the game's pace until a person closes it."""
+    window, shown = open_screen(CATCH, Path("unused"), 12, 1000)
+    assert isinstance(window, Window)
+    assert shown == 1000
+    started = time.monotonic()
+    for _ in range(6):
+        window.show(SCREEN)
+    assert time.monotonic() - started >= 0.45
+    assert (window._label.winfo_width(), window._label.winfo_height()) == (240, 480)
+    assert not window.closed
+    window._root.tk.call(window._root.protocol("WM_DELETE_WINDOW"))
+    assert window.closed
+    window.show(SCREEN)
+    assert window.close() is None
+    print("checked")
+
+
+def put_away() -> None:
+    """The program closes a window at the end, once or twice."""
+    window = Window("Catch", CATCH)
+    window.show(SCREEN)
+    window.close()
+    window.close()
+    assert window.closed
+    print("checked")
 
 
 @pytest.mark.usefixtures("no_display")
@@ -141,31 +169,21 @@ def test_atari_is_shown_at_the_pace_of_the_game() -> None:
     assert steps_per_second(CATCH) == 10
 
 
-@pytest.mark.usefixtures("display")
-def test_a_window_shows_the_game_at_its_pace_and_ends_when_a_person_closes_it(tmp_path: Path, lines: list[str]) -> None:
-    window, shown = open_screen(CATCH, tmp_path, 12, 1000)
-    assert isinstance(window, Window)
-    assert shown == 1000
-    assert "close it" in lines[0]
-    started = time.monotonic()
-    for _ in range(6):
-        window.show(SCREEN)
-    assert time.monotonic() - started >= 0.45
-    assert (window._label.winfo_width(), window._label.winfo_height()) == (240, 480)
-    assert not window.closed
-    window._root.tk.call(window._root.protocol("WM_DELETE_WINDOW"))
-    assert window.closed
-    window.show(SCREEN)
-    assert window.close() is None
-
-
-@pytest.mark.usefixtures("display")
-def test_a_window_is_put_away_at_the_end() -> None:
-    window = Window("Catch", CATCH)
-    window.show(SCREEN)
-    window.close()
-    window.close()
-    assert window.closed
+@pytest.mark.parametrize("check", [watched, put_away])
+def test_a_window_shows_the_game_at_its_pace_and_closes(display: str, check: Callable[[], None]) -> None:
+    """In a process of its own, because a program whose display goes away goes with it."""
+    command = f"from tests.learner import test_render; test_render.{check.__name__}()"
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        cwd=REPOSITORY,
+        env={**os.environ, "DISPLAY": display},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("checked\n")
 
 
 def test_a_python_without_tkinter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
