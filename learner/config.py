@@ -25,7 +25,7 @@ Settings = dict[str, Any]
 DEFAULTS: Settings = {
     # what to run on
     "env": "PongNoFrameskip-v4",
-    "environment_max_steps": 5_000_000,
+    "environment_max_steps": 2_000_000,
     "seed": 1,
     "reproducible": False,
     "device": AUTO,
