@@ -68,7 +68,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert re.search(r"mean", tested.stdout)
     (result,) = run.path.glob("evaluation_*.json")
-    assert -21 <= json.loads(result.read_text())["mean_return"] <= 21
+    assert -21 <= json.loads(result.read_text())["summary"]["mean_return"] <= 21
 
 
 @pytest.mark.parametrize(

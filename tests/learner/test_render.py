@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import subprocess
@@ -24,21 +23,6 @@ from wrappers import EnvConfig, make_spec
 CATCH = make_spec(EnvConfig(env="Catch-v0"))
 PONG = make_spec(EnvConfig(env="PongNoFrameskip-v4"))
 SCREEN = np.random.default_rng(0).integers(0, 255, (80, 40, 3), dtype=np.uint8)
-
-
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    """What the program says."""
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("springbok")
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    yield said
-    log.removeHandler(handler)
-    log.setLevel(level)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -9,10 +10,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from wrappers import EnvConfig, Step, make_single_env, make_vector_env
+from wrappers import EnvConfig, Step, VectorEnv, make_single_env, make_vector_env
 from wrappers.atari_single import AtariSingle, draw_below
 
 SMALL: dict[str, Any] = {"frame_height": 42, "frame_width": 42}
+
+
+def _actions(env: VectorEnv, seed: int, steps: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(env.spec.action_count, size=(steps, 1))
 
 
 def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
@@ -21,7 +26,7 @@ def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
     assert native.spec == single.spec
     np.testing.assert_array_equal(native.reset(seed), single.reset(seed))
     seen: Counter[str] = Counter()
-    for action in np.random.default_rng(seed).integers(native.spec.action_count, size=(steps, 1)):
+    for action in _actions(native, seed, steps):
         wanted, got = native.step(action), single.step(action)
         for name in Step._fields:
             field, own = getattr(wanted, name), getattr(got, name)
@@ -77,6 +82,19 @@ def test_a_start_lasts_as_many_frames_as_were_drawn(seed: int, frames: int, fire
     env = AtariSingle(EnvConfig(env="Breakout-v4", fire_reset=fire_reset), None)
     env.reset(seed)
     assert env._atari.ale.getEpisodeFrameNumber() == frames
+
+
+def test_a_life_lost_at_the_time_limit_is_equal_too() -> None:
+    config, seed = EnvConfig(env="BreakoutNoFrameskip-v4", **SMALL), 7
+    native = make_vector_env(config, 1)
+    native.reset(seed)
+    lost = 1
+    for action in _actions(native, seed, 100):
+        if native.step(action).terminated[0]:
+            break
+        lost += 1
+    seen = _compare(dataclasses.replace(config, max_episode_frames=4 * lost), seed, steps=lost + 1)
+    assert (seen["game_overs"], seen["truncations"]) == (1, 0)
 
 
 class _Words(np.random.RandomState):

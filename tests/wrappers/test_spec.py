@@ -43,5 +43,5 @@ def test_limits_themselves_are_accepted() -> None:
 
 
 def test_an_observation_is_a_stack_of_frames() -> None:
-    spec = EnvSpec("x", (84, 42, 3), "uint8", 4, 6, ("NOOP",) * 6, 4)
-    assert spec.observation_shape == (4, 84, 42, 3)
+    spec = EnvSpec("x", (84, 42, 3), "uint8", 3, 6, ("NOOP",) * 6, 4)
+    assert spec.observation_shape == (3, 84, 42, 3)
