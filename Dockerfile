@@ -25,7 +25,7 @@ COPY --chown=trainer:trainer learner learner
 COPY --chown=trainer:trainer benchmarks benchmarks
 
 RUN mkdir results && chown trainer:trainer results
-USER trainer
+USER 1000
 VOLUME /app/results
 
 ENTRYPOINT ["python", "main.py"]

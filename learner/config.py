@@ -120,7 +120,7 @@ class TestConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run. settings: the flat table it was built from, for config.json and checkpoints."""
+    """One run. settings: the flat table that its checkpoints carry."""
 
     env: EnvConfig
     network: str
@@ -132,8 +132,11 @@ class Config:
     settings: Settings
 
 
-def make_config(settings: Mapping[str, Any]) -> Config:
-    """Build and check a Config. `auto` values must have been settled (see `learner.machine`). Raises ValueError."""
+def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -> Config:
+    """Build and check a Config. `auto` values must have been settled (see `learner.machine`). Raises ValueError.
+
+    portable: the settings as a checkpoint should carry them to another machine; by default as they are.
+    """
     flat = {**DEFAULTS, **settings}
     if unknown := sorted(set(settings) - set(DEFAULTS)):
         raise ValueError(f"unknown setting {unknown[0]!r}")
@@ -157,7 +160,7 @@ def make_config(settings: Mapping[str, Any]) -> Config:
         workers=WorkerConfig(flat["worker_kind"], flat["worker_count"], flat["envs_per_worker"]),
         training=TrainingConfig(**_pick(flat, *TrainingConfig.__dataclass_fields__)),
         test=TestConfig(**_pick(flat, *TestConfig.__dataclass_fields__)),
-        settings=flat,
+        settings=portable or flat,
     )
 
 

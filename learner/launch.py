@@ -12,7 +12,7 @@ from pathlib import Path
 
 from learner.checkpoint import Checkpoint, load_checkpoint
 from learner.config import Config, Settings, check_settings, make_config, make_contract
-from learner.machine import Machine, detect_machine, fit_to_machine
+from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.run_directory import RunDirectory, find_checkpoint, run_of_checkpoint
 from replay import memory_bytes
 from workers import WorkerError
@@ -30,6 +30,7 @@ class Job:
 
     op_mode: str
     config: Config
+    settled: Settings
     notes: list[str]
     command: list[str]
     checkpoint_path: Path | None = None
@@ -47,13 +48,13 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         settings, notes = _merge(settings, checkpoint.settings, given)
     check_settings(settings)
     settled, chosen = fit_to_machine(settings, machine)
-    config = make_config(settled)
+    config = make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, checkpoint)
     if op_mode != "test":
         _check_training(config, checkpoint, machine)
-    return Job(op_mode, config, notes + chosen, command, path, checkpoint)
+    return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
 
 
 def _merge(settings: Settings, saved: Settings, given: Settings) -> tuple[Settings, list[str]]:
@@ -128,7 +129,7 @@ def _train(job: Job) -> int:
     directory = run_of_checkpoint(job.checkpoint_path) if job.checkpoint_path else None
     directory = directory or RunDirectory.create(Path(config.settings["results_dir"]), config.env.env)
     directory.point_latest_here()
-    directory.write_config(config.settings, job.command, job.notes)
+    directory.write_config(job.settled, job.command, job.notes)
     _log_to_file(directory.log)
     replay = memory_bytes(config.replays, make_contract(config, make_spec(config.env)))
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step

@@ -12,6 +12,16 @@ import torch
 
 from learner.config import AUTO, Settings
 
+MACHINE_SETTINGS = (
+    "device",
+    "learner_threads",
+    "worker_kind",
+    "worker_count",
+    "envs_per_worker",
+    "test_environments",
+)
+"""Settings that belong to the machine and not to what is learned: `auto` stays `auto` in a checkpoint."""
+
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
 SMALL_BATCH = 8

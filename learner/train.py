@@ -20,7 +20,7 @@ from learner.run_directory import RunDirectory
 from learner.signals import StopSignals
 from replay import make_mixture
 from replay.trajectory import make_batch
-from workers import WORKERS, WorkerSetup, random_observations
+from workers import WORKERS, WorkerError, WorkerSetup, random_observations
 from wrappers import make_spec
 
 
@@ -80,6 +80,10 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
             workers.stop()
             recorder.finish(checkpoint(), interrupted=signals.requested)
             return 0
+    except WorkerError:
+        workers.stop()
+        checkpoint()
+        raise
     finally:
         workers.stop()
         recorder.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from learner.checkpoint import load_checkpoint
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from tests.support import catch_flags, run_program, start_program
@@ -190,3 +192,30 @@ def _processes_of(group_leader: int) -> list[int]:
         if parent == group_leader or f"parent_pid={group_leader}" in command:
             found.append(int(folder.name))
     return found
+
+
+def test_a_worker_that_dies_ends_the_run_with_its_cause_printed_last_and_a_checkpoint(tmp_path: Path) -> None:
+    program = start_program(
+        "--op_mode=train",
+        f"--results_dir={tmp_path}",
+        *catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=2),
+    )
+    _wait_for_metrics(tmp_path)
+    workers = [pid for pid in _processes_of(program.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(workers[0], signal.SIGKILL)
+    printed, _ = program.communicate(timeout=30)
+    assert program.returncode == 1
+    assert re.search(r"worker \d died without a word, exit code -9", printed.strip().splitlines()[-1])
+    assert len(the_run(tmp_path).checkpoint_paths()) == 1
+    assert _processes_of(program.pid) == []
+
+
+def test_what_the_machine_decided_does_not_travel_with_a_checkpoint(tmp_path: Path) -> None:
+    flags = catch_flags(envs_per_worker="auto", batch_size="auto", learner_threads="auto")
+    assert run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags).returncode == 0
+    run = the_run(tmp_path)
+    used = json.loads(run.config.read_text())["settings"]
+    carried = load_checkpoint(run.checkpoint_paths()[-1]).settings
+    assert isinstance(used["envs_per_worker"], int)
+    assert (carried["envs_per_worker"], carried["learner_threads"], carried["device"]) == ("auto", "auto", "auto")
+    assert carried["batch_size"] == used["batch_size"]  # part of what is learned

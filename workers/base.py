@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.networks import ActorCritic, make_network
-from replay.slot_store import SharedArrays, slot_layout
+from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
 from workers.rollout import CLOCKS
 from workers.weights import SharedWeights, weights_layout
@@ -56,12 +56,18 @@ class WorkerError(RuntimeError):
 
 
 class Workers(ABC):
-    """The workers of a run: blocks of trajectories come in, released blocks go back."""
+    """The workers of a run: blocks of trajectories come in, released blocks go back.
 
-    slots: Arrays
-    weights: SharedWeights
-    seconds: np.ndarray
-    """float64 `[worker_count, len(CLOCKS)]`: what each worker's time went into so far."""
+    slots: the arena's arrays, `[slot_count, *shape]` each field. weights: what the workers act with.
+    seconds: float64 `[worker_count, len(CLOCKS)]`, what each worker's time went into so far.
+    """
+
+    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+        self.setup = setup
+        self.shared = allocate_arena(setup, network)
+        self.slots: Arrays = slots_of(self.shared, setup.contract, poison=setup.poison)
+        self.weights = SharedWeights(self.shared)
+        self.seconds: np.ndarray = worker_clocks(self.shared)
 
     @abstractmethod
     def start(self) -> None:

@@ -9,10 +9,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from agents.networks import ActorCritic
-from replay.slot_store import slots_of
-from workers.base import Block, WorkerError, Workers, WorkerSetup, allocate_arena, block_of, worker_clocks
+from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.process import STOP, run_worker
-from workers.weights import SharedWeights
 
 JOIN_SECONDS = 3.0
 
@@ -21,11 +19,7 @@ class ProcessWorkers(Workers):
     """Workers of the kind `cpu`: each process steps its environments and runs its own copy of the policy."""
 
     def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
-        self.setup = setup
-        self.shared = allocate_arena(setup, network)
-        self.slots = slots_of(self.shared, setup.contract, poison=setup.poison)
-        self.weights = SharedWeights(self.shared)
-        self.seconds = worker_clocks(self.shared)
+        super().__init__(setup, network)
         self._processes: list[BaseProcess] = []
         self._free: list[Connection] = []
         self._filled: list[Connection] = []

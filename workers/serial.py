@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from agents.networks import ActorCritic
-from replay.slot_store import slots_of
-from workers.base import Block, Workers, WorkerSetup, allocate_arena, block_of, worker_clocks
+from workers.base import Block, Workers, WorkerSetup, block_of
 from workers.policy import CpuPolicy
 from workers.rollout import Rollout
-from workers.weights import SharedWeights
 from wrappers import make_vector_env
 
 
@@ -15,11 +13,7 @@ class SerialWorkers(Workers):
     """Every `poll` lets the next worker in turn fill one block."""
 
     def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
-        self.setup = setup
-        self.shared = allocate_arena(setup, network)
-        self.slots = slots_of(self.shared, setup.contract, poison=setup.poison)
-        self.weights = SharedWeights(self.shared)
-        self.seconds = worker_clocks(self.shared)
+        super().__init__(setup, network)
         self._rollouts: list[Rollout] = []
         self._free: list[Block] = []
 
