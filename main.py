@@ -41,4 +41,8 @@ def main(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    try:
+        sys.exit(main(sys.argv))
+    except KeyboardInterrupt:
+        print("Stopped before anything was started.", file=sys.stderr)
+        sys.exit(130)

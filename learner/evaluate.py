@@ -27,6 +27,7 @@ from wrappers import make_single_env, make_spec, make_vector_env
 
 log = logging.getLogger("springbok")
 
+STOPS = "Stopping: reporting the episodes that are finished. Once more to stop at once without results."
 SHOW_PERIOD = 0.2  # seconds between two progress lines
 SEED_STREAM = 7  # sets the evaluation's random numbers apart from those of training with the same seed
 
@@ -101,7 +102,7 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     _announce(config, checkpoint, checkpoint_path)
     tally = Tally(config.test.test_episode_count)
     video: Path | None = None
-    with StopSignals(at_once=tally.clear_line) as signals:
+    with StopSignals(at_once=tally.clear_line, first=STOPS) as signals:
         stop = Stop(signals)
         try:
             if config.test.render:

@@ -24,6 +24,10 @@ LOADING_ONLY = ("load_model_url", "load_optimizer_save", "results_dir", "verbosi
 """Settings that belong to a command, not to the run it loads."""
 
 
+TEST_SETTINGS = ("device", "learner_threads", "test_environments")
+"""What test mode has to do with of all that is fitted to the machine."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One command, checked and ready to start."""
@@ -54,6 +58,8 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     _check_environment(config, checkpoint)
     if op_mode != "test":
         _check_training(config, checkpoint, machine)
+    if op_mode == "test":
+        chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
     return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
 
 

@@ -13,7 +13,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "opencv-python-headless", "absl-py", "tensorboard", "matplotlib")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "opencv-python-headless",
+    "absl-py",
+    "tensorboard",
+    "matplotlib",
+    "imageio-ffmpeg",
+)
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
 CHECKPOINT_PATTERN = re.compile(r"update_(\d+)\.pt$")

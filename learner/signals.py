@@ -7,13 +7,17 @@ import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
+TRAINING_STOPS = "Stopping: finishing this update and saving. Once more to stop at once without saving."
+
 
 class StopSignals:
-    """Context manager; `requested` turns true at the first signal. `at_once` runs before the program dies of the second."""
+    """Context manager; `requested` turns true at the first signal, and `first` is said. `at_once` runs before the program
+    dies of the second."""
 
-    def __init__(self, at_once: Callable[[], None]) -> None:
+    def __init__(self, at_once: Callable[[], None], first: str = TRAINING_STOPS) -> None:
         self.requested = False
         self._at_once = at_once
+        self._first = f"\n{first}\n".encode()
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopSignals:
@@ -30,4 +34,4 @@ class StopSignals:
             self._at_once()
             os._exit(128 + number)
         self.requested = True
-        os.write(2, b"\nStopping: finishing this update and saving. Once more to stop at once without saving.\n")
+        os.write(2, self._first)

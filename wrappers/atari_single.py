@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsFloat, cast
 import cv2
 import gymnasium
 import numpy as np
-from ale_py import Action
+from ale_py import Action, ALEInterface
 from ale_py.env import AtariEnv
 from gymnasium.wrappers import FrameStackObservation, OrderEnforcing
 
@@ -57,6 +57,29 @@ class RandomStart(AtariWrapper):
                 ale.reset_game()
         screen = ale.getScreenGrayscale() if screen.ndim == 2 else ale.getScreenRGB()
         return screen, {**info, "lives": ale.lives()}
+
+
+class LastScreens(AtariWrapper):
+    """Keeps the last two emulator frames in colour; many games draw an object in every other frame only."""
+
+    def __init__(self, env: AtariWrapper, ale: ALEInterface) -> None:
+        super().__init__(env)
+        self._ale = ale
+        self._screens: list[np.ndarray] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> AtariReset:
+        started = self.env.reset(seed=seed, options=options)
+        self._screens = [self._ale.getScreenRGB()]
+        return started
+
+    def step(self, action: int) -> AtariStep:
+        stepped = self.env.step(action)
+        self._screens = [*self._screens[-1:], self._ale.getScreenRGB()]
+        return cast(AtariStep, stepped)
+
+    def screen(self) -> np.ndarray:
+        """The brighter of both, uint8 `[H, W, 3]`, as the policy sees them."""
+        return np.maximum(self._screens[0], self._screens[-1])
 
 
 class SkipPoolResize(AtariWrapper):
@@ -135,7 +158,7 @@ class AtariSingle(VectorEnv):
     def __init__(self, config: EnvConfig, render_mode: str | None) -> None:
         self.spec = make_spec(config)
         self._episodic_life = config.episodic_life
-        self._renders = render_mode is not None
+        self._last: LastScreens | None = None
         self._atari = AtariEnv(
             rom_of(config.env),
             obs_type="grayscale" if config.grayscaling_frames else "rgb",
@@ -146,6 +169,8 @@ class AtariSingle(VectorEnv):
         )
         fire = fire_action(self.spec, config)
         env: AtariWrapper = RandomStart(self._atari, config.noop_threshold, press_fire=fire is not None)
+        if render_mode is not None:
+            env = self._last = LastScreens(env, self._atari.ale)
         env = Lives(SkipPoolResize(env, config), fire)
         self._chain = OrderEnforcing(FrameStackObservation(env, config.frames_stacked, padding_type="zero"))
         self._statistics = EpisodeStatistics(self.num_envs)
@@ -182,7 +207,7 @@ class AtariSingle(VectorEnv):
         )
 
     def render(self) -> np.ndarray:
-        return self._atari.ale.getScreenRGB() if self._renders else super().render()
+        return super().render() if self._last is None else self._last.screen()
 
     def close(self) -> None:
         self._chain.close()

@@ -20,7 +20,7 @@ from learner import evaluate as evaluate_module
 from learner import render
 from learner.checkpoint import Checkpoint, Counters
 from learner.config import Config
-from learner.evaluate import evaluate, make_seeds
+from learner.evaluate import evaluate, load_policy, make_seeds
 from learner.play import EvaluationPolicy
 from learner.protocol import evaluation_protocol
 from learner.run_directory import RunDirectory
@@ -34,7 +34,9 @@ SMALL_FRAMES = {"frame_scale_resolution": "42,42"}
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
+    """One, because several that wait for each other crawl on a busy machine."""
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
@@ -134,6 +136,15 @@ def test_a_seed_repeats_an_evaluation_and_another_does_not(run: RunDirectory) ->
     )
     assert one == again
     assert [episode["return"] for episode in one] != [episode["return"] for episode in other]
+
+
+def test_the_seed_decides_the_actions_too() -> None:
+    config = small_config()
+    checkpoint = made_checkpoint(config)
+    observations = np.zeros((50, *make_spec(config.env).observation_shape), dtype=np.uint8)
+    one, again, other = (load_policy(config, checkpoint, seed).act(observations) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
 
 
 def test_outside_a_run_directory_results_lie_beside_the_checkpoint(tmp_path: Path) -> None:

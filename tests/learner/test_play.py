@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +13,15 @@ from learner.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """One, because several that wait for each other crawl on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class TimedEpisodes(VectorEnv):
@@ -49,11 +58,15 @@ def uniform_policy(seed: int = 0, *, greedy: bool = False) -> EvaluationPolicy:
 
 
 def played(
-    env: VectorEnv, quotas: np.ndarray, stop: Callable[[], bool] = lambda: False, steps: list[int] | None = None
+    env: VectorEnv,
+    quotas: np.ndarray,
+    stop: Callable[[], bool] = lambda: False,
+    steps: list[int] | None = None,
+    policy: EvaluationPolicy | None = None,
 ) -> list[EpisodeResult]:
     episodes: list[EpisodeResult] = []
-    asked: list[int] = [] if steps is None else steps
-    play(env, uniform_policy(), quotas, 1, on_episode=episodes.append, on_step=asked.append, stop=stop)
+    counted: list[int] = [] if steps is None else steps
+    play(env, policy or uniform_policy(), quotas, 1, on_episode=episodes.append, on_step=counted.append, stop=stop)
     return episodes
 
 
@@ -65,10 +78,20 @@ def test_an_environment_of_short_episodes_counts_no_more_often_than_one_of_long_
     assert np.mean([episode.episode_return for episode in episodes]) == 8.0
 
 
-def test_the_network_is_not_asked_for_environments_that_are_done() -> None:
+def test_the_network_is_not_asked_for_environments_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    played(TimedEpisodes([2, 5]), np.array([1, 1]), steps=asked)
-    assert asked == [0, 2, 2, 1, 1, 1]
+    counted: list[int] = []
+    policy = uniform_policy()
+    act = policy.act
+
+    def recorded(observations: np.ndarray) -> np.ndarray:
+        asked.append(len(observations))
+        return act(observations)
+
+    monkeypatch.setattr(policy, "act", recorded)
+    played(TimedEpisodes([2, 5]), np.array([1, 1]), steps=counted, policy=policy)
+    assert asked == [2, 2, 1, 1, 1]
+    assert counted == [0, 2, 2, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +107,8 @@ def test_an_environment_without_a_quota_counts_nothing() -> None:
 
 
 def test_a_stop_keeps_the_episodes_that_are_finished() -> None:
-    asked: list[int] = []
-    episodes = played(TimedEpisodes([3, 50]), np.array([1, 1]), stop=lambda: len(asked) > 10, steps=asked)
+    counted: list[int] = []
+    episodes = played(TimedEpisodes([3, 50]), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
     assert [episode.length for episode in episodes] == [3]
 
 

@@ -79,6 +79,7 @@ def test_a_spawned_process_sees_the_same_memory_and_writes_back() -> None:
 def test_arrays_are_aligned_apart_and_zero() -> None:
     shared = SharedArrays(LAYOUT)
     spans = []
+    assert ALIGNMENT == 64
     for name, array in shared.arrays.items():
         assert (array.shape, array.dtype) == (LAYOUT[name].shape, LAYOUT[name].dtype)
         assert array.flags.c_contiguous
@@ -125,10 +126,11 @@ def test_closing_gives_memory_and_descriptors_back() -> None:
 def test_an_array_that_is_still_in_use_survives_the_close() -> None:
     shared = SharedArrays(LAYOUT)
     wide = shared.arrays["wide"]
+    wide[0] = 3.0
     shared.close()
     del shared
-    wide[:] = 3.0
-    assert wide.sum() == 30.0
+    wide[1] = 4.0
+    assert wide.sum() == 35.0
 
 
 def test_a_system_without_memfd_shares_an_unnamed_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

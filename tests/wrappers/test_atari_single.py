@@ -171,3 +171,14 @@ def test_bad_seeds_actions_and_order_are_refused() -> None:
     env.reset(1)
     with pytest.raises(ValueError, match="actions: wanted values from 0 to 5"):
         env.step(np.array([6]))
+
+
+def test_a_person_sees_what_the_policy_sees() -> None:
+    """Many games draw an object in every other emulator frame only: single frames would hide it from the person."""
+    config = EnvConfig(env="AsteroidsNoFrameskip-v4", frame_height=210, frame_width=160, noop_threshold=0)
+    env = make_single_env(config, "rgb_array")
+    env.reset(5)
+    for _ in range(12):
+        observation = env.step(np.zeros(1, dtype=np.int64)).observations[0, -1]
+        np.testing.assert_array_equal(env.render().max(axis=2) > 0, observation > 0)
+    env.close()

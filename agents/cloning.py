@@ -1,0 +1,42 @@
+"""CLEAR's cloning losses (Rolnick et al. 2019, arXiv:1811.11682): keep close, on replayed data, to what acted then.
+
+Pure functions, SUMMED over time and the replayed columns, coefficients not applied. The paper's text was not at hand: the
+direction KL(behaviour || current) and the squared value difference follow three independent implementations that agree.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def policy_cloning_loss(logits: Tensor, behaviour_logits: Tensor, is_replay: Tensor) -> Tensor:
+    """sum over t and replayed columns of KL(mu(.|x_t) || pi(.|x_t)); its gradient in the logits is pi - mu.
+
+    Args:
+        logits: `[T, B, A]` of the current policy pi, with gradient.
+        behaviour_logits: `[T, B, A]` of the policy mu that acted, constants.
+        is_replay: `[B]` bool.
+    """
+    _check_columns(logits, behaviour_logits, is_replay)
+    log_mu = behaviour_logits.detach().log_softmax(-1)
+    divergence = (log_mu.exp() * (log_mu - logits.log_softmax(-1))).sum(-1)
+    return (divergence * is_replay.to(divergence.dtype)).sum()
+
+
+def value_cloning_loss(values: Tensor, behaviour_values: Tensor, is_replay: Tensor) -> Tensor:
+    """sum over t and replayed columns of (V(x_t) - V_behaviour(x_t))^2.
+
+    Args:
+        values: `[T, B]` of the current network, with gradient.
+        behaviour_values: `[T, B]` of the network that acted, constants.
+        is_replay: `[B]` bool.
+    """
+    _check_columns(values, behaviour_values, is_replay)
+    squared = (values - behaviour_values.detach()).square()
+    return (squared * is_replay.to(squared.dtype)).sum()
+
+
+def _check_columns(current: Tensor, behaviour: Tensor, is_replay: Tensor) -> None:
+    if current.shape != behaviour.shape or is_replay.shape != current.shape[1:2]:
+        got = f"{list(current.shape)}, {list(behaviour.shape)} and {list(is_replay.shape)}"
+        raise ValueError(f"cloning: wanted current and behaviour [T, B, ...] alike and is_replay [B], got {got}")
