@@ -1,10 +1,14 @@
 """The V-trace actor-critic agent (IMPALA, arXiv 1802.01561): targets, losses and one optimiser step.
 
+Options for replayed data: CLEAR's cloning losses on replayed columns, and LASER's trust region, which leaves out steps whose
+behaviour policy is too far from the current one.
+
 Losses are summed over time and batch, as in the paper's settings: learning rate, clip norm and epsilon belong to the sum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +16,10 @@ import torch
 from torch import Tensor
 
 from agents.base import Agent
+from agents.cloning import policy_cloning_loss, value_cloning_loss
+from agents.laser import RELEVANCES, relevance_divergence
 from agents.losses import action_log_probs, entropy_loss, policy_gradient_loss, value_loss
+from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks import ActorCritic
 from agents.rewards import clip_rewards
 from agents.vtrace import VTraceReturns, vtrace
@@ -23,7 +30,11 @@ RMSPROP_DECAY = 0.99
 
 @dataclass(frozen=True)
 class VTraceConfig:
-    """Settings of the V-trace agent. reward_clipping: a name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards."""
+    """Settings of the V-trace agent.
+
+    reward_clipping: a name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards. use_policy_cloning_loss and
+    use_value_cloning_loss: CLEAR. use_kl_mask, kl_div_threshold (nats), relevance: LASER, see `agents.laser`.
+    """
 
     gamma: float = 0.99
     rho_bar: float = 1.0
@@ -38,6 +49,13 @@ class VTraceConfig:
     rmsprop_eps: float = 0.01
     adam_eps: float = 1e-8
     gradient_clip_by_norm_threshold: float = 40.0
+    use_policy_cloning_loss: bool = False
+    use_value_cloning_loss: bool = False
+    policy_cloning_loss_weight: float = 0.01
+    value_cloning_loss_weight: float = 0.005
+    use_kl_mask: bool = False
+    kl_div_threshold: float = 0.3
+    relevance: str = "implied"
 
     def __post_init__(self) -> None:
         if self.rho_bar < self.c_bar:
@@ -45,6 +63,8 @@ class VTraceConfig:
                 f"wanted the V-trace clip rho_bar >= c_bar (IMPALA, section 4.1), got rho_bar {self.rho_bar:g} "
                 f"and c_bar {self.c_bar:g}"
             )
+        if self.relevance not in RELEVANCES:
+            raise ValueError(f"relevance: wanted {' or '.join(RELEVANCES)}, got {self.relevance!r}")
 
 
 def make_optimizer(config: VTraceConfig, network: ActorCritic) -> torch.optim.Optimizer:
@@ -59,17 +79,19 @@ def make_optimizer(config: VTraceConfig, network: ActorCritic) -> torch.optim.Op
 class VTraceAgent(Agent):
     """V-trace on a mixture of fresh and replayed trajectories."""
 
-    def __init__(self, config: VTraceConfig, network: ActorCritic) -> None:
+    def __init__(self, config: VTraceConfig, network: ActorCritic, replay_names: Sequence[str] = ()) -> None:
         self.config = config
+        self.replay_names = tuple(replay_names)
+        self._clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
         self.network = network
         self.optimizer = make_optimizer(config, network)
 
     def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         config = self.config
         logits, values = self._evaluate(batch)
-        mask = batch.action_used.to(values.dtype)
-        log_probs = action_log_probs(logits, batch.actions)
-        log_rhos = log_probs.detach() - action_log_probs(batch.behaviour_logits, batch.actions)
+        relevant = self._relevant(logits.detach(), batch)
+        mask = batch.action_used & relevant
+        log_rhos = action_log_probs(logits.detach(), batch.actions) - action_log_probs(batch.behaviour_logits, batch.actions)
         targets = vtrace(
             log_rhos=log_rhos,
             discounts=config.gamma * (~batch.terminated).to(values.dtype),
@@ -82,18 +104,50 @@ class VTraceAgent(Agent):
             lambda_=config.lambda_,
             mask=mask,
         )
-        losses = {
-            "policy": policy_gradient_loss(logits, batch.actions, targets.pg_advantages, mask),
-            "value": value_loss(values[:-1], targets.vs, mask),
-            "entropy": entropy_loss(logits, mask),
-        }
-        total = (
-            config.policy_gradient_loss_weight * losses["policy"]
-            + config.value_loss_weight * losses["value"]
-            + config.entropy_loss_weight * losses["entropy"]
-        )
+        losses = self._losses(batch, logits, values[:-1], targets, mask)
+        total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
         gradient_norm = self._step(total, learning_rate)
-        return self._metrics(losses, total, gradient_norm, targets, log_rhos, values[:-1].detach(), mask)
+        return {
+            **{f"losses/{name}": loss.detach() / batch.actions.numel() for name, (_, loss) in losses.items()},
+            "losses/total_loss": total.detach() / batch.actions.numel(),
+            "losses/gradient_norm": gradient_norm,
+            "losses/gradient_clipped": (gradient_norm > config.gradient_clip_by_norm_threshold).float(),
+            "vtrace/used_fraction": mask.float().mean(),
+            **value_metrics(values[:-1].detach(), targets, mask),
+            **ratio_metrics(logits.detach(), log_rhos, batch.action_used, self._clips),
+            **replay_metrics(batch, log_rhos, relevant, self.replay_names),
+        }
+
+    def _relevant(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Which steps LASER's trust region lets pass, bool `[T, B]`; all of them where it is not in use."""
+        if not self.config.use_kl_mask:
+            return torch.ones_like(batch.action_used)
+        divergence = relevance_divergence(
+            logits, batch.behaviour_logits, rho_bar=self.config.rho_bar, relevance=self.config.relevance
+        )
+        return divergence < self.config.kl_div_threshold
+
+    def _losses(
+        self, batch: Batch, logits: Tensor, values: Tensor, targets: VTraceReturns, mask: Tensor
+    ) -> dict[str, tuple[float, Tensor]]:
+        """Each loss with its weight. Cloning ignores the trust region; with it, entropy is a matter of fresh columns only."""
+        config = self.config
+        entropy_weights = batch.action_used & ~batch.is_replay if config.use_kl_mask else batch.action_used
+        losses = {
+            "policy_loss": (
+                config.policy_gradient_loss_weight,
+                policy_gradient_loss(logits, batch.actions, targets.pg_advantages, mask),
+            ),
+            "value_loss": (config.value_loss_weight, value_loss(values, targets.vs, mask)),
+            "entropy_loss": (config.entropy_loss_weight, entropy_loss(logits, entropy_weights)),
+        }
+        if config.use_policy_cloning_loss:
+            cloning = policy_cloning_loss(logits, batch.behaviour_logits, batch.is_replay)
+            losses["policy_cloning_loss"] = (config.policy_cloning_loss_weight, cloning)
+        if config.use_value_cloning_loss:
+            cloning = value_cloning_loss(values, batch.behaviour_values, batch.is_replay)
+            losses["value_cloning_loss"] = (config.value_cloning_loss_weight, cloning)
+        return losses
 
     def _evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits `[T, B, A]` and values `[T+1, B]` of the current network: one forward over all T+1 observations."""
@@ -123,44 +177,6 @@ class VTraceAgent(Agent):
         for parameter in self.network.parameters():
             assert parameter.grad is not None
             self.optimizer.state[parameter] = {"step": torch.zeros(()), "square_avg": parameter.grad.square()}
-
-    @torch.no_grad()
-    def _metrics(
-        self,
-        losses: dict[str, Tensor],
-        total: Tensor,
-        gradient_norm: Tensor,
-        targets: VTraceReturns,
-        log_rhos: Tensor,
-        values: Tensor,
-        mask: Tensor,
-    ) -> dict[str, Tensor]:
-        """Per used step, so that settings with other batch sizes can be compared."""
-        used = mask.sum().clamp(min=1)
-        ratios = log_rhos.exp()
-
-        def mean(x: Tensor) -> Tensor:
-            return (x * mask).sum() / used
-
-        def variance(x: Tensor) -> Tensor:
-            return mean((x - mean(x)) ** 2)
-
-        return {
-            "losses/total_loss": total.detach() / used,
-            "losses/policy_loss": losses["policy"].detach() / used,
-            "losses/value_loss": losses["value"].detach() / used,
-            "losses/entropy": -losses["entropy"].detach() / used,
-            "losses/gradient_norm": gradient_norm,
-            "losses/gradient_clipped": (gradient_norm > self.config.gradient_clip_by_norm_threshold).float(),
-            "losses/explained_variance": 1 - variance(targets.vs - values) / variance(targets.vs).clamp(min=1e-8),
-            "losses/value_mean": mean(values),
-            "losses/value_std": variance(values).sqrt(),
-            "vtrace/rho_clip_fraction": mean((ratios > self.config.rho_bar).float()),
-            "vtrace/c_clip_fraction": mean((ratios > self.config.c_bar).float()),
-            "vtrace/pg_rho_clip_fraction": mean((ratios > self.config.pg_rho_bar).float()),
-            "vtrace/mean_rho": mean(ratios.clamp(max=self.config.rho_bar)),
-            "vtrace/used_fraction": mask.mean(),
-        }
 
     def state_dict(self) -> dict[str, Any]:
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}

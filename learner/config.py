@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents import VTraceConfig
+from agents.laser import RELEVANCES
 from agents.networks import NETWORKS
 from agents.rewards import REWARD_CLIPPING
 from replay import ReplayConfig, check_replays, parse_replay_parameters
@@ -55,6 +56,13 @@ DEFAULTS: Settings = {
     "policy_gradient_loss_weight": 1.0,
     "value_loss_weight": 0.5,
     "entropy_loss_weight": 0.01,
+    "use_policy_cloning_loss": False,
+    "use_value_cloning_loss": False,
+    "policy_cloning_loss_weight": 0.01,
+    "value_cloning_loss_weight": 0.005,
+    "use_kl_mask": False,
+    "kl_div_threshold": 0.3,
+    "relevance": "implied",
     "clip_rewards": True,
     "reward_clipping_method": "abs_one_sign",
     # Atari preprocessing
@@ -167,8 +175,10 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
 def _agent_config(flat: Mapping[str, Any]) -> VTraceConfig:
     same = ("gamma", "rho_bar", "c_bar", "pg_rho_bar", "policy_gradient_loss_weight", "value_loss_weight")
     also = ("entropy_loss_weight", "optimizer", "rmsprop_eps", "gradient_clip_by_norm_threshold")
+    replay = ("use_policy_cloning_loss", "use_value_cloning_loss", "policy_cloning_loss_weight")
+    replay_too = ("value_cloning_loss_weight", "use_kl_mask", "kl_div_threshold", "relevance")
     return VTraceConfig(
-        **_pick(flat, *same, *also),
+        **_pick(flat, *same, *also, *replay, *replay_too),
         lambda_=flat["vtrace_lambda"],
         reward_clipping=flat["reward_clipping_method"] if flat["clip_rewards"] else None,
     )
@@ -216,6 +226,9 @@ BOUNDS: dict[str, Bound] = {
     "policy_gradient_loss_weight": ("a weight >= 0", 0, 1e9),
     "value_loss_weight": ("a weight >= 0", 0, 1e9),
     "entropy_loss_weight": ("a weight >= 0", 0, 1e9),
+    "policy_cloning_loss_weight": ("a weight >= 0", 0, 1e9),
+    "value_cloning_loss_weight": ("a weight >= 0", 0, 1e9),
+    "kl_div_threshold": ("a divergence in nats > 0", 1e-9, 1e9),
     "frames_stacked": ("a whole number of frames from 1 to 64", 1, 64),
     "skipped_frames": ("a whole number of frames from 1 to 64", 1, 64),
     "noop_threshold": ("a whole number of frames from 0 to 1000", 0, 1000),
@@ -234,6 +247,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "worker_kind": (AUTO, *sorted(WORKERS)),
     "network": tuple(sorted(NETWORKS)),
     "optimizer": ("adam", "rmsprop"),
+    "relevance": RELEVANCES,
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),
     "device": (AUTO, "cpu", "cuda"),
 }

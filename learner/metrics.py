@@ -23,22 +23,22 @@ class UpdateMetrics:
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._sum: Tensor | None = None
-        self._count = 0
+        self._sums: Tensor | None = None  # [2, names]: sum of the numbers, and how many there were
 
     def add(self, scalars: Mapping[str, Tensor]) -> None:
         values = torch.stack([value.float() for value in scalars.values()])
+        known = ~values.isnan()
+        entry = torch.stack([torch.where(known, values, 0.0), known.float()])
         self._names = list(scalars)
-        self._sum = values if self._sum is None else self._sum + values
-        self._count += 1
+        self._sums = entry if self._sums is None else self._sums + entry
 
     def read(self) -> Row:
-        """The means, and start anew; empty where no update was made."""
-        if self._sum is None:
+        """The means over the updates in which a scalar was a number, and start anew; empty where no update was made."""
+        if self._sums is None:
             return {}
-        means = (self._sum / self._count).tolist()
-        self._sum, self._count = None, 0
-        return dict(zip(self._names, means, strict=True))
+        sums, counts = self._sums.tolist()
+        self._sums = None
+        return {name: total / count for name, total, count in zip(self._names, sums, counts, strict=True) if count}
 
 
 class EpisodeStatistics:

@@ -18,7 +18,7 @@ from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.run_directory import RunDirectory
 from learner.signals import StopSignals
-from replay import make_mixture
+from replay import make_mixture, replay_names
 from replay.trajectory import make_batch
 from workers import WORKERS, WorkerError, WorkerSetup, random_observations
 from wrappers import make_spec
@@ -36,7 +36,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     contract = make_contract(config, spec)
 
     network = make_network(config.network, spec.observation_shape, spec.action_count).to(device)
-    agent = AGENTS["vtrace"](config.agent, network)
+    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
     counters = Counters()
     if settings.calibrate_input and not resumed:
         network.calibrate(random_observations(config.env, settings.seed).to(device))

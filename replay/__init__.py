@@ -22,6 +22,7 @@ __all__ = [
     "make_mixture",
     "memory_bytes",
     "parse_replay_parameters",
+    "replay_names",
 ]
 
 RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
@@ -125,6 +126,13 @@ def make_mixture(
         for config, child in zip(configs, generator.spawn(len(configs)), strict=True)
     ]
     return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
+
+
+def replay_names(configs: Sequence[ReplayConfig]) -> list[str]:
+    """A name for each replay's metrics: its kind, numbered from the second of a kind on."""
+    kinds = [config.type for config in configs]
+    earlier = [kinds[:index].count(kind) for index, kind in enumerate(kinds)]
+    return [kind if not count else f"{kind}_{count + 1}" for kind, count in zip(kinds, earlier, strict=True)]
 
 
 def memory_bytes(configs: Sequence[ReplayConfig], contract: TrajectoryContract) -> int:

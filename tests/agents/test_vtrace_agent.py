@@ -40,25 +40,37 @@ def random_batch(seed: int = 0) -> Batch:
         behaviour_logits=rand(T, B, A),
         behaviour_values=rand(T, B),
         policy_version=torch.zeros(T, B, dtype=torch.int64),
-        is_replay=torch.zeros(B, dtype=torch.bool),
-        source=torch.zeros(B, dtype=torch.int64),
+        is_replay=torch.tensor([False, True, True]),
+        source=torch.tensor([0, 1, 1]),
     )
 
 
+def relevant_by_hand(log_pi: torch.Tensor, log_mu: torch.Tensor, config: VTraceConfig) -> bool:
+    if not config.use_kl_mask:
+        return True
+    pi, mu = log_pi.detach().exp(), log_mu.exp()
+    implied = torch.minimum(config.rho_bar * mu, pi)
+    reference = implied / implied.sum() if config.relevance == "implied" else mu
+    return float((pi * (pi / reference).log()).sum()) < config.kl_div_threshold
+
+
 def loss_by_hand(network: ActorCritic, batch: Batch, config: VTraceConfig) -> torch.Tensor:
-    """ALGORITHMS in words: every sum a Python loop over steps and columns."""
+    """The specification in words: every sum a Python loop over steps and columns."""
     outputs = [network(batch.observations[t]) for t in range(T + 1)]
     total = torch.zeros(())
     for b in range(B):
         values = [float(outputs[t].values[b].detach()) for t in range(T + 1)]
         error, vs = 0.0, [0.0] * T + [values[T]]
+        replayed = float(batch.is_replay[b])
         for t in reversed(range(T)):
             log_pi = outputs[t].logits[b].log_softmax(-1)
+            log_mu = batch.behaviour_logits[t, b].log_softmax(-1)
             action = int(batch.actions[t, b])
-            ratio = float((log_pi[action].detach() - batch.behaviour_logits[t, b].log_softmax(-1)[action]).exp())
+            ratio = float((log_pi[action].detach() - log_mu[action]).exp())
             discount = 0.0 if batch.terminated[t, b] else config.gamma
             reward = float(batch.rewards[t, b].clamp(-1, 1))
-            used = float(batch.action_used[t, b])
+            acted = float(batch.action_used[t, b])
+            used = acted * relevant_by_hand(log_pi, log_mu, config)
             delta = min(config.rho_bar, ratio) * (reward + discount * values[t + 1] - values[t])
             error = used * (delta + discount * config.lambda_ * min(config.c_bar, ratio) * error)
             vs[t] = values[t] + error
@@ -67,23 +79,54 @@ def loss_by_hand(network: ActorCritic, batch: Batch, config: VTraceConfig) -> to
             total = total + used * (
                 -config.policy_gradient_loss_weight * advantage * log_pi[action]
                 + config.value_loss_weight * 0.5 * (vs[t] - outputs[t].values[b]) ** 2
-                - config.entropy_loss_weight * entropy
             )
+            total = total - config.entropy_loss_weight * acted * (1 - config.use_kl_mask * replayed) * entropy
+            if config.use_policy_cloning_loss:
+                total = total + config.policy_cloning_loss_weight * replayed * (log_mu.exp() * (log_mu - log_pi)).sum()
+            if config.use_value_cloning_loss:
+                squared = (outputs[t].values[b] - batch.behaviour_values[t, b]) ** 2
+                total = total + config.value_cloning_loss_weight * replayed * squared
     return total
 
 
-def test_update_is_one_rmsprop_step_on_the_summed_losses() -> None:
+CLEAR = replace(
+    CONFIG,
+    use_policy_cloning_loss=True,
+    use_value_cloning_loss=True,
+    policy_cloning_loss_weight=0.7,
+    value_cloning_loss_weight=0.4,
+)
+LASER = replace(CONFIG, use_kl_mask=True, kl_div_threshold=0.15, entropy_loss_weight=0.3)
+OPTIONS = {
+    "plain": CONFIG,
+    "clear": CLEAR,
+    "laser": LASER,
+    "laser to the behaviour policy": replace(LASER, relevance="behaviour", kl_div_threshold=0.5),
+    "both": replace(CLEAR, use_kl_mask=True, kl_div_threshold=0.15),
+}
+
+
+def test_the_trust_region_of_these_tests_rejects_some_steps_and_not_all() -> None:
+    for config in (LASER, OPTIONS["laser to the behaviour policy"]):
+        agent = VTraceAgent(config, make_network_here(), ("fresh", "old"))
+        scalars = agent.update(random_batch(), 0.0)
+        rejected = [float(scalars[f"replay/{name}/rejected_fraction"]) for name in agent.replay_names]
+        assert all(0 < fraction < 1 for fraction in rejected)
+
+
+@pytest.mark.parametrize("config", OPTIONS.values(), ids=OPTIONS.keys())
+def test_update_is_one_rmsprop_step_on_the_summed_losses(config: VTraceConfig) -> None:
     network, by_hand = make_network_here(), make_network_here()
     batch, rate = random_batch(), 1e-3
-    loss_by_hand(by_hand, batch, CONFIG).backward()
+    loss_by_hand(by_hand, batch, config).backward()
     gradients = [p.grad for p in by_hand.parameters()]
     norm = torch.stack([g.norm() for g in gradients]).norm()
-    scale = min(1.0, CONFIG.gradient_clip_by_norm_threshold / float(norm))
-    VTraceAgent(CONFIG, network).update(batch, rate)
+    scale = min(1.0, config.gradient_clip_by_norm_threshold / float(norm))
+    VTraceAgent(config, network).update(batch, rate)
     for parameter, start, gradient in zip(network.parameters(), by_hand.parameters(), gradients, strict=True):
         clipped = gradient * scale
         root = clipped.abs()  # the running mean of squares starts at the first square
-        expected = start.detach() - rate * clipped / (root + CONFIG.rmsprop_eps)
+        expected = start.detach() - rate * clipped / (root + config.rmsprop_eps)
         torch.testing.assert_close(parameter.detach(), expected, rtol=2e-4, atol=2e-6)
 
 
@@ -137,6 +180,20 @@ def test_without_the_optimizer_state_only_the_weights_come_back() -> None:
 def test_clips_that_break_the_theory_are_refused() -> None:
     with pytest.raises(ValueError, match="rho_bar"):
         VTraceConfig(rho_bar=0.5, c_bar=1.0)
+
+
+def test_the_effective_sample_size_is_one_on_policy_and_nan_without_data() -> None:
+    network = make_network_here()
+    batch = random_batch()
+    with torch.no_grad():
+        on_policy = network(batch.observations.flatten(0, 1)).logits.unflatten(0, (T + 1, B))[:-1]
+    agent = VTraceAgent(CONFIG, network, ("fresh", "old", "absent"))
+    scalars = agent.update(replace(batch, behaviour_logits=on_policy), 0.0)
+    assert float(scalars["replay/old/effective_sample_size"]) == pytest.approx(1.0, abs=1e-5)
+    assert float(scalars["replay/fresh/rejected_fraction"]) == 0.0
+    assert torch.isnan(scalars["replay/absent/effective_sample_size"])
+    far = VTraceAgent(CONFIG, network, ("fresh", "old")).update(random_batch(), 0.0)
+    assert 0 < float(far["replay/old/effective_sample_size"]) < 0.99
 
 
 def test_metrics_name_what_a_minute_must_show() -> None:

@@ -177,6 +177,7 @@ OTHER: dict[str, Any] = {
     "reward_clipping_method": "abs_one_clamp",
     "frame_scale_resolution": "42,44",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
+    "relevance": "behaviour",
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
 

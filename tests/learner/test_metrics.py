@@ -222,3 +222,12 @@ def test_time_shares_are_parts_of_the_wall_time_since_the_last_reading() -> None
     shares.add("wait", 0.5)
     wanted = {"time/learner_update": 0.5, "time/learner_wait": 0.125, "time/worker_env": 0.0, "time/worker_act": 0.0}
     assert shares.read(4.0) == pytest.approx(wanted)
+
+
+def test_a_scalar_that_was_no_number_in_some_updates_is_averaged_over_the_others() -> None:
+    metrics = UpdateMetrics()
+    nan = torch.tensor(float("nan"))
+    metrics.add({"a": torch.tensor(1.0), "b": nan, "never": nan})
+    metrics.add({"a": torch.tensor(3.0), "b": torch.tensor(5.0), "never": nan})
+    assert metrics.read() == {"a": 2.0, "b": 5.0}
+    assert metrics.read() == {}

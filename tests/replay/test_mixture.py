@@ -117,6 +117,12 @@ def test_ties_go_to_the_earlier_replay() -> None:
     assert shares_over_time([0.5, 0.5], 1, 4).tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
 
 
+def test_ties_are_ties_whatever_the_last_digit_says() -> None:
+    """Credits are sums of tenths, which are no binary fractions."""
+    turns = shares_over_time([0.1] * 10, 1, 50).argmax(1)
+    assert turns.tolist() == [*range(10)] * 5
+
+
 def test_columns_are_intact_and_say_where_they_come_from() -> None:
     mixture = mixture_of(("queue", 1, 0.3), ("standard", 50, 0.5), ("queue", 1, 0.2), batch_size=10)
     for batch in run(mixture, 20):
