@@ -52,7 +52,12 @@ def test_every_setting_has_help_and_nothing_else_has() -> None:
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_help_says_what_is_wanted(name: str) -> None:
-    assert BOUNDS[name][0] in parse()[name].help
+    assert f"Wanted: {BOUNDS[name][0]}." in parse()[name].help
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_help_says_what_there_is_to_choose_from(name: str) -> None:
+    assert f"<{'|'.join(CHOICES[name])}>" in parse()[name].help
 
 
 @pytest.mark.parametrize("name", SWITCHES)

@@ -168,6 +168,13 @@ def test_settings_survive_json() -> None:
     assert again.settings == config.settings
 
 
+def test_a_checkpoint_may_carry_other_settings_than_the_machine_s_own() -> None:
+    portable = {**SETTLED, "worker_count": AUTO}
+    config = make_config(SETTLED, portable)
+    assert config.settings == portable
+    assert config.workers == make_config(SETTLED).workers
+
+
 OTHER: dict[str, Any] = {
     "env": "Catch-v0",
     "device": "cuda",

@@ -116,6 +116,12 @@ def test_a_wrong_entry_is_named_with_what_was_wanted(changes: dict[str, object],
         parse_replay_parameters(entry(**changes))
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '"queue"', "3"])
+def test_a_list_with_a_replay_is_wanted(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^replay_parameters: wanted a JSON list with at least one replay, got "):
+        parse_replay_parameters(text)
+
+
 @pytest.mark.parametrize("missing", ["type", "capacity", "sample_ratio"])
 def test_a_missing_key_is_named(missing: str) -> None:
     text = json.dumps([QUEUE, {name: value for name, value in QUEUE.items() if name != missing}])
