@@ -45,7 +45,15 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
         restore_generators(resumed.generators, generator)
 
-    mixture = make_mixture(config.replays, contract, settings.batch_size, settings.training_fill_in_factor, generator)
+    mixture = make_mixture(
+        config.replays,
+        contract,
+        settings.batch_size,
+        settings.training_fill_in_factor,
+        generator,
+        encode=None,
+        progress=lambda: 0.0,
+    )
     setup = WorkerSetup(
         config.env, spec, config.network, contract, config.workers, _seeds_of(worker_seeds, config.workers.worker_count)
     )

@@ -2,96 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from replay.base import Replay, ReplayConfig
+from replay.attentive import AttentiveReplay
+from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
+from replay.elite import EliteReplay
 from replay.mixture import Mixture, largest_share
+from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
 from replay.queue import QueueReplay
 from replay.standard import StandardReplay
 from replay.trajectory import TrajectoryContract
 
 __all__ = [
+    "LARGEST_CAPACITY",
     "REPLAYS",
+    "Encode",
+    "Encoded",
     "Mixture",
     "ReplayConfig",
+    "ReplayContext",
     "check_replays",
     "make_mixture",
     "memory_bytes",
+    "needs_encode",
+    "needs_features",
     "parse_replay_parameters",
     "replay_names",
 ]
 
-RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
-LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
-
-
-def _queue(
-    config: ReplayConfig, contract: TrajectoryContract, share: int, min_fill: int, generator: np.random.Generator
-) -> Replay:
-    return QueueReplay(contract, config.capacity, share)
-
-
-def _standard(
-    config: ReplayConfig, contract: TrajectoryContract, share: int, min_fill: int, generator: np.random.Generator
-) -> Replay:
-    return StandardReplay(contract, config.capacity, min_fill, generator)
-
-
-REPLAYS: dict[str, Callable[[ReplayConfig, TrajectoryContract, int, int, np.random.Generator], Replay]] = {
-    "queue": _queue,
-    "standard": _standard,
+SAMPLINGS: dict[str | None, Callable[[ReplayConfig, ReplayContext], Replay]] = {
+    None: StandardReplay,
+    "elite_sampling": EliteReplay,
+    "attentive_sampling": AttentiveReplay,
 }
 
-
-def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
-    """Read `--replay_parameters`: a JSON list of objects with type, capacity (trajectories) and sample_ratio.
-
-    Raises ValueError with one line that says what was wanted and what came.
-    """
-    try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, too many brackets
-        raise ValueError(
-            f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({_short(str(error))})"
-        ) from None
-    if not isinstance(entries, list) or not entries:
-        raise ValueError(f"replay_parameters: wanted a JSON list with at least one replay, got {_short(text)}")
-    replays = tuple(_parse_entry(index, entry) for index, entry in enumerate(entries))
-    total = sum(replay.sample_ratio for replay in replays)
-    if abs(total - 1) > RATIO_TOLERANCE:
-        raise ValueError(f"replay_parameters: wanted sample_ratio values that sum to 1, got a sum of {total:g}")
-    return replays
-
-
-def _parse_entry(index: int, entry: object) -> ReplayConfig:
-    where = f"replay_parameters[{index}]"
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(repr(entry))}")
-    wanted = {"type", "capacity", "sample_ratio"}
-    if unknown := sorted(set(entry) - wanted):
-        raise ValueError(f"{where}: unknown key {_short(repr(unknown[0]))}; known are {', '.join(sorted(wanted))}")
-    if missing := sorted(wanted - set(entry)):
-        raise ValueError(f"{where}: {missing[0]!r} is missing")
-    kind, capacity, ratio = entry["type"], entry["capacity"], entry["sample_ratio"]
-    if not isinstance(kind, str) or kind not in REPLAYS:
-        raise ValueError(f"{where}: wanted type {' or '.join(sorted(REPLAYS))}, got {_short(repr(kind))}")
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or not 1 <= capacity <= LARGEST_CAPACITY:
-        raise ValueError(
-            f"{where}: wanted capacity as a whole number of trajectories from 1 to {LARGEST_CAPACITY}, "
-            f"got {_short(repr(capacity))}"
-        )
-    if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not 0 < ratio <= 1:
-        raise ValueError(f"{where}: wanted sample_ratio in (0, 1], got {_short(repr(ratio))}")
-    return ReplayConfig(kind, capacity, float(ratio))
-
-
-def _short(text: str) -> str:
-    line = " ".join(text[:1000].split())
-    return line if len(line) <= 80 else line[:77] + "..."
+REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
+    "queue": lambda config, context: QueueReplay(context.contract, config.capacity, context.share),
+    "standard": StandardReplay,
+    "elite": EliteReplay,
+    "attentive": AttentiveReplay,
+    "custom": lambda config, context: SAMPLINGS[config.sampling](config, context),
+}
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
@@ -111,20 +65,22 @@ def make_mixture(
     batch_size: int,
     fill_in_factor: float,
     generator: np.random.Generator,
+    *,
+    encode: Encode | None = None,
+    progress: Callable[[], float] = lambda: 0.0,
 ) -> Mixture:
-    """Build the replays of a run. fill_in_factor: part of a replay's capacity that is written before training starts."""
+    """Build the replays of a run.
+
+    fill_in_factor: part of a replay's capacity that is written before training starts. encode and progress: see
+    ReplayContext; where `needs_encode(configs)` says so, encode is needed.
+    """
     check_replays(configs, batch_size)
     total = sum(config.sample_ratio for config in configs)  # one, but for what the tolerance lets pass
-    replays = [
-        REPLAYS[config.type](
-            config,
-            contract,
-            largest_share(config.sample_ratio / total, batch_size),
-            math.ceil(fill_in_factor * config.capacity),
-            child,
-        )
-        for config, child in zip(configs, generator.spawn(len(configs)), strict=True)
-    ]
+    replays = []
+    for config, child in zip(configs, generator.spawn(len(configs)), strict=True):
+        share = largest_share(config.sample_ratio / total, batch_size)
+        min_fill = math.ceil(fill_in_factor * config.capacity)
+        replays.append(REPLAYS[config.type](config, ReplayContext(contract, share, min_fill, child, encode, progress)))
     return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
 
 

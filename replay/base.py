@@ -1,23 +1,81 @@
-"""What every replay offers, and the settings of one replay in a mixture."""
+"""What every replay offers, the settings of one replay in a mixture, and what it is handed when it is built."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from replay.trajectory import Arrays
+from replay.distances import POLICY_DISTANCES, make_distance
+from replay.trajectory import Arrays, TrajectoryContract
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """One entry of `--replay_parameters`. capacity: trajectories. sample_ratio: its part of every batch, in (0, 1]."""
+    """One entry of `--replay_parameters`. capacity: trajectories. sample_ratio: its part of every batch, in (0, 1].
+
+    retention: what a full standard replay keeps, `fifo` or `reservoir`. sample_strategy and insert_strategy: what a custom
+    replay does; insert_strategy also goes with elite and attentive ones. The others belong to those strategies.
+    """
 
     type: str
     capacity: int
     sample_ratio: float
+    retention: str = "fifo"
+    dist_function: str = "ln_norm"
+    p: float = 2.0
+    sample_strategy: str | None = None
+    insert_strategy: str | None = None
+    elite_sampling_strategy: str = "strategy3"
+    elite_batch_size: int = 10
+    lambda_batch_multiplier: float = 6.0
+    alfa_annealing_factor: float = 2.0
+
+    @property
+    def sampling(self) -> str | None:
+        """`elite_sampling`, `attentive_sampling`, or None: as it comes or uniform."""
+        return {"elite": "elite_sampling", "attentive": "attentive_sampling"}.get(self.type, self.sample_strategy)
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether its trajectories must carry the features of the policy that acted."""
+        compares = self.insert_strategy is not None or self.sampling == "elite_sampling"
+        return compares and self.dist_function not in POLICY_DISTANCES
+
+    @property
+    def needs_encode(self) -> bool:
+        """Whether it asks the learner what the current network makes of stored trajectories."""
+        return self.insert_strategy is not None or self.sampling is not None
+
+
+class Encoded(NamedTuple):
+    """What the current network makes of n trajectories: features float32 `[n, T, F]` and policy logits float32 `[n, T, A]`."""
+
+    features: np.ndarray
+    logits: np.ndarray
+
+
+Encode = Callable[[Mapping[str, np.ndarray]], Encoded]
+"""Takes n stored trajectories, `[n, *shape]` each field."""
+
+
+@dataclass(frozen=True)
+class ReplayContext:
+    """What a replay is handed beside its settings.
+
+    share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
+    current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1].
+    """
+
+    contract: TrajectoryContract
+    share: int
+    min_fill: int
+    generator: np.random.Generator
+    encode: Encode | None = None
+    progress: Callable[[], float] = lambda: 0.0
 
 
 class Replay(ABC):
@@ -42,8 +100,20 @@ class Replay(ABC):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
         """Write `count` trajectories into `out` (`[count, *shape]` each field)."""
 
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Numbers about what was given since the last call; a number that nothing was measured for is left out."""
+
 
 def copy_rows(storage: Arrays, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
     """Copy trajectories `rows` of `storage` into `out`, field by field."""
     for name, array in storage.items():
         np.take(array, rows, axis=0, out=out[name], mode="clip")
+
+
+def behaviour_distances(config: ReplayConfig, encoded: Encoded, trajectories: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How far each of n trajectories (`[n, *shape]` each field) is from the current network. Returns `[n]`."""
+    distance = make_distance(config.dist_function, config.p)
+    if config.dist_function in POLICY_DISTANCES:
+        return distance(encoded.logits, trajectories["behaviour_logits"])
+    return distance(encoded.features, trajectories["behaviour_features"])

@@ -81,3 +81,7 @@ class Mixture:
         is_replay = np.array([replay.gives_replayed for replay in self.replays])[source]
         self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
         return HostBatch(columns, is_replay, source)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Of every replay, in their order, numbers about what it gave since the last call."""
+        return [replay.metrics() for replay in self.replays]

@@ -25,6 +25,7 @@ class QueueReplay(Replay):
         self.first = 0
         self.size = 0
         self.dropped = 0
+        self._dropped_before = 0
 
     def has_room(self) -> bool:
         return self.size < self.capacity
@@ -49,3 +50,8 @@ class QueueReplay(Replay):
         copy_rows(self.storage, rows, out)
         self.first = (self.first + count) % self.capacity
         self.size -= count
+
+    def metrics(self) -> dict[str, float]:
+        dropped = self.dropped - self._dropped_before
+        self._dropped_before = self.dropped
+        return {"waiting": float(self.size), "dropped": float(dropped)}

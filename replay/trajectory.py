@@ -32,7 +32,8 @@ class Field(NamedTuple):
 class TrajectoryContract:
     """Name, shape and dtype of every field of one trajectory. Every store allocates by it, nobody declares a field elsewhere.
 
-    unroll_length: T. frame_shape: one frame. frames_stacked: S. action_count: A.
+    unroll_length: T. frame_shape: one frame. frames_stacked: S. action_count: A. feature_count: F, 0 where no replay in use
+    compares features.
     """
 
     unroll_length: int
@@ -40,10 +41,12 @@ class TrajectoryContract:
     frame_dtype: str
     frames_stacked: int
     action_count: int
+    feature_count: int = 0
 
     @property
     def fields(self) -> dict[str, Field]:
         steps = (self.unroll_length,)
+        features = {"behaviour_features": Field((*steps, self.feature_count), "float32")} if self.feature_count else {}
         return {
             # S-1 frames before the first observation, then the newest frame of each of the T+1 observations.
             "frames": Field((self.unroll_length + self.frames_stacked, *self.frame_shape), self.frame_dtype),
@@ -55,6 +58,7 @@ class TrajectoryContract:
             "action_used": Field(steps, "bool"),  # false: the environment ignored this action; the learner leaves the step out
             "behaviour_logits": Field((*steps, self.action_count), "float32"),
             "behaviour_values": Field(steps, "float32"),
+            **features,  # what the acting network's feature layer made of each observation that was acted on
             "policy_version": Field(steps, "int64"),  # updates the acting policy had seen
             "episode_return": Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
             "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere

@@ -25,7 +25,7 @@ def mixture_of(*replays: tuple[str, int, float], batch_size: int = 10, fill_in_f
     mixture = make_mixture(configs, CONTRACT, batch_size, fill_in_factor, np.random.default_rng(3))
     for replay in mixture.replays:
         assert isinstance(replay, QueueReplay | StandardReplay)
-        poison_arrays(replay.storage)
+        poison_arrays(replay.storage if isinstance(replay, QueueReplay) else replay.ring.storage)
     return mixture
 
 

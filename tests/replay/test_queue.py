@@ -89,6 +89,15 @@ def test_it_keeps_copies() -> None:
     assert sample(queue, 1) == [0]
 
 
+def test_numbers_tell_what_waits_and_what_was_dropped_since_they_were_read() -> None:
+    queue = QueueReplay(CONTRACT, capacity=3, share=1)
+    for number in range(5):
+        insert(queue, number)
+    assert [queue.metrics(), queue.metrics()] == [{"waiting": 3, "dropped": 2}, {"waiting": 3, "dropped": 0}]
+    insert(queue, 5)
+    assert queue.metrics() == {"waiting": 3, "dropped": 1}
+
+
 def test_its_columns_are_fresh() -> None:
     assert not QueueReplay.gives_replayed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replay.base import ReplayConfig, ReplayContext
 from replay.standard import StandardReplay
 from replay.trajectory import TrajectoryContract, poison_arrays
 
@@ -13,8 +14,9 @@ CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="ui
 
 def make_replay(capacity: int, written: int = 0, min_fill: int = 1) -> StandardReplay:
     """Poisoned memory, then `written` trajectories that have their number in every field."""
-    replay = StandardReplay(CONTRACT, capacity, min_fill, np.random.default_rng(7))
-    poison_arrays(replay.storage)
+    context = ReplayContext(CONTRACT, 1, min_fill, np.random.default_rng(7))
+    replay = StandardReplay(ReplayConfig("standard", capacity, 1.0), context)
+    poison_arrays(replay.ring.storage)
     for number in range(written):
         insert(replay, number)
     return replay

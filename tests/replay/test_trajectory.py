@@ -237,3 +237,13 @@ def test_a_batch_shows_what_the_environment_showed(env: EnvConfig, monkeypatch: 
         assert np.any(made[0].resets)
     finally:
         workers.stop()
+
+
+def test_features_are_stored_only_where_they_are_compared() -> None:
+    contract = contract_of()
+    assert "behaviour_features" not in contract.fields
+    featured = replace(contract, feature_count=7)
+    assert featured.fields["behaviour_features"] == ((5, 7), "float32")
+    assert set(featured.fields) == {*contract.fields, "behaviour_features"}
+    assert featured.bytes_per_trajectory == contract.bytes_per_trajectory + 5 * 7 * 4
+    assert featured.allocate(2)["behaviour_features"].shape == (2, 5, 7)

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, memory_bytes, parse_replay_parameters
+from replay.parameters import KEYS
 from replay.trajectory import TrajectoryContract
 
 CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
@@ -26,9 +27,9 @@ SCALARS = st.one_of(
         ["queue", "standard", "type", 10**30, -(10**400), 1e308, float("nan"), float("inf"), -0.0, 0.5, "\ud800", "\n"]
     ),
 )
-KEYS = st.one_of(st.sampled_from(["type", "capacity", "sample_ratio", "Type"]), st.text(max_size=5))
+ANY_KEY = st.one_of(st.sampled_from(["Type", *sorted(KEYS)]), st.text(max_size=5))
 ANYTHING = st.recursive(
-    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)), max_leaves=8
+    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(ANY_KEY, inner, max_size=4)), max_leaves=8
 )
 NEARLY_RIGHT = st.lists(
     st.fixed_dictionaries(
@@ -36,7 +37,14 @@ NEARLY_RIGHT = st.lists(
             "type": st.one_of(st.sampled_from(sorted(REPLAYS)), ANYTHING),
             "capacity": st.one_of(st.integers(-1, 10**13), ANYTHING),
             "sample_ratio": st.one_of(st.sampled_from([0.25, 0.5, 1, 1.0]), ANYTHING),
-        }
+        },
+        optional={
+            "sample_strategy": st.one_of(st.sampled_from(["elite_sampling", "attentive_sampling"]), ANYTHING),
+            "insert_strategy": st.one_of(st.just("elite_insertion"), ANYTHING),
+            "dist_function": st.one_of(st.sampled_from(["ln_norm", "kl_policy"]), ANYTHING),
+            "elite_sampling_strategy": st.one_of(st.integers(0, 5), ANYTHING),
+            "lambda_batch_multiplier": ANYTHING,
+        },
     ),
     max_size=4,
 )
@@ -95,8 +103,8 @@ def test_any_text_is_replays_or_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"type": "lifo"}, r"replay_parameters\[0\]: wanted type queue or standard, got 'lifo'"),
-        ({"type": None}, "wanted type queue or standard, got None"),
+        ({"type": "lifo"}, r"parameters\[0\]: wanted type attentive or custom or elite or queue or standard, got 'lifo'"),
+        ({"type": None}, "wanted type attentive or custom or elite or queue or standard, got None"),
         ({"capacity": 0}, "wanted capacity as a whole number of trajectories from 1 to .*, got 0"),
         ({"capacity": 1.0}, "wanted capacity .* got 1.0"),
         ({"capacity": True}, "wanted capacity .* got True"),
@@ -156,3 +164,79 @@ def test_the_mixture_of_the_earlier_platform_works_with_ten_columns() -> None:
             assert inserted <= 10
         batch = mixture.sample()
         assert batch.is_replay.tolist() == [False] * 5 + [True] * 5
+
+
+EARLIER = (
+    '[{"type": "custom", "capacity": 1000, "sample_ratio": 0.5, "dist_function":"ln_norm", "sample_strategy":"elite_sampling", '
+    '"lambda_batch_multiplier":6, "alfa_annealing_factor":2.0} ,{"type": "queue", "capacity": 1, "sample_ratio": 0.5}]'
+)
+
+
+def test_a_line_of_the_earlier_platform_parses_as_it_stands() -> None:
+    custom, queue = parse_replay_parameters(EARLIER)
+    assert custom == ReplayConfig(
+        "custom", 1000, 0.5, sample_strategy="elite_sampling", lambda_batch_multiplier=6.0, alfa_annealing_factor=2.0
+    )
+    assert queue == ReplayConfig("queue", 1, 0.5)
+
+
+def test_every_key_arrives() -> None:
+    settings = {
+        "dist_function": "ln_norm",
+        "p": 3.0,
+        "sample_strategy": "elite_sampling",
+        "insert_strategy": "elite_insertion",
+        "elite_sampling_strategy": "strategy4",
+        "elite_batch_size": 7,
+        "lambda_batch_multiplier": 2.5,
+        "alfa_annealing_factor": 0.5,
+    }
+    assert parse_replay_parameters(entry(type="custom", **settings)) == (ReplayConfig("custom", 1, 1.0, **settings),)  # type: ignore[arg-type]
+    assert parse_replay_parameters(entry(type="standard", retention="reservoir"))[0].retention == "reservoir"
+
+
+def test_every_key_is_a_field_of_the_settings() -> None:
+    assert set(ReplayConfig.__dataclass_fields__) == KEYS
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_strategies_may_be_named_by_their_number(number: int) -> None:
+    replay = parse_replay_parameters(entry(type="elite", elite_sampling_strategy=number))[0]
+    assert replay.elite_sampling_strategy == f"strategy{number}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"p": 2}, "this queue replay takes no p; wanted of capacity, sample_ratio, type"),
+        ({"type": "standard", "sample_strategy": "elite_sampling"}, "this standard replay takes no sample_strategy; wanted of"),
+        ({"type": "elite", "retention": "reservoir"}, "this elite replay takes no retention; wanted of"),
+        ({"type": "elite", "elite_batch_size": 3}, "this elite replay takes no elite_batch_size; wanted of"),
+        ({"type": "attentive", "elite_sampling_strategy": 1}, "this attentive replay takes no elite_sampling_strategy"),
+        (
+            {"type": "custom", "insert_strategy": "elite_insertion", "lambda_batch_multiplier": 2},
+            "this custom replay takes no lambda_batch_multiplier",
+        ),
+        ({"type": "custom"}, "a custom replay wanted sample_strategy or insert_strategy, got neither"),
+        ({"type": "elite", "dist_function": "cos_dist", "p": 2}, "wanted p only with dist_function ln_norm, .* cos_dist"),
+        ({"type": "elite", "dist_function": "l2"}, "wanted dist_function ln_norm or cos_dist or kl_div or kl_policy, got 'l2'"),
+        ({"type": "elite", "p": 0.5}, r"wanted p in \[1, 1000000\], got 0.5"),
+        ({"type": "elite", "p": float("nan")}, "wanted p in .* got nan"),
+        ({"type": "elite", "elite_sampling_strategy": 5}, "wanted elite_sampling_strategy strategy1 or .* got 5"),
+        ({"type": "elite", "elite_sampling_strategy": True}, "wanted elite_sampling_strategy strategy1 or .* got True"),
+        ({"type": "elite", "elite_sampling_strategy": 1.0}, "wanted elite_sampling_strategy strategy1 or .* got 1.0"),
+        ({"type": "elite", "lambda_batch_multiplier": 0.9}, "wanted lambda_batch_multiplier in .* got 0.9"),
+        ({"type": "elite", "lambda_batch_multiplier": "6"}, "wanted lambda_batch_multiplier in .* got '6'"),
+        ({"type": "elite", "alfa_annealing_factor": 0}, "wanted alfa_annealing_factor in .* got 0"),
+        ({"type": "elite", "alfa_annealing_factor": float("inf")}, "wanted alfa_annealing_factor in .* got inf"),
+        ({"type": "elite", "insert_strategy": None}, "wanted insert_strategy elite_insertion, got None"),
+        ({"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 0}, "wanted elite_batch_size .* got 0"),
+        ({"type": "standard", "retention": "lifo"}, "wanted retention fifo or reservoir, got 'lifo'"),
+        ({"type": "custom", "sample_strategy": "elite"}, "wanted sample_strategy elite_sampling or attentive_sampling, got"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_in_one_line(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_replay_parameters(entry(**changes))
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith("replay_parameters[0]: ")

@@ -1,0 +1,147 @@
+"""`--replay_parameters`: a JSON list of replays, read into ReplayConfigs, every mistake in one line.
+
+A replay takes the keys of its type and of the strategies it names, and no others: a key that would have no effect is a mistake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from replay.base import ReplayConfig
+from replay.distances import DISTANCES
+from replay.retention import INSERTIONS, RETENTIONS
+from replay.selection import STRATEGIES
+
+RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
+LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
+LARGEST_NUMBER = 10**6  # of the numbers that have no bound of their own; nothing near it makes sense
+
+ALWAYS = ("type", "capacity", "sample_ratio")
+TYPES: dict[str, tuple[str, ...]] = {
+    "attentive": ("insert_strategy",),
+    "custom": ("sample_strategy", "insert_strategy"),
+    "elite": ("insert_strategy",),
+    "queue": (),
+    "standard": ("retention",),
+}
+"""Type -> the keys it takes beside those that every replay has, without those of its strategies."""
+
+ANNEALED = ("dist_function", "p", "lambda_batch_multiplier", "alfa_annealing_factor")
+STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
+    "elite_sampling": (*ANNEALED, "elite_sampling_strategy"),
+    "attentive_sampling": ANNEALED,
+    "elite_insertion": ("dist_function", "p", "elite_batch_size"),
+}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "type": tuple(TYPES),
+    "retention": RETENTIONS,
+    "dist_function": tuple(DISTANCES),
+    "sample_strategy": ("elite_sampling", "attentive_sampling"),
+    "insert_strategy": INSERTIONS,
+    "elite_sampling_strategy": tuple(STRATEGIES),
+}
+WHOLE_NUMBERS = {
+    "capacity": ("a whole number of trajectories", LARGEST_CAPACITY),
+    "elite_batch_size": ("a whole number of trajectories", LARGEST_NUMBER),
+}
+NUMBERS: dict[str, tuple[str, float, float]] = {
+    "sample_ratio": ("in (0, 1]", 0, 1),
+    "p": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
+    "lambda_batch_multiplier": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
+    "alfa_annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
+}
+"""Key -> the range in words, and its ends; an end of 0 is no part of it."""
+
+KEYS = {*ALWAYS, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
+
+
+def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
+    """Read a JSON list of objects, each with at least type, capacity (trajectories) and sample_ratio.
+
+    Raises ValueError with one line that says what was wanted and what came.
+    """
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, too many brackets
+        raise ValueError(
+            f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({_short(str(error))})"
+        ) from None
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"replay_parameters: wanted a JSON list with at least one replay, got {_short(text)}")
+    replays = tuple(_parse_entry(f"replay_parameters[{index}]", entry) for index, entry in enumerate(entries))
+    total = sum(replay.sample_ratio for replay in replays)
+    if abs(total - 1) > RATIO_TOLERANCE:
+        raise ValueError(f"replay_parameters: wanted sample_ratio values that sum to 1, got a sum of {total:g}")
+    return replays
+
+
+def needs_features(configs: Sequence[ReplayConfig]) -> bool:
+    """Whether trajectories must carry the features of the policy that acted."""
+    return any(config.needs_features for config in configs)
+
+
+def needs_encode(configs: Sequence[ReplayConfig]) -> bool:
+    """Whether the learner must be able to encode stored trajectories with the current network."""
+    return any(config.needs_encode for config in configs)
+
+
+def _parse_entry(where: str, entry: object) -> ReplayConfig:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(repr(entry))}")
+    if unknown := sorted(set(entry) - KEYS):
+        known = ", ".join(sorted(_taken_keys(entry)))
+        raise ValueError(f"{where}: unknown key {_short(repr(unknown[0]))}; known are {known}")
+    if missing := sorted(set(ALWAYS) - set(entry)):
+        raise ValueError(f"{where}: {missing[0]!r} is missing")
+    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in entry.items()}
+    _check_combination(where, values)
+    return ReplayConfig(**values)
+
+
+def _parse_value(wanted: str, key: str, value: Any) -> Any:
+    """One value as ReplayConfig has it; `wanted` begins the line of a mistake."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key in CHOICES:
+        if key == "elite_sampling_strategy" and number and value in (1, 2, 3, 4) and isinstance(value, int):
+            return f"strategy{value}"
+        if not isinstance(value, str) or value not in CHOICES[key]:
+            raise ValueError(f"{wanted} {' or '.join(CHOICES[key])}, got {_short(repr(value))}")
+        return value
+    if key in WHOLE_NUMBERS:
+        what, most = WHOLE_NUMBERS[key]
+        if not number or not isinstance(value, int) or not 1 <= value <= most:
+            raise ValueError(f"{wanted} as {what} from 1 to {most}, got {_short(repr(value))}")
+        return value
+    what, low, high = NUMBERS[key]
+    if not number or not (low <= value <= high and value > 0):
+        raise ValueError(f"{wanted} {what}, got {_short(repr(value))}")
+    return float(value)
+
+
+def _check_combination(where: str, values: dict[str, Any]) -> None:
+    """Refuse keys that this replay would never look at."""
+    if values["type"] == "custom" and not {"sample_strategy", "insert_strategy"} & set(values):
+        raise ValueError(f"{where}: a custom replay wanted sample_strategy or insert_strategy, got neither")
+    taken = _taken_keys(values)
+    for key in sorted(set(values) - taken):
+        raise ValueError(f"{where}: this {values['type']} replay takes no {key}; wanted of {', '.join(sorted(taken))}")
+    if "p" in values and values.get("dist_function", ReplayConfig.dist_function) != "ln_norm":
+        raise ValueError(f"{where}: wanted p only with dist_function ln_norm, got it with {values['dist_function']}")
+
+
+def _taken_keys(entry: dict[str, Any]) -> set[str]:
+    """Keys that a replay with this type and these strategies takes; wrong values among them count as none."""
+    kind = entry.get("type")
+    keys = {*ALWAYS, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
+    named = [entry.get(key) for key in ("sample_strategy", "insert_strategy") if key in keys]
+    for strategy in (*named, f"{kind}_sampling" if kind in ("elite", "attentive") else None):
+        if isinstance(strategy, str):
+            keys |= set(STRATEGY_KEYS.get(strategy, ()))
+    return keys
+
+
+def _short(text: str) -> str:
+    line = " ".join(text[:1000].split())
+    return line if len(line) <= 80 else line[:77] + "..."

@@ -1,0 +1,99 @@
+"""Attentive sampling takes what is most like where any of the environments is now."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replay.attentive import AttentiveReplay, anchor_scores
+from replay.base import Encoded
+from replay.distances import DISTANCES, make_distance
+from tests.replay.support import CONTRACT, NumberEncoder, build, context, numbered, sample
+
+
+def attentive(encode: NumberEncoder, capacity: int = 64, *, multiplier: float = 1000.0) -> AttentiveReplay:
+    replay = build("attentive", capacity, made_in=context(encode), lambda_batch_multiplier=multiplier)
+    assert isinstance(replay, AttentiveReplay)
+    return replay
+
+
+def own_number() -> NumberEncoder:
+    """A network that sees each trajectory as its number: distances are differences of numbers."""
+    return NumberEncoder(lambda numbers: numbers)
+
+
+def test_the_nearest_to_any_environment_s_newest_are_taken() -> None:
+    replay = attentive(own_number())
+    for number in range(20):
+        replay.insert(numbered(number, environment=0))
+    for number in (60, 50, 41, 40):
+        replay.insert(numbered(number, environment=1))
+    assert replay.newest == {0: 19, 1: 23}
+    assert sorted(sample(replay, 4)) == [18, 19, 40, 41]
+
+
+def test_an_anchor_goes_with_its_slot() -> None:
+    replay = attentive(own_number(), capacity=3)
+    for number, environment in ((0, 5), (1, 6), (2, 6), (3, 6)):
+        replay.insert(numbered(number, environment))
+    assert replay.newest == {6: 0}
+    assert sorted(sample(replay, 2)) == [2, 3]
+
+
+def test_what_is_candidate_and_anchor_is_encoded_once() -> None:
+    encode = own_number()
+    replay = attentive(encode)
+    for number in range(10):
+        replay.insert(numbered(number, environment=number % 3))
+    sample(replay, 4)
+    assert [sorted(asked) for asked in encode.asked] == [list(range(10))]
+
+
+def test_anchors_that_are_no_candidates_are_encoded_too() -> None:
+    for _ in range(5):
+        encode = own_number()
+        replay = attentive(encode, multiplier=2.0)
+        for number in range(60):
+            replay.insert(numbered(number, environment=number % 3))
+        sample(replay, 2)
+        assert {57, 58, 59} <= set(encode.asked[0])
+        assert 4 <= len(encode.asked[0]) <= 7
+
+
+def test_the_anchor_is_the_last_row() -> None:
+    """Features run from the number up to its double: the newest trajectory, 10, ends at 20, where 20 begins."""
+
+    def encode(trajectories: dict[str, np.ndarray]) -> Encoded:
+        first = trajectories["actions"][:, :1].astype(np.float32)
+        rows = np.concatenate([first, 2 * first], axis=1)[..., None]
+        return Encoded(np.repeat(rows, 4, axis=2), np.repeat(rows, 2, axis=2))
+
+    replay = build("attentive", 64, made_in=context(encode), lambda_batch_multiplier=100.0)  # type: ignore[arg-type]
+    for number in (4, 14, 30, 10):
+        replay.insert(numbered(number))
+    # mean |20 - 1st| and |20 - 2nd|: 4 -> 14, 14 -> 7, 30 -> 25, 10 -> 5
+    assert sorted(sample(replay, 2)) == [10, 14]
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_scores_agree_with_the_slow_way(name: str) -> None:
+    generator = np.random.default_rng(1)
+    states = generator.standard_normal((5, 3, 4)).astype(np.float32)
+    anchors = generator.standard_normal((2, 4)).astype(np.float32)
+    distance = make_distance(name, 2.0)
+    wanted = [
+        min(np.mean([distance(state[None, None], anchor[None, None])[0] for state in trajectory]) for anchor in anchors)
+        for trajectory in states
+    ]
+    np.testing.assert_allclose(anchor_scores(states, anchors, name, 2.0), wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_no_behaviour_features_are_looked_at() -> None:
+    replay = attentive(own_number())
+    for number in range(10):
+        replay.insert(numbered(number))
+    replay.ring.storage["behaviour_features"][:] = np.nan
+    out = CONTRACT.allocate(3)
+    replay.encode = lambda rows: Encoded(*(np.repeat(rows["rewards"][..., None], size, axis=2) for size in (4, 2)))
+    replay.sample(3, out)
+    assert sorted(out["actions"][:, 0].tolist()) == [7, 8, 9]
