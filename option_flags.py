@@ -27,7 +27,8 @@ HELP = {
     "envs_per_worker": "Environments that one worker steps together, or auto.",
     "batch_size": "Trajectories in one update, or auto.",
     "unroll_length": "Steps in one trajectory.",
-    "replay_parameters": "JSON list of replays: type (queue, standard), capacity (trajectories), sample_ratio (sum 1).",
+    "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories), "
+    "sample_ratio (sum 1), and what the type takes; see docs/algorithms.md.",
     "training_fill_in_factor": "Part of a replay's capacity, in [0, 1], that is filled before the replay gives anything.",
     "network": "Network: nature, impala_shallow, impala_deep, or mlp for small observations.",
     "calibrate_input": "Centre and scale observations once, by what random play looks like before training.",

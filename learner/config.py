@@ -12,9 +12,9 @@ from typing import Any
 
 from agents import VTraceConfig
 from agents.laser import RELEVANCES
-from agents.networks import NETWORKS
+from agents.networks import NETWORKS, make_network
 from agents.rewards import REWARD_CLIPPING
-from replay import ReplayConfig, check_replays, parse_replay_parameters
+from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
 from workers import WORKERS, WorkerConfig
 from wrappers.spec import EnvConfig, EnvSpec
@@ -198,8 +198,16 @@ def parse_resolution(text: str) -> tuple[int, int]:
 
 def make_contract(config: Config, spec: EnvSpec) -> TrajectoryContract:
     """The data contract of a run: its environment's shapes and its unroll length."""
+    feature_count = 0
+    if needs_features(config.replays):
+        feature_count = make_network(config.network, spec.observation_shape, spec.action_count).feature_count
     return TrajectoryContract(
-        config.training.unroll_length, spec.frame_shape, spec.frame_dtype, spec.frames_stacked, spec.action_count
+        config.training.unroll_length,
+        spec.frame_shape,
+        spec.frame_dtype,
+        spec.frames_stacked,
+        spec.action_count,
+        feature_count,
     )
 
 

@@ -19,7 +19,8 @@ from learner.curve import draw_learning_curve
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
-from replay.mixture import HostBatch
+from replay import replay_names
+from replay.mixture import HostBatch, Mixture
 from workers import Workers
 from workers.rollout import CLOCKS
 
@@ -37,6 +38,7 @@ class Recorder:
         run: RunDirectory,
         counters: Counters,
         workers: Workers,
+        mixture: Mixture,
         frames_per_step: int,
         resumed: Checkpoint | None,
     ) -> None:
@@ -47,6 +49,8 @@ class Recorder:
         self.episodes = EpisodeStatistics(config.training.avg_buff_size)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self._frames_per_step = frames_per_step
+        self._mixture = mixture
+        self._replay_names = replay_names(config.replays)
         self._updates = UpdateMetrics()
         self._lag = LagStatistics()
         self._shares = TimeShares(workers.seconds, CLOCKS)
@@ -98,6 +102,7 @@ class Recorder:
             **self.episodes.read(),
             **self._updates.read(),
             **self._lag.read(),
+            **self._replays(),
             **self._shares.read(passed),
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
@@ -146,6 +151,11 @@ class Recorder:
     def close(self) -> None:
         self._progress.clear()
         self._writer.close()
+
+    def _replays(self) -> Row:
+        """What each replay says of what it gave since the last row."""
+        told = zip(self._replay_names, self._mixture.metrics(), strict=True)
+        return {f"replay/{name}/{metric}": value for name, metrics in told for metric, value in metrics.items()}
 
     def _text(self) -> str:
         """The progress line; its speed is that of the last row, or of all there is before the first."""

@@ -13,6 +13,7 @@ from agents.networks import make_network
 from agents.schedules import linear_schedule
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators, save_checkpoint
 from learner.config import Config, make_contract
+from learner.encoder import Encoder
 from learner.feeder import BatchFeeder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
@@ -45,22 +46,22 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
         restore_generators(resumed.generators, generator)
 
+    total_frames = settings.environment_max_steps * spec.frames_per_step
     mixture = make_mixture(
         config.replays,
         contract,
         settings.batch_size,
         settings.training_fill_in_factor,
         generator,
-        encode=None,
-        progress=lambda: 0.0,
+        encode=Encoder(network, spec.frames_stacked, device),
+        progress=lambda: counters.frames / total_frames,
     )
     setup = WorkerSetup(
         config.env, spec, config.network, contract, config.workers, _seeds_of(worker_seeds, config.workers.worker_count)
     )
     workers = WORKERS[config.workers.kind](setup, network)
-    recorder = Recorder(config, run, counters, workers, spec.frames_per_step, resumed)
+    recorder = Recorder(config, run, counters, workers, mixture, spec.frames_per_step, resumed)
     feeder = BatchFeeder(workers, mixture, recorder.add_trajectory)
-    total_frames = settings.environment_max_steps * spec.frames_per_step
 
     def checkpoint() -> Path:
         return save_checkpoint(run, _make_checkpoint(config, asdict(spec), agent, recorder, generator))

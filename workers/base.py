@@ -37,6 +37,11 @@ class WorkerSetup:
     seeds: tuple[int, ...]  # one a worker
     poison: bool = False
 
+    @property
+    def wants_features(self) -> bool:
+        """Whether a replay in use compares the features of the policy that acted."""
+        return self.contract.feature_count > 0
+
     def make_network(self) -> ActorCritic:
         return make_network(self.network, self.spec.observation_shape, self.spec.action_count)
 

@@ -13,20 +13,25 @@ from workers.weights import SharedWeights
 
 
 class Acted(NamedTuple):
-    """What a policy says to N observations. actions int64 `[N]`, logits float32 `[N, A]`, values float32 `[N]`."""
+    """What a policy says to N observations.
+
+    actions int64 `[N]`, logits float32 `[N, A]`, values float32 `[N]`, features float32 `[N, F]` or None where nobody asks.
+    """
 
     actions: np.ndarray
     logits: np.ndarray
     values: np.ndarray
+    features: np.ndarray | None = None
 
 
 class CpuPolicy:
     """Acts for one worker with its own copy of the network, batch = the worker's environments."""
 
-    def __init__(self, network: ActorCritic, weights: SharedWeights, seed: int) -> None:
+    def __init__(self, network: ActorCritic, weights: SharedWeights, seed: int, *, with_features: bool = False) -> None:
         self.network = network.eval()
         self.weights = weights
         self.generator = torch.Generator().manual_seed(seed)
+        self.with_features = with_features
         self.version = -1
 
     def refresh(self) -> None:
@@ -37,9 +42,11 @@ class CpuPolicy:
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> Acted:
         """Sample one action for each of `[N, S, *frame_shape]` observations."""
-        output = self.network(torch.from_numpy(observations))
+        features = self.network.features(torch.from_numpy(observations))
+        output = self.network.heads(features)
         actions = sample_actions(output.logits, self.generator)
-        return Acted(actions.numpy(), output.logits.numpy(), output.values.numpy())
+        kept = features.numpy() if self.with_features else None
+        return Acted(actions.numpy(), output.logits.numpy(), output.values.numpy(), kept)
 
 
 def sample_actions(logits: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -42,7 +42,7 @@ def _collect_blocks(setup: WorkerSetup, worker: int, shared: SharedArrays, free:
     config = setup.config
     seconds = worker_clocks(shared)[worker]
     env = make_vector_env(setup.env, config.envs_per_worker)
-    policy = CpuPolicy(setup.make_network(), SharedWeights(shared), setup.seeds[worker])
+    policy = CpuPolicy(setup.make_network(), SharedWeights(shared), setup.seeds[worker], with_features=setup.wants_features)
     rollout = Rollout(
         env,
         policy,

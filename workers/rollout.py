@@ -62,6 +62,8 @@ class Rollout:
         rows["actions"][:, t] = acted.actions
         rows["behaviour_logits"][:, t] = acted.logits
         rows["behaviour_values"][:, t] = acted.values
+        if acted.features is not None:
+            rows["behaviour_features"][:, t] = acted.features
         rows["frames"][:, stack + t] = step.observations[:, -1]
         rows["rewards"][:, t] = step.rewards
         rows["terminated"][:, t] = step.terminated

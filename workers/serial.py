@@ -24,7 +24,7 @@ class SerialWorkers(Workers):
             self._rollouts.append(
                 Rollout(
                     make_vector_env(self.setup.env, config.envs_per_worker),
-                    CpuPolicy(self.setup.make_network(), self.weights, seed),
+                    CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features),
                     self.slots,
                     self.seconds[worker],
                     seed=seed,
