@@ -18,7 +18,7 @@ def annealed_multiplier(start: float, annealing: float, progress: float) -> floa
 
 def candidate_count(stored: int, count: int, multiplier: float) -> int:
     """How many different candidates are drawn for a batch of `count`; needs stored >= count."""
-    wanted = math.floor(round(multiplier * count, 6))  # 2.3 times 10 is 23, whatever floats make of it
+    wanted = math.floor(round(multiplier * count, 6))  # 4.35 times 100 is 435, whatever floats make of it
     return min(stored, max(count, wanted))
 
 

@@ -87,7 +87,7 @@ def test_the_multiplier_falls_to_one(start: float, annealing: float, progress: f
 
 @pytest.mark.parametrize(
     ("stored", "count", "multiplier", "wanted"),
-    [(100, 10, 6, 60), (100, 10, 1, 10), (30, 10, 6, 30), (100, 10, 2.3, 23), (100, 3, 1.5, 4), (100, 7, 1.1, 7), (5, 5, 6, 5)],
+    [(100, 10, 6, 60), (100, 10, 1, 10), (30, 10, 6, 30), (1000, 100, 4.35, 435), (100, 3, 1.5, 4), (5, 5, 6, 5)],
 )
 def test_candidates_are_the_multiple_rounded_down_as_far_as_stored(
     stored: int, count: int, multiplier: float, wanted: int
