@@ -13,7 +13,7 @@ from pathlib import Path
 from learner.checkpoint import Checkpoint, load_checkpoint
 from learner.config import Config, Settings, check_settings, make_config, make_contract
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
-from learner.run_directory import RunDirectory, find_checkpoint, run_of_checkpoint
+from learner.run_directory import RunDirectory, check_results_folder, find_checkpoint, run_of_checkpoint
 from replay import memory_bytes
 from workers import WorkerError
 from wrappers import make_spec
@@ -57,6 +57,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, checkpoint)
     if op_mode != "test":
+        check_results_folder(Path(settings["results_dir"]))
         _check_training(config, checkpoint, machine)
     if op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
@@ -142,6 +143,8 @@ def _train(job: Job) -> int:
     log.info("Run directory: %s", directory.path)
     log.info("Budget: %s steps = %s frames; replay memory %.2f GB", f"{steps:,}", f"{steps * skip:,}", replay / 1e9)
     if job.checkpoint:
+        for path in directory.put_aside_after(job.checkpoint.counters.updates):
+            log.info("Newer than the checkpoint loaded, put aside: %s", path)
         log.info("Going on from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")
     try:
         return train(config, directory, job.checkpoint, load_optimizer=config.settings["load_optimizer_save"])

@@ -26,7 +26,7 @@ PACKAGES = (
 )
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
-CHECKPOINT_PATTERN = re.compile(r"update_(\d+)\.pt$")
+CHECKPOINT_PATTERN = re.compile(r"^update_(\d+)\.pt$")
 
 
 class RunDirectory:
@@ -78,6 +78,15 @@ class RunDirectory:
         """This run's checkpoints, oldest first."""
         return sorted(path for path in self.checkpoints.glob("update_*.pt") if CHECKPOINT_PATTERN.search(path.name))
 
+    def put_aside_after(self, update: int) -> list[Path]:
+        """Rename checkpoints of updates after `update`: a run that goes on from there has left them behind. Their new names."""
+        aside = []
+        for path in self.checkpoint_paths():
+            match = CHECKPOINT_PATTERN.search(path.name)
+            if match and int(match.group(1)) > update:
+                aside.append(path.replace(path.with_name(f"left_behind_{path.name}")))
+        return aside
+
     def write_config(self, settings: dict[str, Any], command: list[str], notes: list[str]) -> None:
         """config.json: settings, what was chosen for this machine and why, package versions, git commit."""
         text = json.dumps(
@@ -92,6 +101,16 @@ class RunDirectory:
             indent=2,
         )
         self.config.write_text(text + "\n")
+
+
+def check_results_folder(results: Path) -> None:
+    """Refuse a folder that run directories cannot be made in. Raises ValueError."""
+    existing = results
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        reason = "cannot be written to" if existing.is_dir() else "is no folder"
+        raise ValueError(f"results_dir: wanted a folder that can be written to, got {str(results)!r} ({existing} {reason})")
 
 
 def package_versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from learner import run_directory as module
-from learner.run_directory import RunDirectory, find_checkpoint, run_of_checkpoint
+from learner.run_directory import RunDirectory, check_results_folder, find_checkpoint, run_of_checkpoint
 
 
 @pytest.fixture
@@ -173,3 +173,23 @@ def test_a_checkpoint_knows_its_run(results: Path, tmp_path: Path) -> None:
     assert run_of_checkpoint(alone) is None
     (tmp_path / "checkpoints").mkdir()
     assert run_of_checkpoint(tmp_path / "checkpoints" / "update_000000004.pt") is None
+
+
+def test_going_on_from_an_older_checkpoint_puts_the_newer_ones_aside(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    for update in (20, 30, 40):
+        run.checkpoint_path(update).write_text(str(update))
+    aside = run.put_aside_after(20)
+    assert [path.read_text() for path in aside] == ["30", "40"]
+    assert run.checkpoint_paths() == [run.checkpoint_path(20)]
+    run.checkpoint_path(21).write_text("21")
+    assert find_checkpoint(str(run.path), tmp_path) == run.checkpoint_path(21).resolve()
+
+
+def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for results in (file, file / "below"):
+        with pytest.raises(ValueError, match="is no folder"):
+            check_results_folder(results)
+    check_results_folder(tmp_path / "made" / "later")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,37 @@ def test_the_toy_environment_is_solved_with_half_the_batch_replayed(tmp_path: Pa
         tmp_path, environment_max_steps=60_000, envs_per_worker=8, batch_size=16, lr=2e-3, replay_parameters=QUEUE_AND_STANDARD
     )
     assert np.mean(checkpoint.returns) > 0.9
+
+
+KINDS = {
+    "elite": {"type": "elite", "lambda_batch_multiplier": 3, "alfa_annealing_factor": 1.0},
+    "elite on the policy": {"type": "elite", "dist_function": "kl_policy", "elite_sampling_strategy": "strategy1"},
+    "elite that inserts": {"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 4},
+    "attentive": {"type": "attentive", "dist_function": "cos_dist"},
+    "custom": {"type": "custom", "sample_strategy": "elite_sampling"},
+    "reservoir": {"type": "standard", "retention": "reservoir"},
+}
+
+
+def mixture_with(kind: str) -> str:
+    queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
+    return json.dumps([queue, {"capacity": 40, "sample_ratio": 0.5, **KINDS[kind]}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    settings = {"reproducible": True, "replay_parameters": mixture_with(kind), "environment_max_steps": 3000}
+    run, one = run_training(tmp_path / "one", **settings)
+    _, other = run_training(tmp_path / "other", **settings)
+    weights = [checkpoint.agent["network"] for checkpoint in (one, other)]
+    assert one.counters.updates > 50
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    columns = read_metrics(run.metrics)
+    name = str(KINDS[kind]["type"])
+    assert np.nanmax(columns[f"replay/{name}/age"]) > 0
+    assert np.nanmax(columns[f"replay/{name}/effective_sample_size"]) <= 1 + 1e-6
+    if name != "standard":
+        assert np.nanmax(columns[f"replay/{name}/distance"]) > 0
 
 
 def test_reproducible_runs_end_with_the_same_bits(tmp_path: Path) -> None:
