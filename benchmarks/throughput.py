@@ -93,6 +93,8 @@ def learning_seconds(config: Config) -> float:
         agent.update(batch, 1e-6)
 
     fresh = sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
+    if not fresh:
+        raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
     return seconds_a_call(update) / (training.batch_size * training.unroll_length * fresh)
 
 

@@ -77,7 +77,9 @@ def make_mixture(
     check_replays(configs, batch_size)
     total = sum(config.sample_ratio for config in configs)  # one, but for what the tolerance lets pass
     replays = []
-    for config, child in zip(configs, generator.spawn(len(configs)), strict=True):
+    # Drawn, not spawned: a generator restored from a checkpoint goes on, and so do the replays' own.
+    for config, seed in zip(configs, generator.integers(2**63, size=len(configs)), strict=True):
+        child = np.random.default_rng(int(seed))
         share = largest_share(config.sample_ratio / total, batch_size)
         min_fill = math.ceil(fill_in_factor * config.capacity)
         replays.append(REPLAYS[config.type](config, ReplayContext(contract, share, min_fill, child, encode, progress)))

@@ -11,6 +11,7 @@ import pytest
 from replay import REPLAYS, Mixture, ReplayConfig, make_mixture, needs_encode, needs_features
 from replay.base import Replay
 from replay.parameters import TYPES
+from replay.trajectory import TrajectoryContract
 from tests.replay.support import CONTRACT, NumberEncoder, build, context, now_at, numbered, numbers_of, ring_of, sample
 
 Settings = dict[str, Any]
@@ -203,3 +204,25 @@ def test_a_missing_encoder_is_told_at_once(name: str) -> None:
     kind, settings = KINDS[name]
     with pytest.raises(ValueError, match="replay: wanted a function that encodes trajectories, got none"):
         build(kind, 5, made_in=context(None), **settings)
+
+
+def test_a_restored_generator_gives_the_replays_new_numbers() -> None:
+    """Two mixtures built one after the other from one generator must not draw alike: a resumed run would repeat itself."""
+    contract = TrajectoryContract(2, (3,), "float32", 1, 2)
+    configs = (ReplayConfig("standard", 50, 1.0),)
+    generator = np.random.default_rng(4)
+    drawn = []
+    for _ in range(2):
+        state = generator.bit_generator.state
+        mixture = make_mixture(configs, contract, 16, 0.0, generator)
+        again = np.random.default_rng(0)
+        again.bit_generator.state = state
+        twin = make_mixture(configs, contract, 16, 0.0, again)
+        for one in (mixture, twin):
+            for row in range(50):
+                trajectory = {name: array[0] for name, array in contract.allocate(1).items()}
+                trajectory["environment_id"] = np.int32(row)
+                one.insert(trajectory)
+        drawn.append(mixture.sample().columns["environment_id"].tolist())
+        assert twin.sample().columns["environment_id"].tolist() == drawn[-1]
+    assert drawn[0] != drawn[1]
