@@ -44,5 +44,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv))
     except KeyboardInterrupt:
-        print("Stopped before anything was started.", file=sys.stderr)
+        print("Stopped before training or testing had begun; nothing was saved.", file=sys.stderr)
         sys.exit(130)
