@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,18 +12,21 @@ import torch
 from agents import AGENTS, Agent
 from agents.networks import make_network
 from agents.schedules import linear_schedule
-from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators, save_checkpoint
+from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
 from learner.config import Config, make_contract
 from learner.encoder import Encoder
 from learner.feeder import BatchFeeder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.run_directory import RunDirectory
+from learner.saving import Saver
 from learner.signals import StopSignals
 from replay import make_mixture, replay_names
 from replay.trajectory import make_batch
 from workers import WORKERS, WorkerError, WorkerSetup, random_observations
 from wrappers import make_spec
+
+log = logging.getLogger("springbok")
 
 
 def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool = True) -> int:
@@ -63,8 +67,11 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     recorder = Recorder(config, run, counters, workers, mixture, spec.frames_per_step, resumed)
     feeder = BatchFeeder(workers, mixture, recorder.add_trajectory)
 
-    def checkpoint() -> Path:
-        return save_checkpoint(run, _make_checkpoint(config, asdict(spec), agent, recorder, generator))
+    saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, counters.updates)
+
+    def checkpoint() -> Path | None:
+        recorder.write_row()  # so that metrics and checkpoint tell of the same moment
+        return saver.save(_make_checkpoint(config, asdict(spec), agent, recorder, generator))
 
     try:
         with StopSignals(at_once=workers.kill) as signals:
@@ -87,8 +94,11 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
             workers.stop()
-            recorder.finish(checkpoint(), interrupted=signals.requested)
-            return 0
+            saved = checkpoint()
+            recorder.finish(saved, interrupted=signals.requested)
+            if saved is None:
+                log.error("error: the last checkpoint could not be saved: %s", saver.error)
+            return 0 if saved else 1
     except WorkerError:
         workers.stop()
         checkpoint()
