@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents import VTraceConfig
+from agents.compute import PRECISIONS
 from agents.laser import RELEVANCES
 from agents.networks import NETWORKS, make_network
 from agents.rewards import REWARD_CLIPPING
@@ -31,6 +32,7 @@ DEFAULTS: Settings = {
     "reproducible": False,
     "device": AUTO,
     "learner_threads": AUTO,
+    "precision": AUTO,
     # who collects
     "worker_kind": AUTO,
     "worker_count": AUTO,
@@ -108,6 +110,7 @@ class TrainingConfig:
     reproducible: bool
     device: str
     learner_threads: int
+    precision: str
     calibrate_input: bool
     save_model_period: int
     log_period: float
@@ -258,6 +261,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "relevance": RELEVANCES,
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),
     "device": (AUTO, "cpu", "cuda"),
+    "precision": (AUTO, *sorted(PRECISIONS)),
 }
 
 

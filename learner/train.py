@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from agents import AGENTS, Agent
+from agents.compute import computes_bfloat16, prepare_torch
 from agents.networks import make_network
 from agents.schedules import linear_schedule
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators, save_checkpoint
-from learner.config import Config, make_contract
+from learner.config import Config, TrainingConfig, make_contract
 from learner.encoder import Encoder
 from learner.feeder import BatchFeeder
 from learner.protocol import evaluation_protocol
@@ -36,7 +37,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     spec = make_spec(config.env)
     contract = make_contract(config, spec)
 
-    network = make_network(config.network, spec.observation_shape, spec.action_count).to(device)
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision).to(device)
     agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
     counters = Counters()
     if settings.calibrate_input and not resumed:
@@ -57,7 +58,13 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         progress=lambda: counters.frames / total_frames,
     )
     setup = WorkerSetup(
-        config.env, spec, config.network, contract, config.workers, _seeds_of(worker_seeds, config.workers.worker_count)
+        config.env,
+        spec,
+        config.network,
+        contract,
+        config.workers,
+        _seeds_of(worker_seeds, config.workers.worker_count),
+        _acting_precision(settings),
     )
     workers = WORKERS[config.workers.kind](setup, network)
     recorder = Recorder(config, run, counters, workers, mixture, spec.frames_per_step, resumed)
@@ -100,9 +107,14 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
 
 def _prepare_torch(config: Config) -> None:
     torch.manual_seed(config.training.seed)
-    torch.set_num_threads(config.training.learner_threads)
+    prepare_torch(config.training.learner_threads)
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
+
+
+def _acting_precision(settings: TrainingConfig) -> str:
+    """The learner's, unless that is a GPU's and the CPU that acts would be slow in it."""
+    return settings.precision if settings.device == "cpu" or computes_bfloat16("cpu") else "float32"
 
 
 def _seeds_of(sequence: np.random.SeedSequence, count: int) -> tuple[int, ...]:
