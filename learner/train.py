@@ -38,7 +38,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     contract = make_contract(config, spec)
 
     network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision).to(device)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
+    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays), threads=settings.learner_threads)
     counters = Counters()
     if settings.calibrate_input and not resumed:
         network.calibrate(random_observations(config.env, settings.seed).to(device))
@@ -107,7 +107,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
 
 def _prepare_torch(config: Config) -> None:
     torch.manual_seed(config.training.seed)
-    prepare_torch(config.training.learner_threads)
+    prepare_torch(threads=1)  # the agent divides its work itself
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
 

@@ -185,6 +185,7 @@ OTHER: dict[str, Any] = {
     "frame_scale_resolution": "42,44",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
+    "precision": "bfloat16",
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
 
