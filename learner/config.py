@@ -37,6 +37,7 @@ DEFAULTS: Settings = {
     "worker_kind": AUTO,
     "worker_count": AUTO,
     "envs_per_worker": AUTO,
+    "prepared_batches": AUTO,
     # what one update sees
     "batch_size": AUTO,
     "unroll_length": 20,
@@ -98,7 +99,10 @@ DEFAULTS: Settings = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period: updates. log_period: seconds."""
+    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period: updates. log_period: seconds.
+
+    prepared_batches: the most that are prepared ahead in the background; 0: none, all in the learner's own thread.
+    """
 
     environment_max_steps: int
     batch_size: int
@@ -111,6 +115,7 @@ class TrainingConfig:
     device: str
     learner_threads: int
     precision: str
+    prepared_batches: int
     calibrate_input: bool
     save_model_period: int
     log_period: float
@@ -222,6 +227,7 @@ BOUNDS: dict[str, Bound] = {
     "learner_threads": ("auto or a whole number of threads >= 1", 1, 1024),
     "worker_count": ("auto or a whole number of processes >= 1", 1, 1024),
     "envs_per_worker": ("auto or a whole number of environments >= 1", 1, 4096),
+    "prepared_batches": ("auto or a whole number of batches from 0 to 64", 0, 64),
     "batch_size": ("auto or a whole number of trajectories >= 1", 1, 65536),
     "unroll_length": ("a whole number of steps >= 1", 1, 10000),
     "training_fill_in_factor": ("a part of the replay's capacity in [0, 1]", 0, 1),
@@ -301,3 +307,5 @@ def check_settings(flat: Mapping[str, Any]) -> None:
         check_setting(name, value)
     if flat["reproducible"] and flat["worker_kind"] not in (AUTO, "serial"):
         raise ValueError(f"reproducible: wanted worker_kind serial or auto with it, got {flat['worker_kind']!r}")
+    if flat["reproducible"] and flat["prepared_batches"] not in (AUTO, 0):
+        raise ValueError(f"reproducible: wanted prepared_batches 0 or auto with it, got {flat['prepared_batches']!r}")

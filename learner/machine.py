@@ -20,6 +20,7 @@ MACHINE_SETTINGS = (
     "worker_kind",
     "worker_count",
     "envs_per_worker",
+    "prepared_batches",
     "test_environments",
 )
 """Settings that belong to the machine and not to what is learned: `auto` stays `auto` in a checkpoint."""
@@ -28,6 +29,7 @@ SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
 SMALL_BATCH = 8
 MOST_LEARNER_THREADS = 8
+MOST_PREPARED_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
     cores = machine.cores
     if settled["worker_kind"] == "serial":
         choose("worker_count", 1, "serial: everything in one process")
+        choose("prepared_batches", 0, "serial: everything in one thread")
     choose("worker_count", cores, f"one a core, {cores} cores")
     choose("envs_per_worker", 16, "enough for efficient inference, few enough for a small policy lag")
     small = cores <= SMALL_MACHINE_CORES and settled["device"] == "cpu"
@@ -96,6 +99,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
         SMALL_BATCH if small else PUBLISHED_BATCH,
         "a small machine learns sooner from more and smaller updates" if small else "the published setting",
     )
+    choose("prepared_batches", MOST_PREPARED_BATCHES, "fewer while those keep the learner busy")
     choose("learner_threads", min(cores, MOST_LEARNER_THREADS), f"{cores} cores, shared with the workers")
     quick = settled["device"] in machine.bfloat16
     choose(

@@ -12,10 +12,10 @@ from agents import AGENTS, Agent
 from agents.compute import computes_bfloat16, prepare_torch
 from agents.networks import make_network
 from agents.schedules import linear_schedule
+from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators, save_checkpoint
 from learner.config import Config, TrainingConfig, make_contract
 from learner.encoder import Encoder
-from learner.feeder import BatchFeeder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.run_directory import RunDirectory
@@ -47,16 +47,6 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
         restore_generators(resumed.generators, generator)
 
-    total_frames = settings.environment_max_steps * spec.frames_per_step
-    mixture = make_mixture(
-        config.replays,
-        contract,
-        settings.batch_size,
-        settings.training_fill_in_factor,
-        generator,
-        encode=Encoder(network, spec.frames_stacked, device),
-        progress=lambda: counters.frames / total_frames,
-    )
     setup = WorkerSetup(
         config.env,
         spec,
@@ -67,41 +57,59 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         _acting_precision(settings),
     )
     workers = WORKERS[config.workers.kind](setup, network)
-    recorder = Recorder(config, run, counters, workers, mixture, spec.frames_per_step, resumed)
-    feeder = BatchFeeder(workers, mixture, recorder.add_trajectory)
+    total_frames = settings.environment_max_steps * spec.frames_per_step
+    mixture = make_mixture(
+        config.replays,
+        contract,
+        settings.batch_size,
+        settings.training_fill_in_factor,
+        generator,
+        encode=Encoder(network, workers.weights, spec.frames_stacked, device),
+        progress=lambda: counters.frames / total_frames,  # of the batches taken so far
+    )
+    feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+    recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
 
     def checkpoint() -> Path:
         return save_checkpoint(run, _make_checkpoint(config, asdict(spec), agent, recorder, generator))
+
+    def stop() -> None:
+        feeder.stop()
+        workers.stop()
 
     try:
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
+            feeder.start()
             while counters.steps < settings.environment_max_steps:
                 with recorder.stage("wait"):
-                    host_batch = feeder.next_batch(lambda: signals.requested)
-                if host_batch is None or signals.requested:
+                    prepared = feeder.next_batch(lambda: signals.requested)
+                if prepared is None or signals.requested:
                     break
+                recorder.add_arrivals(prepared.arrivals)
+                host = prepared.host
                 with recorder.stage("batch"):
-                    batch = make_batch(host_batch.columns, host_batch.is_replay, host_batch.source, spec.frames_stacked, device)
+                    batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device)
                 recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, total_frames)
                 with recorder.stage("update"):
                     scalars = agent.update(batch, recorder.learning_rate)
-                recorder.add_update(scalars, host_batch)
+                recorder.add_update(scalars, host)
                 with recorder.stage("publish"):
                     workers.weights.publish(network, counters.updates)
+                prepared.release()  # publishing waited for the update, so nothing reads its memory any more
                 recorder.report()
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
-            workers.stop()
+            stop()
             recorder.finish(checkpoint(), interrupted=signals.requested)
             return 0
     except WorkerError:
-        workers.stop()
+        stop()
         checkpoint()
         raise
     finally:
-        workers.stop()
+        stop()
         recorder.close()
 
 
