@@ -23,6 +23,7 @@ GIVEN: dict[str, Any] = {
     "worker_kind": "cpu",
     "worker_count": 5,
     "envs_per_worker": 6,
+    "prepared_batches": 2,
     "batch_size": 7,
     "test_environments": 9,
 }
