@@ -50,6 +50,7 @@ class Mixture:
     """Several replays, one batch. `replays` and `ratios` go together; ratios sum to one.
 
     One thread may insert while another samples: each call has the replays to itself, and what is sampled is copied meanwhile.
+    lock: whoever holds it has them to itself for longer than a call.
     """
 
     def __init__(
@@ -61,26 +62,26 @@ class Mixture:
         self.ratios = np.asarray(ratios, np.float64) / total
         self.batch_size = batch_size
         self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def can_insert(self) -> bool:
         """Whether to take a trajectory now: every replay has room, or one of them still needs data before any batch."""
-        with self._lock:
+        with self.lock:
             return all(replay.has_room() for replay in self.replays) or not self.can_sample()
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
-        with self._lock:
+        with self.lock:
             for replay in self.replays:
                 replay.insert(trajectory)
 
     def can_sample(self) -> bool:
-        with self._lock:
+        with self.lock:
             return all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
 
     def sample(self, out: Arrays | None = None) -> HostBatch:
         """The next batch; ask `can_sample` first. out: memory for its columns, `[B, *shape]` each field; else it is new."""
         columns = self.contract.allocate(self.batch_size) if out is None else out
-        with self._lock:
+        with self.lock:
             shares = self._shares
             first = 0
             for replay, share in zip(self.replays, shares, strict=True):
@@ -94,5 +95,5 @@ class Mixture:
 
     def metrics(self) -> list[dict[str, float]]:
         """Of every replay, in their order, numbers about what it gave since the last call."""
-        with self._lock:
+        with self.lock:
             return [replay.metrics() for replay in self.replays]
