@@ -22,9 +22,12 @@ HELP = {
     "reproducible": "One process and a fixed order: the same seed gives the same bits. Slower.",
     "device": "Where the learner computes: auto takes the GPU where there is one.",
     "learner_threads": "CPU threads of the learner, or auto.",
+    "precision": "What the hidden layers compute in: auto takes bfloat16 where the hardware multiplies it, else float32.",
     "worker_kind": "Who acts: cpu (each worker its own copy of the policy), serial (in the learner's process), or auto.",
     "worker_count": "Worker processes, or auto.",
     "envs_per_worker": "Environments that one worker steps together, or auto.",
+    "prepared_batches": "Most batches that are prepared ahead in the background; as few as keep the learner busy are. "
+    "0 prepares each in the learner's own thread.",
     "batch_size": "Trajectories in one update, or auto.",
     "unroll_length": "Steps in one trajectory.",
     "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories), "

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agents.compute import PRECISIONS
+
 _HIDDEN_GAIN = math.sqrt(2.0)
 _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
@@ -31,17 +33,21 @@ class NetworkConfig:
     name: a key of `NETWORKS`.
     observation_shape: `[S, H, W]`, `[S, H, W, C]` or, for `mlp`, also `[S, F]`; the environment's `observation_shape`.
     action_count: number of discrete actions A.
+    precision: what the torso computes in, a key of `PRECISIONS`. No part of the weights, which are float32 always.
     """
 
     name: str
     observation_shape: tuple[int, ...]
     action_count: int
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if not self.observation_shape or min(self.observation_shape) < 1:
             raise ValueError(f"observation_shape: wanted sizes of 1 or more, got {self.observation_shape}")
         if self.action_count < 1:
             raise ValueError(f"action_count: wanted 1 or more, got {self.action_count}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision: wanted {' or '.join(PRECISIONS)}, got {self.precision!r}")
 
 
 class PolicyOutput(NamedTuple):
@@ -80,14 +86,14 @@ class ActorCritic(nn.Module):
         if observations.shape[1:] != self.config.observation_shape:
             wanted = f"[N, {', '.join(map(str, self.config.observation_shape))}]"
             raise ValueError(f"observations: wanted {wanted}, got {list(observations.shape)}")
+        dtype = PRECISIONS[self.config.precision]
         inputs = network_input(observations)
-        offset = self.input_mean * self.input_scale
-        if observations.dtype == torch.uint8:  # the inputs are ours to change, which saves writing them once more
-            inputs = inputs.mul_(self.input_scale).sub_(offset)
-        else:
-            inputs = inputs * self.input_scale - offset
-        features: Tensor = self.torso(inputs)
-        return features
+        scale = self.input_scale * _unit(observations)
+        offset = -self.input_mean * self.input_scale
+        inputs = torch.addcmul(offset.to(dtype), inputs.to(dtype), scale.to(dtype))
+        with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
+            features: Tensor = self.torso(inputs)
+        return features.float()
 
     @torch.no_grad()
     def calibrate(self, observations: Tensor) -> None:
@@ -98,16 +104,19 @@ class ActorCritic(nn.Module):
         descent first learns what all states have in common (compare Burda et al. 2018, arXiv:1810.12894, section 2.4, which
         fixes the statistics from random play too, for every pixel apart).
         """
-        inputs = network_input(observations)
+        inputs = network_input(observations).float() * _unit(observations)
         self.input_mean.copy_(inputs.mean(0))
         deviation = (inputs - self.input_mean).square().mean().sqrt()
         self.input_scale.fill_(1.0 / float(deviation) if deviation > 0 else 1.0)
 
     def heads(self, features: Tensor) -> PolicyOutput:
-        """Logits and values of features `[N, feature_count]`."""
-        logits: Tensor = self.policy_head(features)
-        values: Tensor = self.value_head(features).squeeze(-1)
-        return PolicyOutput(logits=logits.float(), values=values.float())
+        """Logits and values of float32 features `[N, feature_count]`."""
+        return PolicyOutput(logits=self.policy_head(features), values=self.value_head(features).squeeze(-1))
+
+    def only_act(self) -> ActorCritic:
+        """Keep the torso's weights in the precision it computes in, which saves casting them at every call; returns self."""
+        self.torso.to(PRECISIONS[self.config.precision])
+        return self.eval().requires_grad_(False)
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
         """Orthogonal weights and zero biases, drawn from `generator` or, without one, from torch's global generator.
@@ -127,7 +136,7 @@ class ActorCritic(nn.Module):
 
 
 def network_input(observations: Tensor) -> Tensor:
-    """What a torso reads: observations as float32, uint8 divided by 255.
+    """N observations as a torso reads them, values and dtype unchanged.
 
     Colour stacks `[N, S, H, W, C]` become `[N, C*S, H, W]`, channel c*S + s being colour c of frame s; all else keeps
     its shape.
@@ -138,12 +147,16 @@ def network_input(observations: Tensor) -> Tensor:
     """
     if observations.dtype != torch.uint8 and not observations.dtype.is_floating_point:
         raise ValueError(f"observations: wanted uint8 or floating point, got {observations.dtype}")
-    inputs = observations
     if observations.dim() == 5:
-        inputs = observations.permute(0, 2, 3, 4, 1).flatten(3).permute(0, 3, 1, 2)
-    if inputs.dim() == 4:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-    return inputs.to(torch.float32).mul_(_UINT8_SCALE) if inputs.dtype == torch.uint8 else inputs.to(torch.float32)
+        observations = observations.permute(0, 2, 3, 4, 1).flatten(3).permute(0, 3, 1, 2)
+    if observations.dim() == 4:
+        observations = observations.contiguous(memory_format=torch.channels_last)
+    return observations
+
+
+def _unit(observations: Tensor) -> float:
+    """What one step of the observations' values is worth: bytes run from 0 to 1."""
+    return _UINT8_SCALE if observations.dtype == torch.uint8 else 1.0
 
 
 def _input_shape(observation_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -221,7 +234,12 @@ NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
 
 
 def make_network(
-    name: str, observation_shape: tuple[int, ...], action_count: int, *, generator: torch.Generator | None = None
+    name: str,
+    observation_shape: tuple[int, ...],
+    action_count: int,
+    *,
+    precision: str = "float32",
+    generator: torch.Generator | None = None,
 ) -> ActorCritic:
     """A new, initialised network on the CPU; `network.config` describes it.
 
@@ -229,7 +247,7 @@ def make_network(
     """
     if name not in NETWORKS:
         raise ValueError(f"network: wanted one of {sorted(NETWORKS)}, got {name!r}")
-    config = NetworkConfig(name, tuple(observation_shape), action_count)
+    config = NetworkConfig(name, tuple(observation_shape), action_count, precision)
     network = NETWORKS[name](config)
     network.initialise(generator)
     return network

@@ -21,6 +21,7 @@ from agents.laser import RELEVANCES, relevance_divergence
 from agents.losses import action_log_probs, entropy_loss, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks import ActorCritic
+from agents.passes import NetworkPasses
 from agents.rewards import clip_rewards
 from agents.vtrace import VTraceReturns, vtrace
 from replay.trajectory import Batch
@@ -77,18 +78,23 @@ def make_optimizer(config: VTraceConfig, network: ActorCritic) -> torch.optim.Op
 
 
 class VTraceAgent(Agent):
-    """V-trace on a mixture of fresh and replayed trajectories."""
+    """V-trace on a mixture of fresh and replayed trajectories. threads: how many share the network's passes."""
 
-    def __init__(self, config: VTraceConfig, network: ActorCritic, replay_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: VTraceConfig, network: ActorCritic, replay_names: Sequence[str] = (), *, threads: int = 1
+    ) -> None:
         self.config = config
         self.replay_names = tuple(replay_names)
         self._clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
         self.network = network
+        self.passes = NetworkPasses(network, threads)
         self.optimizer = make_optimizer(config, network)
 
     def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         config = self.config
-        logits, values = self._evaluate(batch)
+        rows, columns = batch.observations.shape[:2]
+        outputs = self.passes.forward(batch.observations.flatten(0, 1))
+        logits, values = outputs.logits.unflatten(0, (rows, columns))[:-1], outputs.values.unflatten(0, (rows, columns))
         relevant = self._relevant(logits.detach(), batch)
         mask = batch.action_used & relevant
         log_rhos = action_log_probs(logits.detach(), batch.actions) - action_log_probs(batch.behaviour_logits, batch.actions)
@@ -106,7 +112,9 @@ class VTraceAgent(Agent):
         )
         losses = self._losses(batch, logits, values[:-1], targets, mask)
         total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
-        gradient_norm = self._step(total, learning_rate)
+        total.backward()
+        self.passes.backward(outputs)
+        gradient_norm = self._step(learning_rate)
         return {
             **{f"losses/{name}": loss.detach() / batch.actions.numel() for name, (_, loss) in losses.items()},
             "losses/total_loss": total.detach() / batch.actions.numel(),
@@ -149,15 +157,7 @@ class VTraceAgent(Agent):
             losses["value_cloning_loss"] = (config.value_cloning_loss_weight, cloning)
         return losses
 
-    def _evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits `[T, B, A]` and values `[T+1, B]` of the current network: one forward over all T+1 observations."""
-        rows, columns = batch.observations.shape[:2]
-        output = self.network(batch.observations.flatten(0, 1))
-        return output.logits.unflatten(0, (rows, columns))[:-1], output.values.unflatten(0, (rows, columns))
-
-    def _step(self, loss: Tensor, learning_rate: float) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+    def _step(self, learning_rate: float) -> Tensor:
         norm = torch.nn.utils.clip_grad_norm_(
             self.network.parameters(), self.config.gradient_clip_by_norm_threshold, foreach=True
         )

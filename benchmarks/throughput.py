@@ -26,11 +26,13 @@ import torch
 from absl import flags
 
 from agents import AGENTS
+from agents.compute import prepare_torch
 from agents.networks import make_network
 from learner.config import Config, make_config, make_contract
 from learner.machine import detect_machine, fit_to_machine
 from learner.metrics import read_metrics
 from option_flags import all_settings, define_flags
+from replay import replay_names
 from replay.slot_store import SharedArrays
 from replay.trajectory import make_batch
 from workers.policy import CpuPolicy
@@ -69,9 +71,9 @@ def environment_seconds(config: Config, num_envs: int, threads: int) -> float:
 def acting_seconds(config: Config) -> float:
     """Seconds of inference for one agent step, at a worker's batch, on one core."""
     spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
     weights = SharedWeights(SharedArrays(weights_layout(network)))
-    policy = CpuPolicy(network, weights, seed=1)
+    policy = CpuPolicy(network.only_act(), weights, seed=1)
     num_envs = config.workers.envs_per_worker
     observations = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.observation_shape), dtype=np.uint8)
     return seconds_a_call(lambda: policy.act(observations)) / num_envs
@@ -82,7 +84,8 @@ def learning_seconds(config: Config) -> float:
     spec = make_spec(config.env)
     contract = make_contract(config, spec)
     training = config.training
-    agent = AGENTS["vtrace"](config.agent, make_network(config.network, spec.observation_shape, spec.action_count))
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
+    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
     columns = {name: np.zeros_like(array) for name, array in contract.allocate(training.batch_size).items()}
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
     columns["action_used"][:] = True
@@ -133,7 +136,7 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
     settled, _ = fit_to_machine({**all_settings(values), "device": "cpu"}, machine)
     config = make_config(settled)
     spec = make_spec(config.env)
-    torch.set_num_threads(1)
+    prepare_torch(threads=1)
     parts = {
         "c_env": environment_seconds(config, config.workers.envs_per_worker, 1),
         "c_act": acting_seconds(config),

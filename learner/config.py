@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents import VTraceConfig
+from agents.compute import PRECISIONS
 from agents.laser import RELEVANCES
 from agents.networks import NETWORKS, make_network
 from agents.rewards import REWARD_CLIPPING
@@ -31,10 +32,12 @@ DEFAULTS: Settings = {
     "reproducible": False,
     "device": AUTO,
     "learner_threads": AUTO,
+    "precision": AUTO,
     # who collects
     "worker_kind": AUTO,
     "worker_count": AUTO,
     "envs_per_worker": AUTO,
+    "prepared_batches": AUTO,
     # what one update sees
     "batch_size": AUTO,
     "unroll_length": 20,
@@ -99,7 +102,10 @@ DEFAULTS: Settings = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period: updates. log_period: seconds."""
+    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period: updates. log_period: seconds.
+
+    prepared_batches: the most that are prepared ahead in the background; 0: none, all in the learner's own thread.
+    """
 
     environment_max_steps: int
     batch_size: int
@@ -111,6 +117,8 @@ class TrainingConfig:
     reproducible: bool
     device: str
     learner_threads: int
+    precision: str
+    prepared_batches: int
     calibrate_input: bool
     save_model_period: int
     checkpoints_kept: int
@@ -224,6 +232,7 @@ BOUNDS: dict[str, Bound] = {
     "learner_threads": ("auto or a whole number of threads >= 1", 1, 1024),
     "worker_count": ("auto or a whole number of processes >= 1", 1, 1024),
     "envs_per_worker": ("auto or a whole number of environments >= 1", 1, 4096),
+    "prepared_batches": ("auto or a whole number of batches from 0 to 64", 0, 64),
     "batch_size": ("auto or a whole number of trajectories >= 1", 1, 65536),
     "unroll_length": ("a whole number of steps >= 1", 1, 10000),
     "training_fill_in_factor": ("a part of the replay's capacity in [0, 1]", 0, 1),
@@ -265,6 +274,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),
     "device": (AUTO, "cpu", "cuda"),
     "resume_in": ("same", "new"),
+    "precision": (AUTO, *sorted(PRECISIONS)),
 }
 
 
@@ -304,3 +314,5 @@ def check_settings(flat: Mapping[str, Any]) -> None:
         check_setting(name, value)
     if flat["reproducible"] and flat["worker_kind"] not in (AUTO, "serial"):
         raise ValueError(f"reproducible: wanted worker_kind serial or auto with it, got {flat['worker_kind']!r}")
+    if flat["reproducible"] and flat["prepared_batches"] not in (AUTO, 0):
+        raise ValueError(f"reproducible: wanted prepared_batches 0 or auto with it, got {flat['prepared_batches']!r}")

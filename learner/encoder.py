@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -10,21 +11,35 @@ import torch
 from agents.networks import ActorCritic
 from replay import Encoded
 from replay.trajectory import stack_frames
+from workers.weights import SharedWeights
 
 OBSERVATIONS_AT_ONCE = 1024  # bounds the memory of one pass, however many candidates a replay draws
 
 
 class Encoder:
-    """Runs the feature layer (the last hidden layer, trained by the losses like all others) and the policy head."""
+    """Runs the feature layer (the last hidden layer, trained by the losses like all others) and the policy head.
 
-    def __init__(self, network: ActorCritic, frames_stacked: int, device: torch.device) -> None:
-        self.network = network
+    It has its own copy of the network, always with the newest published weights: batches are prepared while the optimiser
+    changes the learner's network in place. On a GPU it computes beside the updates, in a stream of its own.
+    """
+
+    def __init__(self, network: ActorCritic, weights: SharedWeights, frames_stacked: int, device: torch.device) -> None:
+        self.network = deepcopy(network)
+        self.weights = weights
         self.frames_stacked = frames_stacked
         self.device = device
+        self._version = -1
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @torch.no_grad()
     def __call__(self, trajectories: Mapping[str, np.ndarray]) -> Encoded:
         """n trajectories (`[n, *shape]` each field) -> features `[n, T, F]` and logits `[n, T, A]`; x_T is left out."""
+        with torch.cuda.stream(self._stream):
+            if self._version != self.weights.published_version:
+                self._version = self.weights.read(self.network)
+            return self._encode(trajectories)
+
+    def _encode(self, trajectories: Mapping[str, np.ndarray]) -> Encoded:
         frames = torch.from_numpy(trajectories["frames"]).to(self.device)
         observations = stack_frames(frames, trajectories["reset"], self.frames_stacked)[:-1]
         steps, count = observations.shape[:2]

@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
+from agents.compute import computes_bfloat16
 from learner.config import AUTO, Settings
 
 MACHINE_SETTINGS = (
     "device",
     "learner_threads",
+    "precision",
     "worker_kind",
     "worker_count",
     "envs_per_worker",
+    "prepared_batches",
     "test_environments",
 )
 """Settings that belong to the machine and not to what is learned: `auto` stays `auto` in a checkpoint."""
@@ -26,21 +29,27 @@ SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
 SMALL_BATCH = 8
 MOST_LEARNER_THREADS = 8
+MOST_PREPARED_BATCHES = 4
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What this process may use. memory_bytes: physical, or less where a container says so."""
+    """What this process may use.
+
+    memory_bytes: physical, or less where a container says so. bfloat16: the devices that multiply bfloat16 in hardware.
+    """
 
     cores: int
     memory_bytes: int
     gpu: str | None
+    bfloat16: frozenset[str] = frozenset()
 
 
 def detect_machine() -> Machine:
     """Look at cores (affinity and container quota), memory and GPU."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    return Machine(_cores(), _memory_bytes(), gpu)
+    devices = ("cpu", "cuda") if gpu else ("cpu",)
+    return Machine(_cores(), _memory_bytes(), gpu, frozenset(filter(computes_bfloat16, devices)))
 
 
 def _cores() -> int:
@@ -81,6 +90,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
     cores = machine.cores
     if settled["worker_kind"] == "serial":
         choose("worker_count", 1, "serial: everything in one process")
+        choose("prepared_batches", 0, "serial: everything in one thread")
     choose("worker_count", cores, f"one a core, {cores} cores")
     choose("envs_per_worker", 16, "enough for efficient inference, few enough for a small policy lag")
     small = cores <= SMALL_MACHINE_CORES and settled["device"] == "cpu"
@@ -89,6 +99,13 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
         SMALL_BATCH if small else PUBLISHED_BATCH,
         "a small machine learns sooner from more and smaller updates" if small else "the published setting",
     )
+    choose("prepared_batches", MOST_PREPARED_BATCHES, "fewer while those keep the learner busy")
     choose("learner_threads", min(cores, MOST_LEARNER_THREADS), f"{cores} cores, shared with the workers")
+    quick = settled["device"] in machine.bfloat16
+    choose(
+        "precision",
+        "bfloat16" if quick else "float32",
+        f"the {settled['device']} {'multiplies' if quick else 'does not multiply'} bfloat16 in hardware",
+    )
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons

@@ -8,9 +8,9 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,22 +46,32 @@ class UpdateMetrics:
         return {name: total / count for name, total, count in zip(self._names, sums, counts, strict=True) if count}
 
 
+class Episode(NamedTuple):
+    """A whole episode: its raw return, and its length in steps."""
+
+    episode_return: float
+    length: int
+
+
+def ended_episodes(trajectory: Mapping[str, np.ndarray]) -> list[Episode]:
+    """The episodes that ended in a trajectory (`[*shape]` each field)."""
+    returns, lengths = trajectory["episode_return"], trajectory["episode_length"]
+    return [Episode(float(returns[row]), int(lengths[row])) for row in np.flatnonzero(lengths)]
+
+
 class EpisodeStatistics:
-    """Raw returns and lengths of whole episodes, read out of the trajectories as they arrive."""
+    """Raw returns and lengths of whole episodes."""
 
     def __init__(self, window: int) -> None:
         self.count = 0
         self.recent: deque[float] = deque(maxlen=window)
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        self._new: list[Episode] = []
 
-    def add(self, trajectory: Mapping[str, np.ndarray]) -> None:
-        lengths = trajectory["episode_length"]
-        for row in np.flatnonzero(lengths):
+    def add(self, episodes: Iterable[Episode]) -> None:
+        for episode in episodes:
             self.count += 1
-            self._returns.append(float(trajectory["episode_return"][row]))
-            self._lengths.append(int(lengths[row]))
-            self.recent.append(self._returns[-1])
+            self._new.append(episode)
+            self.recent.append(episode.episode_return)
 
     @property
     def mean_return(self) -> float | None:
@@ -71,27 +81,28 @@ class EpisodeStatistics:
     def read(self) -> Row:
         """Means since the last reading and over the window; a name is absent where no episode has ended."""
         row: Row = {}
-        if self._returns:
-            row["charts/episodic_return"] = float(np.mean(self._returns))
-            row["charts/episodic_length"] = float(np.mean(self._lengths))
-            self._returns, self._lengths = [], []
+        if self._new:
+            row["charts/episodic_return"], row["charts/episodic_length"] = np.mean(self._new, axis=0).tolist()
+            self._new = []
         if self.mean_return is not None:
             row["charts/episodic_return_mean"] = self.mean_return
         return row
 
 
 class LagStatistics:
-    """Policy lag in updates: learner's version minus acting version, fresh and replayed columns apart."""
+    """Policy lag in updates, learner's version minus acting version: of fresh columns, and of each replay of the mixture."""
 
-    def __init__(self) -> None:
+    def __init__(self, replay_names: Sequence[str]) -> None:
+        self._names = [f"replay/{name}/policy_lag" for name in replay_names]
         self._values: dict[str, list[float]] = {}
 
-    def add(self, update: int, policy_version: np.ndarray, is_replay: np.ndarray) -> None:
-        """policy_version `[B, T]`, is_replay `[B]`."""
+    def add(self, update: int, policy_version: np.ndarray, is_replay: np.ndarray, source: np.ndarray) -> None:
+        """policy_version `[B, T]`, is_replay and source (index of the replay) `[B]`."""
         lag = update - policy_version.mean(1)
-        for name, chosen in (("charts/policy_lag", lag[~is_replay]), ("charts/policy_lag_replay", lag[is_replay])):
-            if len(chosen):
-                self._values.setdefault(name, []).append(float(chosen.mean()))
+        groups = {"charts/policy_lag": ~is_replay, **{name: source == index for index, name in enumerate(self._names)}}
+        for name, columns in groups.items():
+            if columns.any():
+                self._values.setdefault(name, []).append(float(lag[columns].mean()))
 
     def read(self) -> Row:
         row = {name: float(np.mean(values)) for name, values in self._values.items()}
@@ -100,14 +111,14 @@ class LagStatistics:
 
 
 class TimeShares:
-    """Which part of the wall time went into what: the learner's own stages, and the stages of one worker.
+    """Which part of the wall time went into what: the learner's own stages, and those of whoever keeps clocks.
 
-    worker_seconds: the workers' clocks, float64 `[worker_count, len(names)]`, read and never written here.
+    clocks: by owner, the names of its stages and their seconds, float64 `[owners, len(names)]`, read and never written
+    here. Of several owners (worker processes) it is their mean.
     """
 
-    def __init__(self, worker_seconds: np.ndarray, worker_names: Sequence[str]) -> None:
-        self._worker_seconds = worker_seconds
-        self._worker_names = [f"time/worker_{name}" for name in worker_names]
+    def __init__(self, clocks: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> None:
+        self._clocks = clocks
         self._learner: Row = {}
         self._before = self._totals()
 
@@ -124,7 +135,10 @@ class TimeShares:
         return shares
 
     def _totals(self) -> Row:
-        return {**self._learner, **dict(zip(self._worker_names, self._worker_seconds.mean(0).tolist(), strict=True))}
+        totals = dict(self._learner)
+        for owner, (names, seconds) in self._clocks.items():
+            totals |= {f"time/{owner}_{name}": total for name, total in zip(names, seconds.mean(0).tolist(), strict=True)}
+        return totals
 
 
 class MetricsWriter:

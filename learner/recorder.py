@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from learner.checkpoint import Checkpoint, Counters
 from learner.config import Config
 from learner.curve import draw_learning_curve
+from learner.feeder import FEEDER_CLOCKS, Arrivals, Feeder
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
@@ -39,6 +39,7 @@ class Recorder:
         counters: Counters,
         workers: Workers,
         mixture: Mixture,
+        feeder: Feeder,
         frames_per_step: int,
         resumed: Checkpoint | None,
     ) -> None:
@@ -50,10 +51,11 @@ class Recorder:
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self._frames_per_step = frames_per_step
         self._mixture = mixture
+        self._feeder = feeder
         self._replay_names = replay_names(config.replays)
         self._updates = UpdateMetrics()
-        self._lag = LagStatistics()
-        self._shares = TimeShares(workers.seconds, CLOCKS)
+        self._lag = LagStatistics(self._replay_names)
+        self._shares = TimeShares({"worker": (CLOCKS, workers.seconds), "feeder": (FEEDER_CLOCKS, feeder.seconds[None])})
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -61,18 +63,19 @@ class Recorder:
         self._frames_per_second = 0.0
         self._started = self._last_row = self._last_shown = time.monotonic()
 
-    def add_trajectory(self, trajectory: Mapping[str, np.ndarray]) -> None:
-        """Count a fresh trajectory."""
-        self.episodes.add(trajectory)
+    def add_arrivals(self, arrivals: Arrivals) -> None:
+        """Count the fresh trajectories that came in for a batch."""
+        self.episodes.add(arrivals.episodes)
         counters = self.counters
-        counters.trajectories += 1
-        counters.steps += len(trajectory["actions"])
-        counters.frames += len(trajectory["actions"]) * self._frames_per_step
+        steps = arrivals.trajectories * self.config.training.unroll_length
+        counters.trajectories += arrivals.trajectories
+        counters.steps += steps
+        counters.frames += steps * self._frames_per_step
         counters.episodes = self._at_start.episodes + self.episodes.count
 
     def add_update(self, scalars: Mapping[str, Tensor], batch: HostBatch) -> None:
         """Count an update: its scalars and the lag of what it saw."""
-        self._lag.add(self.counters.updates, batch.columns["policy_version"], batch.is_replay)
+        self._lag.add(self.counters.updates, batch.columns["policy_version"], batch.is_replay, batch.source)
         self._updates.add(scalars)
         self.counters.updates += 1
 
@@ -105,6 +108,7 @@ class Recorder:
             **self._updates.read(),
             **self._lag.read(),
             **self._replays(),
+            **self._feeder.metrics(),
             **self._shares.read(passed),
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from agents import AGENTS, Agent
+from agents.compute import computes_bfloat16, prepare_torch
 from agents.networks import make_network
 from agents.schedules import linear_schedule
+from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
-from learner.config import Config, make_contract
+from learner.config import Config, TrainingConfig, make_contract
 from learner.encoder import Encoder
-from learner.feeder import BatchFeeder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.run_directory import RunDirectory
@@ -40,8 +41,8 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
     spec = make_spec(config.env)
     contract = make_contract(config, spec)
 
-    network = make_network(config.network, spec.observation_shape, spec.action_count).to(device)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision).to(device)
+    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays), threads=settings.learner_threads)
     counters = Counters()
     if settings.calibrate_input and not resumed:
         network.calibrate(random_observations(config.env, settings.seed).to(device))
@@ -50,6 +51,16 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
         restore_generators(resumed.generators, generator)
 
+    setup = WorkerSetup(
+        config.env,
+        spec,
+        config.network,
+        contract,
+        config.workers,
+        _seeds_of(worker_seeds, config.workers.worker_count),
+        _acting_precision(settings),
+    )
+    workers = WORKERS[config.workers.kind](setup, network)
     total_frames = settings.environment_max_steps * spec.frames_per_step
     mixture = make_mixture(
         config.replays,
@@ -57,15 +68,11 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         settings.batch_size,
         settings.training_fill_in_factor,
         generator,
-        encode=Encoder(network, spec.frames_stacked, device),
-        progress=lambda: counters.frames / total_frames,
+        encode=Encoder(network, workers.weights, spec.frames_stacked, device),
+        progress=lambda: counters.frames / total_frames,  # of the batches taken so far
     )
-    setup = WorkerSetup(
-        config.env, spec, config.network, contract, config.workers, _seeds_of(worker_seeds, config.workers.worker_count)
-    )
-    workers = WORKERS[config.workers.kind](setup, network)
-    recorder = Recorder(config, run, counters, workers, mixture, spec.frames_per_step, resumed)
-    feeder = BatchFeeder(workers, mixture, recorder.add_trajectory)
+    feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+    recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
 
     saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, counters.updates)
 
@@ -73,46 +80,59 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         recorder.write_row()  # so that metrics and checkpoint tell of the same moment
         return saver.save(_make_checkpoint(config, asdict(spec), agent, recorder, generator))
 
+    def stop() -> None:
+        feeder.stop()
+        workers.stop()
+
     try:
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
+            feeder.start()
             while counters.steps < settings.environment_max_steps:
                 with recorder.stage("wait"):
-                    host_batch = feeder.next_batch(lambda: signals.requested)
-                if host_batch is None or signals.requested:
+                    prepared = feeder.next_batch(lambda: signals.requested)
+                if prepared is None or signals.requested:
                     break
+                recorder.add_arrivals(prepared.arrivals)
+                host = prepared.host
                 with recorder.stage("batch"):
-                    batch = make_batch(host_batch.columns, host_batch.is_replay, host_batch.source, spec.frames_stacked, device)
+                    batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device)
                 recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, total_frames)
                 with recorder.stage("update"):
                     scalars = agent.update(batch, recorder.learning_rate)
-                recorder.add_update(scalars, host_batch)
+                recorder.add_update(scalars, host)
                 with recorder.stage("publish"):
                     workers.weights.publish(network, counters.updates)
+                prepared.release()  # publishing waited for the update, so nothing reads its memory any more
                 recorder.report()
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
-            workers.stop()
+            stop()
             saved = checkpoint()
             recorder.finish(saved, interrupted=signals.requested)
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", saver.error)
             return 0 if saved else 1
     except WorkerError:
-        workers.stop()
+        stop()
         checkpoint()
         raise
     finally:
-        workers.stop()
+        stop()
         recorder.close()
 
 
 def _prepare_torch(config: Config) -> None:
     torch.manual_seed(config.training.seed)
-    torch.set_num_threads(config.training.learner_threads)
+    prepare_torch(threads=1)  # the agent divides its work itself
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
+
+
+def _acting_precision(settings: TrainingConfig) -> str:
+    """The learner's, unless that is a GPU's and the CPU that acts would be slow in it."""
+    return settings.precision if settings.device == "cpu" or computes_bfloat16("cpu") else "float32"
 
 
 def _seeds_of(sequence: np.random.SeedSequence, count: int) -> tuple[int, ...]:

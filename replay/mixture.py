@@ -7,6 +7,7 @@ trajectory and over time the ratios are exact.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,11 @@ class HostBatch:
 
 
 class Mixture:
-    """Several replays, one batch. `replays` and `ratios` go together; ratios sum to one."""
+    """Several replays, one batch. `replays` and `ratios` go together; ratios sum to one.
+
+    One thread may insert while another samples: each call has the replays to itself, and what is sampled is copied meanwhile.
+    lock: whoever holds it has them to itself for longer than a call.
+    """
 
     def __init__(
         self, contract: TrajectoryContract, replays: Sequence[Replay], ratios: Sequence[float], batch_size: int
@@ -57,31 +62,38 @@ class Mixture:
         self.ratios = np.asarray(ratios, np.float64) / total
         self.batch_size = batch_size
         self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
+        self.lock = threading.RLock()
 
     def can_insert(self) -> bool:
         """Whether to take a trajectory now: every replay has room, or one of them still needs data before any batch."""
-        return all(replay.has_room() for replay in self.replays) or not self.can_sample()
+        with self.lock:
+            return all(replay.has_room() for replay in self.replays) or not self.can_sample()
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
-        for replay in self.replays:
-            replay.insert(trajectory)
+        with self.lock:
+            for replay in self.replays:
+                replay.insert(trajectory)
 
     def can_sample(self) -> bool:
-        return all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
+        with self.lock:
+            return all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
 
-    def sample(self) -> HostBatch:
-        """The next batch; ask `can_sample` first."""
-        columns = self.contract.allocate(self.batch_size)
-        first = 0
-        for replay, share in zip(self.replays, self._shares, strict=True):
-            if share:
-                replay.sample(int(share), {name: array[first : first + share] for name, array in columns.items()})
-            first += int(share)
-        source = np.repeat(np.arange(len(self.replays)), self._shares)
+    def sample(self, out: Arrays | None = None) -> HostBatch:
+        """The next batch; ask `can_sample` first. out: memory for its columns, `[B, *shape]` each field; else it is new."""
+        columns = self.contract.allocate(self.batch_size) if out is None else out
+        with self.lock:
+            shares = self._shares
+            first = 0
+            for replay, share in zip(self.replays, shares, strict=True):
+                if share:
+                    replay.sample(int(share), {name: array[first : first + share] for name, array in columns.items()})
+                first += int(share)
+            self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
+        source = np.repeat(np.arange(len(self.replays)), shares)
         is_replay = np.array([replay.gives_replayed for replay in self.replays])[source]
-        self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
         return HostBatch(columns, is_replay, source)
 
     def metrics(self) -> list[dict[str, float]]:
         """Of every replay, in their order, numbers about what it gave since the last call."""
-        return [replay.metrics() for replay in self.replays]
+        with self.lock:
+            return [replay.metrics() for replay in self.replays]

@@ -35,6 +35,7 @@ class WorkerSetup:
     contract: TrajectoryContract
     config: WorkerConfig
     seeds: tuple[int, ...]  # one a worker
+    precision: str = "float32"  # what the acting network computes in
     poison: bool = False
 
     @property
@@ -43,7 +44,9 @@ class WorkerSetup:
         return self.contract.feature_count > 0
 
     def make_network(self) -> ActorCritic:
-        return make_network(self.network, self.spec.observation_shape, self.spec.action_count)
+        """The network that acts; it never learns."""
+        shape, actions = self.spec.observation_shape, self.spec.action_count
+        return make_network(self.network, shape, actions, precision=self.precision).only_act()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class CpuPolicy:
     """Acts for one worker with its own copy of the network, batch = the worker's environments."""
 
     def __init__(self, network: ActorCritic, weights: SharedWeights, seed: int, *, with_features: bool = False) -> None:
-        self.network = network.eval()
+        self.network = network
         self.weights = weights
         self.generator = torch.Generator().manual_seed(seed)
         self.with_features = with_features

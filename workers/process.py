@@ -10,8 +10,7 @@ import traceback
 from multiprocessing.connection import Connection
 from time import perf_counter
 
-import torch
-
+from agents.compute import prepare_torch
 from replay.slot_store import SharedArrays, slots_of
 from workers.base import WorkerSetup, block_of, worker_clocks
 from workers.policy import CpuPolicy
@@ -38,7 +37,7 @@ def run_worker(
 
 
 def _collect_blocks(setup: WorkerSetup, worker: int, shared: SharedArrays, free: Connection, filled: Connection) -> None:
-    torch.set_num_threads(1)
+    prepare_torch(threads=1)
     config = setup.config
     seconds = worker_clocks(shared)[worker]
     env = make_vector_env(setup.env, config.envs_per_worker)

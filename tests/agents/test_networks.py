@@ -133,15 +133,58 @@ def test_uint8_frames_mean_the_same_as_floats_from_zero_to_one(name: str) -> Non
     assert_same_outputs(network(observations).values, network(observations.double() / 255.0).values)
 
 
-def test_input_is_scaled_bytes_and_untouched_floats() -> None:
-    scaled = network_input(torch.tensor([[[0, 51, 255]]], dtype=torch.uint8))
-    torch.testing.assert_close(scaled, torch.tensor([[[0.0, 0.2, 1.0]]]))
-    floats = torch.tensor([[[0.0, 51.0, 255.0]]])
-    assert torch.equal(network_input(floats), floats)
-    observations = frames(2, 3, 5, 4)
-    kept = observations.clone()
-    torch.testing.assert_close(network_input(observations), observations / 255.0)
-    assert torch.equal(observations, kept)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 3)])
+def test_input_keeps_values_and_dtype(shape: tuple[int, ...]) -> None:
+    for observations in (frames(*shape), frames(*shape) / 255.0):
+        inputs = network_input(observations)
+        assert inputs.dtype == observations.dtype
+        assert torch.equal(inputs, observations)
+
+
+def test_input_refuses_whole_numbers_that_are_no_bytes() -> None:
+    with pytest.raises(ValueError, match="^observations: wanted uint8 or floating point, got torch.int64$"):
+        network_input(torch.zeros(1, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("acting", [False, True])
+def test_bfloat16_is_near_float32_and_gives_float32(name: str, acting: bool) -> None:
+    exact, rounded = (make_network(name, (4, 42, 42), 6, precision=p, generator=seeded()) for p in ("float32", "bfloat16"))
+    observations = frames(16, 4, 42, 42)
+    for network in (exact, rounded):
+        network.calibrate(observations)
+        nn.init.normal_(network.policy_head.weight, std=0.1, generator=seeded(2))
+    expected = exact.features(observations)
+    with torch.set_grad_enabled(not acting):
+        got = (rounded.only_act() if acting else rounded).features(observations)
+    assert got.dtype == torch.float32
+    assert not torch.equal(got, expected)
+    assert float((got - expected).detach().square().mean() / expected.detach().square().mean()) < 1e-3
+    logits, values = rounded.heads(got)
+    assert logits.dtype == values.dtype == torch.float32
+    torch.testing.assert_close(logits, functional.linear(got, rounded.policy_head.weight, rounded.policy_head.bias))
+
+
+def test_bfloat16_gradients_and_weights_are_float32() -> None:
+    network = make_network("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded())
+    network(frames(3, 4, 42, 42)).values.sum().backward()
+    for parameter in network.parameters():
+        assert parameter.dtype == torch.float32
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in network.torso.parameters())
+
+
+def test_a_network_that_only_acts_learns_nothing_and_takes_new_weights() -> None:
+    learner = make_network("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded())
+    actor = make_network("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded(7)).only_act()
+    assert not any(parameter.requires_grad for parameter in actor.parameters())
+    actor.load_state_dict(learner.state_dict())
+    observations = frames(3, 4, 42, 42)
+    assert torch.equal(actor(observations).logits, learner(observations).logits)
+
+
+def test_a_precision_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="^precision: wanted float32 or bfloat16, got 'float16'$"):
+        make_network("mlp", (1, 4), 2, precision="float16")
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
@@ -167,8 +210,7 @@ def test_colour_stacks_become_channels_pixel_for_pixel() -> None:
     assert inputs.shape == (2, 12, 6, 5)
     for colour in range(3):
         for frame in range(4):
-            expected = observations[:, frame, :, :, colour] / 255.0
-            torch.testing.assert_close(inputs[:, colour * 4 + frame], expected)
+            assert torch.equal(inputs[:, colour * 4 + frame], observations[:, frame, :, :, colour])
 
 
 def test_mlp_takes_small_frames_and_vectors() -> None:

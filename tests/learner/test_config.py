@@ -132,11 +132,17 @@ def test_a_trace_clip_above_the_difference_clip_is_refused() -> None:
     assert config_with(rho_bar=1.1, c_bar=1.1).agent.c_bar == 1.1
 
 
+def test_reproducible_and_batches_prepared_ahead_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="^reproducible: wanted prepared_batches 0 or auto with it, got 2$"):
+        config_with(reproducible=True, worker_kind="serial", prepared_batches=2)
+    assert config_with(reproducible=True, worker_kind="serial", prepared_batches=0).training.prepared_batches == 0
+
+
 def test_reproducible_and_worker_processes_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="^reproducible: wanted worker_kind serial or auto with it, got 'cpu'"):
         config_with(reproducible=True, worker_kind="cpu")
     check_settings({**DEFAULTS, "reproducible": True})
-    assert config_with(reproducible=True, worker_kind="serial").training.reproducible
+    assert config_with(reproducible=True, worker_kind="serial", prepared_batches=0).training.reproducible
 
 
 def test_a_batch_that_a_replay_cannot_hold_is_refused() -> None:
@@ -162,7 +168,7 @@ def test_what_is_not_given_has_its_default() -> None:
 
 
 def test_settings_survive_json() -> None:
-    config = config_with(lr=1e-3, env="ALE/Breakout-v5", reproducible=True, worker_kind="serial", batch_size=3)
+    config = config_with(lr=1e-3, env="ALE/Breakout-v5", reproducible=True, worker_kind="serial", prepared_batches=0)
     again = make_config(json.loads(json.dumps(config.settings)))
     assert again == config
     assert again.settings == config.settings
@@ -185,6 +191,7 @@ OTHER: dict[str, Any] = {
     "frame_scale_resolution": "42,44",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
+    "precision": "bfloat16",
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
 
@@ -203,7 +210,7 @@ def other_value(name: str) -> Any:
 def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
     changes = {name: other_value(name)}
     if name == "reproducible":
-        changes["worker_kind"] = "serial"
+        changes |= {"worker_kind": "serial", "prepared_batches": 0}
     before = make_config({**SETTLED, **{other: value for other, value in changes.items() if other != name}, **_with(name)})
     after = make_config({**SETTLED, **_with(name), **changes})
 

@@ -43,7 +43,7 @@ def collected() -> tuple[SerialWorkers, torch.nn.Module]:
 def encode(workers: SerialWorkers, network: torch.nn.Module) -> tuple[dict[str, np.ndarray], module.Encoded]:
     written = [slot for worker in range(3) for slot in range(8 * worker, 8 * worker + 4)]  # each worker's first block
     columns = {name: array[written] for name, array in workers.slots.items()}
-    return columns, Encoder(network, 3, torch.device("cpu"))(columns)  # type: ignore[arg-type]
+    return columns, Encoder(network, workers.weights, 3, torch.device("cpu"))(columns)  # type: ignore[arg-type]
 
 
 def test_features_and_logits_are_those_of_the_network(
@@ -71,6 +71,23 @@ def test_behaviour_features_and_logits_are_those_of_the_network_that_acted(
     np.testing.assert_allclose(encoded.features, columns["behaviour_features"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(encoded.logits, columns["behaviour_logits"], rtol=1e-4, atol=1e-5)
     assert columns["behaviour_features"].std() > 0
+
+
+def test_weights_are_those_published_last_whatever_becomes_of_the_network_meanwhile(
+    collected: tuple[SerialWorkers, torch.nn.Module],
+) -> None:
+    """Half of an optimiser step must never be seen."""
+    workers, network = collected
+    columns, before = encode(workers, network)
+    encoder = Encoder(network, workers.weights, 3, torch.device("cpu"))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1.5)
+    np.testing.assert_array_equal(encoder(columns).features, before.features)
+    workers.weights.publish(network, 1)
+    after = encoder(columns)
+    np.testing.assert_array_equal(after.features, encode(workers, network)[1].features)
+    assert not np.allclose(after.features, before.features)
 
 
 def test_features_are_stored_only_where_a_replay_compares_them(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ MACHINES = [
 GIVEN: dict[str, Any] = {
     "device": "cpu",
     "learner_threads": 3,
+    "precision": "bfloat16",
     "worker_kind": "cpu",
     "worker_count": 5,
     "envs_per_worker": 6,
+    "prepared_batches": 2,
     "batch_size": 7,
     "test_environments": 9,
 }
@@ -54,6 +56,16 @@ def test_one_given_setting_leaves_the_choice_of_the_others(name: str) -> None:
     settled, reasons = fit_to_machine({**DEFAULTS, name: GIVEN[name]}, Machine(8, 10**10, "GPU 9000"))
     assert settled[name] == GIVEN[name]
     assert sorted(reason.split("=")[0] for reason in reasons) == sorted(set(AUTOMATIC) - {name})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_bfloat16_is_chosen_for_a_device_that_multiplies_it(device: str) -> None:
+    def chosen(able: set[str]) -> str:
+        machine = Machine(8, 10**10, "GPU 9000", frozenset(able))
+        return str(fit_to_machine({**DEFAULTS, "device": device}, machine)[0]["precision"])
+
+    assert chosen({device}) == chosen({"cpu", "cuda"}) == "bfloat16"
+    assert chosen(set()) == chosen({"cpu", "cuda"} - {device}) == "float32"
 
 
 def test_settings_that_are_not_auto_are_not_looked_at() -> None:

@@ -12,7 +12,15 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, TimeShares, UpdateMetrics, read_metrics
+from learner.metrics import (
+    EpisodeStatistics,
+    LagStatistics,
+    MetricsWriter,
+    TimeShares,
+    UpdateMetrics,
+    ended_episodes,
+    read_metrics,
+)
 from learner.run_directory import RunDirectory
 
 
@@ -180,10 +188,10 @@ def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int =
 
 def test_only_whole_episodes_count() -> None:
     episodes = EpisodeStatistics(window=10)
-    episodes.add(trajectory_with({}))
+    episodes.add(ended_episodes(trajectory_with({})))
     assert (episodes.count, episodes.mean_return, episodes.read()) == (0, None, {})
-    episodes.add(trajectory_with({0: (-21.0, 800), 5: (3.0, 1000)}))
-    episodes.add(trajectory_with({2: (0.0, 600)}))
+    episodes.add(ended_episodes(trajectory_with({0: (-21.0, 800), 5: (3.0, 1000)})))
+    episodes.add(ended_episodes(trajectory_with({2: (0.0, 600)})))
     assert episodes.count == 3
     assert episodes.read() == {
         "charts/episodic_return": -6.0,
@@ -194,7 +202,7 @@ def test_only_whole_episodes_count() -> None:
 
 def test_an_interval_without_an_episode_has_only_the_running_mean() -> None:
     episodes = EpisodeStatistics(window=10)
-    episodes.add(trajectory_with({1: (4.0, 10)}))
+    episodes.add(ended_episodes(trajectory_with({1: (4.0, 10)})))
     episodes.read()
     assert episodes.read() == {"charts/episodic_return_mean": 4.0}
 
@@ -202,7 +210,7 @@ def test_an_interval_without_an_episode_has_only_the_running_mean() -> None:
 def test_the_mean_is_over_the_last_episodes() -> None:
     episodes = EpisodeStatistics(window=2)
     for episode_return in (100.0, 1.0, 2.0):
-        episodes.add(trajectory_with({3: (episode_return, 5)}))
+        episodes.add(ended_episodes(trajectory_with({3: (episode_return, 5)})))
     assert episodes.mean_return == 1.5
     assert episodes.count == 3
     assert episodes.read()["charts/episodic_return"] == pytest.approx(103 / 3)
@@ -220,27 +228,31 @@ def test_update_scalars_are_averaged_since_the_last_reading() -> None:
 
 
 def test_lag_is_learner_s_version_minus_acting_version() -> None:
-    lag = LagStatistics()
+    lag = LagStatistics(["queue", "standard", "elite"])
     versions = np.array([[10, 10], [8, 8], [0, 4]])
-    lag.add(10, versions, np.array([False, False, True]))
-    lag.add(12, versions, np.array([False, False, True]))
-    assert lag.read() == {"charts/policy_lag": 2.0, "charts/policy_lag_replay": 9.0}
-    lag.add(10, versions, np.array([True, True, True]))
-    assert lag.read() == {"charts/policy_lag_replay": pytest.approx(10 / 3)}
+    lag.add(10, versions, np.array([False, False, True]), np.array([0, 0, 2]))
+    lag.add(12, versions, np.array([False, False, True]), np.array([0, 0, 2]))
+    assert lag.read() == {"charts/policy_lag": 2.0, "replay/queue/policy_lag": 2.0, "replay/elite/policy_lag": 9.0}
+    lag.add(10, versions, np.array([True, True, True]), np.array([1, 1, 2]))
+    assert lag.read() == {"replay/standard/policy_lag": 1.0, "replay/elite/policy_lag": 8.0}
     assert lag.read() == {}
 
 
 def test_time_shares_are_parts_of_the_wall_time_since_the_last_reading() -> None:
     clocks = np.array([[1.0, 2.0], [3.0, 4.0]])
-    shares = TimeShares(clocks, ("env", "act"))
+    feeder = np.array([[5.0]])
+    shares = TimeShares({"worker": (("env", "act"), clocks), "feeder": (("insert",), feeder)})
     shares.add("update", 3.0)
     clocks += [[4.0, 0.0], [8.0, 2.0]]
+    feeder += 2.0
     wanted: dict[str, Any] = {"time/learner_update": 0.3, "time/worker_env": 0.6, "time/worker_act": 0.1}
+    wanted["time/feeder_insert"] = 0.2
     assert shares.read(10.0) == pytest.approx(wanted)
     shares.add("update", 1.0)
     shares.add("update", 1.0)
     shares.add("wait", 0.5)
-    wanted = {"time/learner_update": 0.5, "time/learner_wait": 0.125, "time/worker_env": 0.0, "time/worker_act": 0.0}
+    wanted = {"time/learner_update": 0.5, "time/learner_wait": 0.125}
+    wanted |= {"time/worker_env": 0.0, "time/worker_act": 0.0, "time/feeder_insert": 0.0}
     assert shares.read(4.0) == pytest.approx(wanted)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from learner.train import train
 from tests.support import small_config
+from workers import Block, WorkerError
+from workers.serial import SerialWorkers
 
 QUEUE_AND_STANDARD = (
     '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -35,13 +39,14 @@ def run_training(
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
-@pytest.mark.parametrize("worker_kind", ["serial", "cpu"])
-def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str) -> None:
+@pytest.mark.parametrize(("worker_kind", "prepared_batches"), [("serial", 0), ("cpu", 0), ("cpu", 3)])
+def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int) -> None:
     """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1."""
     _, checkpoint = run_training(
         tmp_path,
         worker_kind=worker_kind,
         worker_count=1,
+        prepared_batches=prepared_batches,
         environment_max_steps=60_000,
         envs_per_worker=8,
         batch_size=8,
@@ -64,6 +69,7 @@ KINDS = {
     "elite that inserts": {"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 4},
     "attentive": {"type": "attentive", "dist_function": "cos_dist"},
     "custom": {"type": "custom", "sample_strategy": "elite_sampling"},
+    "standard": {"type": "standard"},
     "reservoir": {"type": "standard", "retention": "reservoir"},
 }
 
@@ -75,30 +81,67 @@ def mixture_with(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: str) -> None:
-    settings = {"reproducible": True, "replay_parameters": mixture_with(kind), "environment_max_steps": 3000}
+    """500 updates, and a few until the replay is filled: half of a batch of four trajectories of five steps is fresh."""
+    settings = {
+        "reproducible": True,
+        "replay_parameters": mixture_with(kind),
+        "calibrate_input": False,
+        "unroll_length": 5,
+        "environment_max_steps": 5100,
+    }
     run, one = run_training(tmp_path / "one", **settings)
     _, other = run_training(tmp_path / "other", **settings)
     weights = [checkpoint.agent["network"] for checkpoint in (one, other)]
-    assert one.counters.updates > 50
+    assert one.counters == replace(other.counters, seconds=one.counters.seconds)
+    assert one.counters.updates >= 500
+    assert one.returns == other.returns
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     columns = read_metrics(run.metrics)
     name = str(KINDS[kind]["type"])
     assert np.nanmax(columns[f"replay/{name}/age"]) > 0
+    assert np.nanmax(columns[f"replay/{name}/policy_lag"]) > np.nanmax(columns["charts/policy_lag"]) >= 0
     assert np.nanmax(columns[f"replay/{name}/effective_sample_size"]) <= 1 + 1e-6
     if name != "standard":
         assert np.nanmax(columns[f"replay/{name}/distance"]) > 0
 
 
-def test_reproducible_runs_end_with_the_same_bits(tmp_path: Path) -> None:
-    settings = {"reproducible": True, "replay_parameters": QUEUE_AND_STANDARD, "environment_max_steps": 4000, "seed": 9}
-    _, one = run_training(tmp_path / "one", **settings)
-    _, other = run_training(tmp_path / "other", **settings)
-    _, different = run_training(tmp_path / "different", **{**settings, "seed": 10})
-    weights = [checkpoint.agent["network"] for checkpoint in (one, other, different)]
-    assert one.counters.updates == other.counters.updates > 20
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert not all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
-    assert one.returns == other.returns
+def test_another_seed_ends_with_other_bits(tmp_path: Path) -> None:
+    settings = {"reproducible": True, "replay_parameters": QUEUE_AND_STANDARD, "environment_max_steps": 1000}
+    weights = [run_training(tmp_path / f"{seed}", seed=seed, **settings)[1].agent["network"] for seed in (9, 10)]
+    assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("prepared_batches", [0, 3])
+def test_the_counters_are_those_of_the_batches_drawn_from(tmp_path: Path, prepared_batches: int) -> None:
+    """A queue gives each trajectory once: all that were counted were trained on, but for those still waiting in it."""
+    _, checkpoint = run_training(tmp_path, prepared_batches=prepared_batches, environment_max_steps=3000, batch_size=3)
+    counters = checkpoint.counters
+    waiting = counters.trajectories - 3 * counters.updates
+    assert 0 <= waiting <= 3  # a queue of this capacity holds one batch
+    assert counters.steps == counters.frames == 10 * counters.trajectories
+    assert counters.episodes == pytest.approx(counters.steps / 9, rel=0.1)
+
+
+def test_no_thread_is_left_by_a_run_nor_by_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay encodes while it inserts and samples: all of it beside the updates."""
+    settings = {"prepared_batches": 3, "replay_parameters": mixture_with("elite that inserts")}
+    run, checkpoint = run_training(tmp_path / "whole", **settings)
+    assert checkpoint.counters.steps >= 2000
+    assert np.nanmax(read_metrics(run.metrics)["feeder/depth"]) >= 1
+    assert [thread for thread in threading.enumerate() if thread.name == "feeder"] == []
+    poll = SerialWorkers.poll
+
+    def fail_after_a_while(workers: SerialWorkers, timeout: float) -> list[Block]:
+        if workers.weights.published_version >= 20:
+            raise WorkerError("worker 0 failed")
+        return poll(workers, timeout)
+
+    monkeypatch.setattr(SerialWorkers, "poll", fail_after_a_while)
+    with pytest.raises(WorkerError, match="worker 0 failed"):
+        run_training(tmp_path / "failing", **settings)
+    assert [thread for thread in threading.enumerate() if thread.name == "feeder"] == []
+    (saved,) = (tmp_path / "failing").glob("*_*/checkpoints/*.pt")
+    assert load_checkpoint(saved).counters.updates >= 20
 
 
 def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Passes divided among threads: the same outputs and gradients as one plain pass, in the same bits every time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.networks import ActorCritic, make_network
+from agents.passes import NetworkPasses
+
+
+def small_network() -> ActorCritic:
+    return make_network("impala_shallow", (2, 20, 20), 5, generator=torch.Generator().manual_seed(0))
+
+
+def observations(count: int) -> Tensor:
+    return torch.randint(0, 256, (count, 2, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def loss_of(logits: Tensor, values: Tensor) -> Tensor:
+    return (logits.softmax(-1)[:, 0] * values).sum() + values.square().sum()
+
+
+def gradients(network: ActorCritic) -> Tensor:
+    found = [parameter.grad for parameter in network.parameters()]
+    assert all(gradient is not None for gradient in found)
+    return torch.cat([gradient.flatten() for gradient in found if gradient is not None])
+
+
+def divided(threads: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, values and gradients."""
+    network = small_network()
+    passes = NetworkPasses(network, threads)
+    outputs = passes.forward(observations(count))
+    loss_of(*outputs).backward()
+    passes.backward(outputs)
+    return outputs.logits.detach(), outputs.values.detach(), gradients(network)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_divided_passes_are_one_plain_pass(threads: int, count: int) -> None:
+    network = small_network()
+    logits, values = network(observations(count))
+    loss_of(logits, values).backward()
+    expected = (logits.detach(), values.detach(), gradients(network))
+    for got, wanted in zip(divided(threads, count), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_two_runs_give_the_same_bits() -> None:
+    first, second = divided(3, 50), divided(3, 50)
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_gradients_are_set_anew_by_each_update() -> None:
+    network = small_network()
+    passes = NetworkPasses(network, 2)
+    seen = []
+    for _ in range(2):
+        outputs = passes.forward(observations(6))
+        loss_of(*outputs).backward()
+        passes.backward(outputs)
+        seen.append(gradients(network).clone())
+    assert torch.equal(*seen)
+
+
+def test_an_output_that_no_loss_reads_has_no_say() -> None:
+    network = small_network()
+    passes = NetworkPasses(network, 2)
+    outputs = passes.forward(observations(6))
+    outputs.values.square().sum().backward()
+    passes.backward(outputs)
+    assert not network.policy_head.weight.grad.any()
+    assert network.value_head.weight.grad.any()
+
+
+def test_each_thread_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = small_network()
+    plain, seen, meeting = network.forward, [], threading.Barrier(3, timeout=30)
+
+    def forward(part: Tensor) -> object:
+        meeting.wait()  # passes only if three threads are in their passes at once
+        seen.append(len(part))
+        return plain(part)
+
+    monkeypatch.setattr(network, "forward", forward)
+    NetworkPasses(network, 3).forward(observations(8))
+    assert sorted(seen) == [2, 3, 3]
+
+
+def test_no_thread_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="^threads: wanted 1 or more, got 0$"):
+        NetworkPasses(small_network(), 0)
