@@ -17,9 +17,9 @@ def check_memory(config: Config, available: int) -> None:
     room = max(0, available - reserve)
     if replays > room:
         raise ValueError(
-            f"replay_parameters: wanted at most {room / 1e9:.2f} GB of replays ({available / 1e9:.2f} GB of memory are available "
-            f"now, {reserve / 1e9:.2f} GB of it for the processes), got {replays / 1e9:.2f} GB; use a smaller capacity, or "
-            '"memory" in its place with --use_replay_compression'
+            f"replay_parameters: wanted at most {_gigabytes(room)} of replays (of memory {_gigabytes(available)} are available "
+            f"now, {_gigabytes(reserve)} of it for the processes), got {_gigabytes(replays)}; "
+            'use a smaller capacity, or "memory" in its place with --use_replay_compression'
         )
 
 
@@ -30,9 +30,13 @@ def describe_memory(config: Config) -> list[str]:
     sizes = _replay_bytes(config)
     lines = []
     for name, replay, size in zip(replay_names(config.replays), settled, sizes, strict=True):
-        count = f"{'at least ' if replay.memory else ''}{replay.capacity:,}"
-        lines.append(f"Replay {name}: at most {size / 1e9:.3f} GB, {count} trajectories of {contract.unroll_length} steps")
-    return [*lines, f"Replay memory: {sum(sizes) / 1e9:.3f} GB, and {reserve_bytes(config) / 1e9:.2f} GB for the processes"]
+        more = "at least " if replay.memory and replay.type != "queue" else ""
+        count = f"{more}{replay.capacity:,} trajectories of {contract.unroll_length} steps"
+        lines.append(f"Replay {name}: {count}, at most {_gigabytes(size)}")
+    return [
+        *lines,
+        f"Replay memory: at most {_gigabytes(sum(sizes))}, beside {_gigabytes(reserve_bytes(config))} for the processes",
+    ]
 
 
 def reserve_bytes(config: Config) -> int:
@@ -45,3 +49,7 @@ def _replay_bytes(config: Config) -> list[int]:
     environments = config.workers.worker_count * config.workers.envs_per_worker
     contract = make_contract(config, make_spec(config.env))
     return replay_bytes(config.replays, contract, config.training.batch_size, environments)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"

@@ -38,25 +38,32 @@ def shares(configs: Sequence[ReplayConfig], batch_size: int) -> list[int]:
 def settle_capacities(
     configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int
 ) -> tuple[ReplayConfig, ...]:
-    """Give each replay that names `memory` the capacity that it holds in any case. Raises ValueError where it is too small."""
+    """Give each replay that names `memory` the capacity that it holds in any case, and each queue room for a batch's share.
+
+    Raises ValueError where a memory is too small for what a batch takes.
+    """
     settled = []
     for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):
+        wanted = share if config.type == "queue" else max(1, math.ceil(config.sample_ratio * batch_size))
         if config.memory is not None:
-            largest = trajectory_bytes(config, contract)
-            wanted = share if config.type == "queue" else max(1, math.ceil(config.sample_ratio * batch_size))
-            config = replace(config, capacity=config.memory // largest)
-            if config.capacity < wanted:
+            if config.memory < (least := most_bytes(config, contract, wanted)):
                 raise ValueError(
                     f"replay_parameters[{index}]: wanted memory for the {wanted} trajectories that a batch takes, "
-                    f"{wanted * largest:,} bytes, got {config.memory:,}"
+                    f"{least:,} bytes, got {config.memory:,}"
                 )
+            without, one = (most_bytes(config, contract, count) for count in (0, 1))
+            config = replace(config, capacity=(config.memory - without) // (one - without))
+        if config.type == "queue":
+            config = replace(config, capacity=max(config.capacity, share))
         settled.append(config)
     return tuple(settled)
 
 
-def trajectory_bytes(config: ReplayConfig, contract: TrajectoryContract) -> int:
-    """The most that one trajectory takes in this replay."""
-    return contract.bytes_per_trajectory if config.type == "queue" else storage_class(config).trajectory_bytes(contract)
+def most_bytes(config: ReplayConfig, contract: TrajectoryContract, count: int) -> int:
+    """The most that `count` trajectories take in this replay."""
+    if config.type == "queue":
+        return count * contract.bytes_per_trajectory
+    return storage_class(config).most_bytes(contract, count)
 
 
 def replay_bytes(
@@ -68,9 +75,8 @@ def replay_bytes(
     `replay.storage`): only the oldest trajectory of each environment has its first S frames alone.
     """
     sizes = []
-    settled = settle_capacities(configs, contract, batch_size)
-    for config, share in zip(settled, shares(configs, batch_size), strict=True):
-        size = max(config.capacity, share if config.type == "queue" else 0) * trajectory_bytes(config, contract)
+    for config in settle_capacities(configs, contract, batch_size):
+        size = most_bytes(config, contract, config.capacity)
         if config.type != "queue" and config.memory is not None:
             size = config.memory
         elif config.keeps_newest and not config.compress:

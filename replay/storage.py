@@ -33,16 +33,18 @@ SIZE_BYTES = 4  # before the compressed frames stands how long they are
 class Storage(ABC):
     """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much.
 
-    capacity: slots. Where the config names `memory`, there are more slots than that holds trajectories of the largest size,
-    and `fits` says when it is full. columns: `[capacity, *shape]` of each field but the frames.
+    capacity: slots. memory: bytes that are never exceeded; there are then more slots than that holds trajectories, and `fits`
+    says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_blocks: blocks of no trajectory.
     """
+
+    own_blocks = 0
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         self.block_bytes, most_blocks = self.layout(contract)
         self.slot_bytes = _slot_bytes(contract)
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
-        block_count = capacity * most_blocks + 1 if memory is None else memory // self.block_bytes
+        block_count = capacity * most_blocks + self.own_blocks if memory is None else memory // self.block_bytes
         self.pool = BlockPool(block_count, self.block_bytes)
         self.columns = {
             name: np.empty((self.capacity, *shape), dtype)
@@ -71,10 +73,11 @@ class Storage(ABC):
         """Write the frames that lie in these blocks, one array a trajectory, into `out`, uint8 `[n, bytes of T+S frames]`."""
 
     @classmethod
-    def trajectory_bytes(cls, contract: TrajectoryContract) -> int:
-        """The most that one trajectory takes."""
+    def most_bytes(cls, contract: TrajectoryContract, count: int) -> int:
+        """The most that `count` trajectories take."""
         block_bytes, most_blocks = cls.layout(contract)
-        return _slot_bytes(contract) + most_blocks * (block_bytes + BLOCK_OVERHEAD)
+        blocks = count * most_blocks + cls.own_blocks
+        return count * _slot_bytes(contract) + blocks * (block_bytes + BLOCK_OVERHEAD)
 
     @property
     def bytes_claimed(self) -> int:
@@ -137,6 +140,8 @@ class Storage(ABC):
 
 class PlainStorage(Storage):
     """A block is a frame."""
+
+    own_blocks = 1  # black
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)

@@ -44,6 +44,7 @@ NEARLY_RIGHT = st.lists(
             "dist_function": st.one_of(st.sampled_from(["ln_norm", "kl_policy"]), ANYTHING),
             "elite_sampling_strategy": st.one_of(st.integers(0, 5), ANYTHING),
             "lambda_batch_multiplier": ANYTHING,
+            "memory": st.one_of(st.sampled_from(["8GB", "1KiB"]), ANYTHING),
         },
     ),
     max_size=4,
@@ -134,6 +135,29 @@ def test_a_missing_key_is_named(missing: str) -> None:
     text = json.dumps([QUEUE, {name: value for name, value in QUEUE.items() if name != missing}])
     with pytest.raises(ValueError, match=rf"replay_parameters\[1\]: '{missing}' is missing"):
         parse_replay_parameters(text)
+
+
+@pytest.mark.parametrize("kind", ["queue", "standard", "elite", "attentive"])
+def test_memory_may_stand_for_capacity(kind: str) -> None:
+    (replay,) = parse_replay_parameters(json.dumps([{"type": kind, "memory": "1.5GB", "sample_ratio": 1}]))
+    assert (replay.capacity, replay.memory) == (0, 1_500_000_000)
+
+
+@pytest.mark.parametrize(("changes", "got"), [({"capacity": 1, "memory": "1GB"}, "both"), ({}, "neither")])
+def test_one_of_capacity_and_memory_is_wanted(changes: dict[str, object], got: str) -> None:
+    text = json.dumps([{"type": "standard", "sample_ratio": 1, **changes}])
+    with pytest.raises(ValueError, match=rf"^replay_parameters\[0\]: wanted either capacity or memory, got {got}$"):
+        parse_replay_parameters(text)
+
+
+@pytest.mark.parametrize(
+    "value", [8, 8e9, None, True, "", "8", "8gb", "GB", "-1GB", "1e3MB", "0KB", "2000TB", ["8GB"], "8GB\n"]
+)
+def test_anything_but_a_size_is_told(value: object) -> None:
+    text = json.dumps([{"type": "standard", "sample_ratio": 1, "memory": value}])
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted memory as a size such as .*, got ") as caught:
+        parse_replay_parameters(text)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_limits_are_accepted() -> None:
