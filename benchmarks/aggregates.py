@@ -70,8 +70,8 @@ def mean_curve(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def on_grid(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A curve read off at `grid`; NaN before its first and behind its last point."""
-    return np.interp(grid, x, y, left=np.nan, right=np.nan)
+    """A curve read off at `grid`: NaN before its first point, level behind its last."""
+    return np.interp(grid, x, y, left=np.nan)
 
 
 def area_under_curve(x: np.ndarray, y: np.ndarray, horizon: float) -> float:

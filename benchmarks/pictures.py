@@ -22,15 +22,16 @@ LABEL_GAP = 0.055  # of the axis' height, between two names at the end of lines
 
 
 def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
-    """Return against frames and against wall time."""
+    """Return against frames and against wall time. By time a run that has ended keeps its last value until the last one ends."""
     figure = _figure(11, 4.4)
     by_frames, by_time = figure.subplots(1, 2, sharey=True)
-    _draw_side(by_frames, game, lambda run: run.frames / 1e6, game.horizon / 1e6, "emulator frames, millions", named=False)
-    longest = max(result.minutes.min() for result in game.results)
-    unit, scale = ("minutes", 60.0) if longest >= 2 else ("seconds", 1.0)
-    _draw_side(by_time, game, lambda run: run.seconds / scale, longest * 60 / scale, f"wall time, {unit}", named=True)
+    many, unit = (1e6, "millions") if game.horizon >= 1e6 else (1e3, "thousands")
+    _draw_side(by_frames, game, lambda run: run.frames / many, game.horizon / many, f"emulator frames, {unit}", named=False)
+    longest = 60 * max(result.minutes.max() for result in game.results)
+    scale, unit = (60.0, "minutes") if longest >= 120 else (1.0, "seconds")
+    _draw_side(by_time, game, lambda run: run.seconds / scale, longest / scale, f"wall time, {unit}", named=True)
     by_frames.set_ylabel("return (raw, mean of the last training episodes)")
-    figure.suptitle(game.env, x=0.01, ha="left", fontweight="bold")
+    figure.suptitle(f"{game.env}: mean over seeds and its 95 % interval", x=0.01, ha="left", fontweight="bold")
     for axis in (by_frames, by_time):
         if threshold is not None:
             axis.axhline(threshold, color="#999999", linewidth=0.8, linestyle=(0, (4, 4)))
@@ -40,20 +41,25 @@ def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
 def _draw_side(axis: Axes, game: Game, x_of: Callable[[Run], np.ndarray], right: float, label: str, *, named: bool) -> None:
     ends = []
     for number, result in enumerate(game.results):
-        until = min(np.interp(game.horizon, run.frames, x_of(run)) for run in result.runs)
+        until = max(np.interp(game.horizon, run.frames, x_of(run)) for run in result.runs)
         grid = np.linspace(0, until, POINTS)
-        centre, low, high = mean_curve(np.stack([on_grid(x_of(run), run.returns, grid) for run in result.runs]))
+        centre, low, high = mean_curve(np.stack([_up_to_horizon(game, run, x_of(run), grid) for run in result.runs]))
         colour, dashes = _style(number)
         axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
         axis.plot(grid, centre, color=colour, linestyle=dashes, linewidth=1.6)
-        shown = np.flatnonzero(np.isfinite(centre))
-        if len(shown):
-            ends.append((float(centre[shown[-1]]), _named(result), colour))
+        ends.append((float(centre[-1]), _named(result, game), colour))
     axis.set_xlim(0, right)
     axis.set_xlabel(label)
     _tidy(axis)
     if named:
         _name_ends(axis, ends)
+
+
+def _up_to_horizon(game: Game, run: Run, x: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """The run's curve on `grid`, up to the frames at which all are compared and level from there on; NaN before it begins."""
+    before = run.frames < game.horizon
+    ends = [np.interp(game.horizon, run.frames, values) for values in (x, run.returns)]
+    return on_grid(np.append(x[before], ends[0]), np.append(run.returns[before], ends[1]), grid)
 
 
 def _name_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
@@ -63,7 +69,7 @@ def _name_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
     heights: list[float] = []
     for height, _, _ in wanted:
         heights.append(max(height, heights[-1] + LABEL_GAP) if heights else height)
-    shift = max(0.0, heights[-1] - 1.0) if heights else 0.0
+    shift = max(0.0, heights[-1] - 1.0)
     for (_, name, colour), height in zip(wanted, heights, strict=True):
         axis.annotate(
             name,
@@ -79,8 +85,8 @@ def _name_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
 
 def draw_scores(game: Game, picture: Path) -> None:
     """Every run's score as a dot, the mean over seeds with its interval as a line."""
-    rows = [(_named(result), result.score(), result.scores) for result in game.results]
-    _draw_intervals(rows, picture, f"{game.env} at {game.horizon / 1e6:.3g} million frames", "return (raw); a dot is one seed")
+    rows = [(_named(result, game), result.score(), result.scores) for result in game.results]
+    _draw_intervals(rows, picture, f"{game.env} at {game.horizon:,.0f} frames", "return (raw); a dot is one seed")
 
 
 def draw_overall(overall: Sequence[Overall], picture: Path) -> None:
@@ -95,7 +101,7 @@ def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: P
     axis = figure.subplots()
     for number, (_, (value, low, high), dots) in enumerate(rows):
         colour, _ = _style(number)
-        axis.plot(dots, np.full(len(dots), number), "o", color=colour, markersize=4, alpha=0.45, markeredgewidth=0)
+        axis.plot(dots, np.full(len(dots), number), "o", color=colour, markersize=6, alpha=0.45, markeredgewidth=0)
         axis.plot([low, high], [number, number], color=colour, linewidth=2)
         axis.plot([value], [number], "|", color=colour, markersize=14, markeredgewidth=2.5)
     axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
@@ -107,8 +113,11 @@ def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: P
     figure.savefig(picture, dpi=110)
 
 
-def _named(result: Result) -> str:
-    return f"{result.setting} ({len(result.runs)})"
+def _named(result: Result, game: Game) -> str:
+    """The setting, with its number of seeds where settings differ in it."""
+    count = len(result.runs)
+    alike = {len(each.runs) for each in game.results} == {count}
+    return result.setting if alike else f"{result.setting} ({count} seed{'s' * (count > 1)})"
 
 
 def _figure(width: float, height: float) -> Figure:

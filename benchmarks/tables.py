@@ -18,32 +18,27 @@ class Table(NamedTuple):
 
 
 def game_table(game: Game, threshold: float | None) -> Table:
-    """Settings of one game, scores over seeds with their 95 % intervals."""
-    header = ["setting", "seeds", "return", "interquartile mean", "human-normalised", "mean over the run"]
+    """Settings of one game, scores over seeds with their 95 % intervals; human-normalised where that is known."""
+    columns = {
+        "setting": [result.setting for result in game.results],
+        "seeds": [str(len(result.runs)) for result in game.results],
+        "return": [with_interval(result.score()) for result in game.results],
+        "interquartile mean": [with_interval(result.score(interquartile_mean)) for result in game.results],
+    }
+    normalised = [game.normalised(result.score().value) for result in game.results]
+    if None not in normalised:
+        columns["human-normalised"] = [f"{score:.1f} %" for score in normalised]
+    columns["mean over the run"] = [with_interval(estimate([result.areas], mean)) for result in game.results]
     if threshold is not None:
-        header.append(f"steps to {threshold:g}")
-    return Table([*header, "minutes"], [_game_row(game, result, threshold) for result in game.results])
+        columns[f"steps to {threshold:g}"] = [_steps(result) for result in game.results]
+    columns["minutes"] = [f"{result.minutes.mean():.1f}" for result in game.results]
+    return Table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
 
 
-def _game_row(game: Game, result: Result, threshold: float | None) -> list[str]:
-    score = result.score()
-    normalised = game.normalised(score.value)
-    row = [
-        result.setting,
-        str(len(result.runs)),
-        with_interval(score),
-        with_interval(result.score(interquartile_mean)),
-        "-" if normalised is None else f"{normalised:.1f} %",
-        with_interval(estimate([result.areas], mean)),
-    ]
-    if threshold is not None:
-        steps, reached = median_steps(result)
-        row.append(
-            f"{steps:,.0f} ({reached} of {len(result.runs)})"
-            if math.isfinite(steps)
-            else f"- ({reached} of {len(result.runs)})"
-        )
-    return [*row, f"{result.minutes.mean():.1f}"]
+def _steps(result: Result) -> str:
+    """`12,345 (3 of 3)`: median, and how many runs got there; no median where half of them did not."""
+    steps, reached = median_steps(result)
+    return f"{f'{steps:,.0f}' if math.isfinite(steps) else '-'} ({reached} of {len(result.runs)})"
 
 
 def overall_table(overall: Sequence[Overall]) -> Table:
