@@ -22,7 +22,7 @@ LABEL_GAP = 0.055  # of the axis' height, between two names at the end of lines
 
 
 def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
-    """Return against frames and against wall time. By time a run that has ended keeps its last value until the last one ends."""
+    """Return against frames and against wall time. By time, a run that has ended keeps its last value until all have."""
     figure = _figure(11, 4.4)
     by_frames, by_time = figure.subplots(1, 2, sharey=True)
     many, unit = (1e6, "millions") if game.horizon >= 1e6 else (1e3, "thousands")
