@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,30 +90,25 @@ def _game_part(game: Game, out: Path, threshold: float | None) -> list[str]:
     return parts
 
 
-def _runs_table(runs: Sequence[Run]) -> Table:
-    rows = []
+def _circumstances(runs: Sequence[Run]) -> list[str]:
+    """Commits, machines and versions, each with the number of its runs."""
+    lines: Counter[str] = Counter()
     for run in runs:
-        commit, host = run.config.get("git_commit") or "-", run.config.get("host", {})
-        versions = run.config.get("versions", {})
-        machine = f"{host.get('cores', '?')} cores, {run.config['settings'].get('device', '?')}, {host.get('system', '?')}"
-        known = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "ale-py") if name in versions)
-        rows.append(
-            [
-                run.env,
-                run.setting,
-                str(run.seed),
-                run.path.name,
-                commit[:12] + "-dirty" * commit.endswith("-dirty"),
-                machine,
-                known,
-            ]
+        host, versions = run.config.get("host", {}), run.config.get("versions", {})
+        machine = (
+            f"{host.get('cores', '?')} cores, {host.get('system', '?')}, learner on {run.config['settings'].get('device', '?')}"
         )
-    return Table(["game", "setting", "seed", "run", "commit", "machine", "versions"], rows)
+        known = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "ale-py") if name in versions)
+        lines.update([f"Commit: {run.config.get('git_commit')}", f"Machine: {machine}", f"Versions: {known}"])
+    return [f"{line} ({count} runs)" for line, count in sorted(lines.items())]
 
 
-def _commands_table(runs: Sequence[Run]) -> Table:
-    rows = [[run.env, run.setting, str(run.seed), f"python {shlex.join(run.config.get('command', []))}"] for run in runs]
-    return Table(["game", "setting", "seed", "last command"], rows)
+def _runs_table(runs: Sequence[Run]) -> Table:
+    rows = [
+        [run.env, run.setting, str(run.seed), run.path.name, f"python {shlex.join(run.config.get('command', []))}"]
+        for run in runs
+    ]
+    return Table(["game", "setting", "seed", "run", "last command"], rows)
 
 
 def main() -> int:

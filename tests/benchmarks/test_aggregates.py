@@ -26,7 +26,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half(scores: list[float], 
 
 
 def test_it_is_taken_over_the_last_axis() -> None:
-    assert interquartile_mean(np.array([[100.0, 2, 3, -100], [4.0, 4, 4, 4]])).tolist() == [2.5, 4.0]
+    assert interquartile_mean(np.array([[100.0, 2, 3, -100], [-100.0, 4, 100, 5]])).tolist() == [2.5, 4.5]
 
 
 def test_equal_scores_have_an_interval_of_no_width() -> None:
@@ -92,6 +92,7 @@ def test_a_curve_is_unknown_before_it_begins_and_level_after_it_ends() -> None:
         ([5, 10], [1, 1], 10, 1.0),  # before its first point it has its first value
         ([0, 10, 20], [0, 1, 1], 20, 0.75),
         ([0, 10, 20], [0, 1, 9], 10, 0.5),  # what comes later does not count
+        ([0, 10, 20], [0, 1, 9], 5, 0.25),
         ([0, 20], [0, 2], 10, 0.5),  # the horizon between two points
     ],
 )
