@@ -30,9 +30,10 @@ HELP = {
     "0 prepares each in the learner's own thread.",
     "batch_size": "Trajectories in one update, or auto.",
     "unroll_length": "Steps in one trajectory.",
-    "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories), "
-    "sample_ratio (sum 1), and what the type takes; see docs/algorithms.md.",
+    "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories) "
+    "or memory (a size such as 8GB), sample_ratio (sum 1), and what the type takes; see docs/algorithms.md.",
     "training_fill_in_factor": "Part of a replay's capacity, in [0, 1], that is filled before the replay gives anything.",
+    "use_replay_compression": "Keep replayed frames compressed (LZ4): a tenth of the memory or less, for a little time.",
     "network": "Network: nature, impala_shallow, impala_deep, or mlp for small observations.",
     "calibrate_input": "Centre and scale observations once, by what random play looks like before training.",
     "gamma": "Discount a step.",

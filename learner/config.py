@@ -7,7 +7,7 @@ the dataclasses that sit beside what they configure. Bad values raise ValueError
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agents import VTraceConfig
@@ -43,6 +43,7 @@ DEFAULTS: Settings = {
     "unroll_length": 20,
     "replay_parameters": '[{"type": "queue", "capacity": 1, "sample_ratio": 1.0}]',
     "training_fill_in_factor": 0.2,
+    "use_replay_compression": False,
     # algorithm
     "network": "nature",
     "calibrate_input": True,
@@ -160,7 +161,8 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     if unsettled := [name for name, default in DEFAULTS.items() if default == AUTO and flat[name] == AUTO]:
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     height, width = parse_resolution(flat["frame_scale_resolution"])
-    replays = parse_replay_parameters(flat["replay_parameters"])
+    parsed = parse_replay_parameters(flat["replay_parameters"])
+    replays = tuple(replace(replay, compress=flat["use_replay_compression"]) for replay in parsed)
     check_replays(replays, flat["batch_size"])
     return Config(
         env=EnvConfig(

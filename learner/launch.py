@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner.checkpoint import Checkpoint, load_checkpoint
-from learner.config import Config, Settings, check_settings, make_config, make_contract
+from learner.config import Config, Settings, check_settings, make_config
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
+from learner.memory import check_memory, describe_memory
 from learner.run_directory import RunDirectory, check_results_folder, find_checkpoint, run_of_checkpoint
-from replay import memory_bytes
 from workers import WorkerError
 from wrappers import make_spec
 
@@ -102,12 +102,7 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
         raise ValueError(
             f"environment_max_steps: wanted more than the {checkpoint.counters.steps} steps the checkpoint has, got {limit}"
         )
-    needed = memory_bytes(config.replays, make_contract(config, make_spec(config.env)))
-    if needed > machine.memory_bytes:
-        raise ValueError(
-            f"replay_parameters: wanted replays that fit in {machine.memory_bytes / 1e9:.1f} GB of memory, "
-            f"got {needed / 1e9:.1f} GB"
-        )
+    check_memory(config, machine.memory_bytes)
 
 
 def run(job: Job) -> int:
@@ -138,10 +133,11 @@ def _train(job: Job) -> int:
     directory.point_latest_here()
     directory.write_config(job.settled, job.command, job.notes)
     _log_to_file(directory.log)
-    replay = memory_bytes(config.replays, make_contract(config, make_spec(config.env)))
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
     log.info("Run directory: %s", directory.path)
-    log.info("Budget: %s steps = %s frames; replay memory %.2f GB", f"{steps:,}", f"{steps * skip:,}", replay / 1e9)
+    log.info("Budget: %s steps = %s frames", f"{steps:,}", f"{steps * skip:,}")
+    for line in describe_memory(config):
+        log.info("%s", line)
     if job.checkpoint:
         for path in directory.put_aside_after(job.checkpoint.counters.updates):
             log.info("Newer than the checkpoint loaded, put aside: %s", path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ MOST_PREPARED_BATCHES = 4
 class Machine:
     """What this process may use.
 
-    memory_bytes: physical, or less where a container says so. bfloat16: the devices that multiply bfloat16 in hardware.
+    memory_bytes: available now, less where a container says so. bfloat16: the devices that multiply bfloat16 in hardware.
     """
 
     cores: int
@@ -60,17 +61,49 @@ def _cores() -> int:
     return cores
 
 
-def _memory_bytes() -> int:
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _first_line(Path("/sys/fs/cgroup/memory.max"))
-    return min(physical, int(limit)) if limit.isdigit() else physical
+def _memory_bytes(root: Path = Path("/")) -> int:
+    """MemAvailable, or less where a control group of this process or one above it leaves less."""
+    left = [_group_memory_left(group) for group in _memory_groups(root)]
+    return min([_memory_available(root), *left])
+
+
+def _memory_available(root: Path) -> int:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # no Linux
+
+
+def _memory_groups(root: Path) -> Iterator[Path]:
+    """Folders of the control groups, versions 1 and 2, that may bound this process's memory."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            top = root / "sys/fs/cgroup" / controllers
+            group = top / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+
+
+def _group_memory_left(group: Path) -> int:
+    """Limit minus use; cached files that nobody looks at count as free, as the kernel drops them first."""
+    limit = _first_line(group / "memory.max") or _first_line(group / "memory.limit_in_bytes")
+    used = _first_line(group / "memory.current") or _first_line(group / "memory.usage_in_bytes")
+    if not (limit.isdigit() and used.isdigit()):
+        return sys.maxsize
+    statistics = dict(line.split(" ", 1) for line in _lines(group / "memory.stat"))
+    cached = int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
+    return max(0, int(limit) - int(used) + cached)
 
 
 def _first_line(path: Path) -> str:
+    return next(iter(_lines(path)), "").strip()
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().split("\n", 1)[0].strip()
+        return path.read_text().splitlines()
     except OSError:
-        return ""
+        return []
 
 
 def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Settings, list[str]]:

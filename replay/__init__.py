@@ -10,7 +10,8 @@ import numpy as np
 from replay.attentive import AttentiveReplay
 from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
 from replay.elite import EliteReplay
-from replay.mixture import Mixture, largest_share
+from replay.memory import replay_bytes, settle_capacities, shares
+from replay.mixture import Mixture
 from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
 from replay.queue import QueueReplay
 from replay.standard import StandardReplay
@@ -26,11 +27,12 @@ __all__ = [
     "ReplayContext",
     "check_replays",
     "make_mixture",
-    "memory_bytes",
     "needs_encode",
     "needs_features",
     "parse_replay_parameters",
+    "replay_bytes",
     "replay_names",
+    "settle_capacities",
 ]
 
 SAMPLINGS: dict[str | None, Callable[[ReplayConfig, ReplayContext], Replay]] = {
@@ -49,10 +51,10 @@ REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
-    """Refuse a batch that a replay can never give. Raises ValueError."""
+    """Refuse a batch that a replay can never give; `settle_capacities` does so for memory. Raises ValueError."""
     for index, config in enumerate(configs):
         share = config.sample_ratio * batch_size
-        if config.type != "queue" and share > config.capacity:
+        if config.type != "queue" and config.memory is None and share > config.capacity:
             raise ValueError(
                 f"replay_parameters[{index}]: batch_size {batch_size} takes {share:g} trajectories from this replay, "
                 f"wanted capacity >= {math.ceil(share)}, got {config.capacity}"
@@ -75,12 +77,12 @@ def make_mixture(
     ReplayContext; where `needs_encode(configs)` says so, encode is needed.
     """
     check_replays(configs, batch_size)
-    total = sum(config.sample_ratio for config in configs)  # one, but for what the tolerance lets pass
     replays = []
+    settled = settle_capacities(configs, contract, batch_size)
     # Drawn, not spawned: a generator restored from a checkpoint goes on, and so do the replays' own.
-    for config, seed in zip(configs, generator.integers(2**63, size=len(configs)), strict=True):
-        child = np.random.default_rng(int(seed))
-        share = largest_share(config.sample_ratio / total, batch_size)
+    seeds = generator.integers(2**63, size=len(configs)).tolist()
+    for config, share, seed in zip(settled, shares(configs, batch_size), seeds, strict=True):
+        child = np.random.default_rng(seed)
         min_fill = math.ceil(fill_in_factor * config.capacity)
         replays.append(REPLAYS[config.type](config, ReplayContext(contract, share, min_fill, child, encode, progress)))
     return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
@@ -91,8 +93,3 @@ def replay_names(configs: Sequence[ReplayConfig]) -> list[str]:
     kinds = [config.type for config in configs]
     earlier = [kinds[:index].count(kind) for index, kind in enumerate(kinds)]
     return [kind if not count else f"{kind}_{count + 1}" for kind, count in zip(kinds, earlier, strict=True)]
-
-
-def memory_bytes(configs: Sequence[ReplayConfig], contract: TrajectoryContract) -> int:
-    """What the replays take when they are full."""
-    return sum(config.capacity for config in configs) * contract.bytes_per_trajectory

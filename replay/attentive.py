@@ -10,35 +10,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from replay.base import Encoded, Replay, ReplayConfig, ReplayContext
+from replay.base import Encoded, ReplayConfig, ReplayContext
 from replay.distances import POLICY_DISTANCES, state_distances
-from replay.retention import make_ring, require_encode
+from replay.retention import require_encode
+from replay.ring_replay import RingReplay
 from replay.selection import annealed_multiplier, nearest
 
 
-class AttentiveReplay(Replay):
+class AttentiveReplay(RingReplay):
     """Anchors are the last rows of each environment's newest stored trajectory, as the current network sees them."""
 
-    gives_replayed = True
-
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
-        self.config = config
+        super().__init__(config, context)
         self.progress = context.progress
         self.encode = require_encode(config, context)
-        self.ring = make_ring(config, context)
-        self.newest: dict[int, int] = {}  # environment -> slot
-
-    def has_room(self) -> bool:
-        return True
-
-    def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
-        row = self.ring.insert(trajectory)
-        if row is not None:
-            self.newest = {environment: slot for environment, slot in self.newest.items() if slot != row}
-            self.newest[int(trajectory["environment_id"])] = row
-
-    def can_sample(self, count: int) -> bool:
-        return self.ring.is_ready
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
         config, scores = self.config, None
@@ -50,12 +35,9 @@ class AttentiveReplay(Replay):
             rows, scores = rows[chosen], scores[chosen]
         self.ring.give(rows, out, scores)
 
-    def metrics(self) -> dict[str, float]:
-        return self.ring.metrics()
-
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         """Scores `[n]` of candidates; what is candidate and anchor at once is encoded once."""
-        anchors = np.array(list(self.newest.values()))
+        anchors = np.array(list(self.ring.newest.values()))
         encoded_rows, position = np.unique(np.concatenate([rows, anchors]), return_inverse=True)
         states = self._states(self.encode(self.ring.read(encoded_rows)))
         last = states[position[len(rows) :], -1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,11 @@ from replay.trajectory import Arrays, TrajectoryContract
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """One entry of `--replay_parameters`. capacity: trajectories. sample_ratio: its part of every batch, in (0, 1].
+    """One entry of `--replay_parameters`. sample_ratio: its part of every batch, in (0, 1].
+
+    capacity: trajectories. memory: bytes, where the entry names them instead; capacity is then the number of trajectories
+    that they hold in any case, and 0 as long as nobody knows how large those are (see `replay.memory`). compress: keep the
+    frames compressed, where they are given more than once.
 
     retention: what a full standard replay keeps, `fifo` or `reservoir`. sample_strategy and insert_strategy: what a custom
     replay does; insert_strategy also goes with elite and attentive ones. The others belong to those strategies.
@@ -33,11 +37,18 @@ class ReplayConfig:
     elite_batch_size: int = 10
     lambda_batch_multiplier: float = 6.0
     alfa_annealing_factor: float = 2.0
+    memory: int | None = None
+    compress: bool = False
 
     @property
     def sampling(self) -> str | None:
         """`elite_sampling`, `attentive_sampling`, or None: as it comes or uniform."""
         return {"elite": "elite_sampling", "attentive": "attentive_sampling"}.get(self.type, self.sample_strategy)
+
+    @property
+    def keeps_newest(self) -> bool:
+        """Whether a full one always lets its oldest trajectory go; a queue keeps all."""
+        return self.type != "queue" and self.retention == "fifo" and self.insert_strategy is None
 
     @property
     def needs_features(self) -> bool:
@@ -84,6 +95,11 @@ class Replay(ABC):
     gives_replayed: bool
     """True where a trajectory may be given more than once (its columns are `is_replay`)."""
 
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What a state that is loaded must have been made with."""
+
     @abstractmethod
     def has_room(self) -> bool:
         """Whether `insert` loses nothing; where it has none, the trajectory can wait in its slot (backpressure)."""
@@ -103,6 +119,14 @@ class Replay(ABC):
     @abstractmethod
     def metrics(self) -> dict[str, float]:
         """Numbers about what was given since the last call; a number that nothing was measured for is left out."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All it needs to go on to the bit, as tensors, numbers and text; tensors may look at its own memory."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()` of a replay with the same settings; to be called before anything is inserted."""
 
 
 def copy_rows(storage: Arrays, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> None:

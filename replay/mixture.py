@@ -10,8 +10,10 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from replay.base import Replay
 from replay.trajectory import Arrays, TrajectoryContract
@@ -97,3 +99,32 @@ class Mixture:
         """Of every replay, in their order, numbers about what it gave since the last call."""
         with self.lock:
             return [replay.metrics() for replay in self.replays]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a mixture with the same settings needs to go on to the bit, as tensors, numbers and text.
+
+        Tensors look at the replays' own memory where they can: save them before anything else is inserted or drawn.
+        """
+        return {
+            "settings": self._settings(),
+            "shares": torch.from_numpy(self._shares),
+            "credit": torch.from_numpy(self._credit),
+            "replays": [replay.state_dict() for replay in self.replays],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`; to be called before anything is inserted. Raises ValueError where settings differ."""
+        for name, wanted in self._settings().items():
+            if state["settings"].get(name) != wanted:
+                raise ValueError(f"replay state: wanted {name} {wanted}, got {state['settings'].get(name)}")
+        self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
+        for replay, one in zip(self.replays, state["replays"], strict=True):
+            replay.load_state_dict(one)
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "contract": str(self.contract),
+            "batch_size": str(self.batch_size),
+            "sample_ratio": str(self.ratios.tolist()),
+            "replays": str([replay.settings for replay in self.replays]),
+        }

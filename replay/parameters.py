@@ -11,6 +11,7 @@ from typing import Any
 
 from replay.base import ReplayConfig
 from replay.distances import DISTANCES
+from replay.memory import parse_size
 from replay.retention import INSERTIONS, RETENTIONS
 from replay.selection import STRATEGIES
 
@@ -18,7 +19,8 @@ RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count a
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
 LARGEST_NUMBER = 10**6  # of the numbers that have no bound of their own; nothing near it makes sense
 
-ALWAYS = ("type", "capacity", "sample_ratio")
+SIZES = ("capacity", "memory")
+ALWAYS = ("type", "sample_ratio")
 TYPES: dict[str, tuple[str, ...]] = {
     "attentive": ("insert_strategy",),
     "custom": ("sample_strategy", "insert_strategy"),
@@ -54,11 +56,11 @@ NUMBERS: dict[str, tuple[str, float, float]] = {
 }
 """Key -> the range in words, and its ends; an end of 0 is no part of it."""
 
-KEYS = {*ALWAYS, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
+KEYS = {*ALWAYS, *SIZES, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
 
 
 def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
-    """Read a JSON list of objects, each with at least type, capacity (trajectories) and sample_ratio.
+    """Read a JSON list of objects, each with at least type, sample_ratio, and capacity (trajectories) or memory (a size).
 
     Raises ValueError with one line that says what was wanted and what came.
     """
@@ -89,15 +91,17 @@ def needs_encode(configs: Sequence[ReplayConfig]) -> bool:
 
 def _parse_entry(where: str, entry: object) -> ReplayConfig:
     if not isinstance(entry, dict):
-        raise ValueError(f"{where}: wanted an object with type, capacity and sample_ratio, got {_short(repr(entry))}")
+        raise ValueError(f"{where}: wanted an object with type, sample_ratio and capacity or memory, got {_short(repr(entry))}")
     if unknown := sorted(set(entry) - KEYS):
         known = ", ".join(sorted(_taken_keys(entry)))
         raise ValueError(f"{where}: unknown key {_short(repr(unknown[0]))}; known are {known}")
     if missing := sorted(set(ALWAYS) - set(entry)):
         raise ValueError(f"{where}: {missing[0]!r} is missing")
+    if len(named := set(SIZES) & set(entry)) != 1:
+        raise ValueError(f"{where}: wanted either capacity or memory, got {'both' if named else 'neither'}")
     values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in entry.items()}
     _check_combination(where, values)
-    return ReplayConfig(**values)
+    return ReplayConfig(**{"capacity": 0, **values})
 
 
 def _parse_value(wanted: str, key: str, value: Any) -> Any:
@@ -109,6 +113,11 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
         if not isinstance(value, str) or value not in CHOICES[key]:
             raise ValueError(f"{wanted} {' or '.join(CHOICES[key])}, got {_short(repr(value))}")
         return value
+    if key == "memory":
+        try:
+            return parse_size(value if isinstance(value, str) else "")
+        except ValueError as error:
+            raise ValueError(f"{wanted} as {error}, got {_short(repr(value))}") from None
     if key in WHOLE_NUMBERS:
         what, most = WHOLE_NUMBERS[key]
         if not number or not isinstance(value, int) or not 1 <= value <= most:
@@ -134,7 +143,7 @@ def _check_combination(where: str, values: dict[str, Any]) -> None:
 def _taken_keys(entry: dict[str, Any]) -> set[str]:
     """Keys that a replay with this type and these strategies takes; wrong values among them count as none."""
     kind = entry.get("type")
-    keys = {*ALWAYS, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
+    keys = {*ALWAYS, *SIZES, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
     named = [entry.get(key) for key in ("sample_strategy", "insert_strategy") if key in keys]
     for strategy in (*named, f"{kind}_sampling" if kind in ("elite", "attentive") else None):
         if isinstance(strategy, str):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import torch
 
 from replay.base import Replay, copy_rows
 from replay.trajectory import TrajectoryContract
@@ -26,6 +28,10 @@ class QueueReplay(Replay):
         self.size = 0
         self.dropped = 0
         self._dropped_before = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"type": "queue", "capacity": self.capacity}
 
     def has_room(self) -> bool:
         return self.size < self.capacity
@@ -55,3 +61,14 @@ class QueueReplay(Replay):
         dropped = self.dropped - self._dropped_before
         self._dropped_before = self.dropped
         return {"waiting": float(self.size), "dropped": float(dropped)}
+
+    def state_dict(self) -> dict[str, Any]:
+        rows = (self.first + np.arange(self.size)) % self.capacity
+        waiting = {name: torch.from_numpy(array[rows]) for name, array in self.storage.items()}
+        return {"waiting": waiting, "dropped": self.dropped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.first, self.size = 0, len(state["waiting"]["actions"])
+        self.dropped = self._dropped_before = state["dropped"]
+        for name, array in self.storage.items():
+            array[: self.size] = state["waiting"][name].numpy()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from typing import Any
 
 import numpy as np
+import torch
 
 from replay.base import Encode, ReplayConfig, ReplayContext, behaviour_distances
 from replay.ring import Retention, Ring
@@ -30,44 +33,77 @@ def require_encode(config: ReplayConfig, context: ReplayContext) -> Encode:
 def _make_retention(config: ReplayConfig, context: ReplayContext) -> Retention:
     if config.insert_strategy == "elite_insertion":
         return EliteInsertion(config, require_encode(config, context))
-    return Reservoir(context.generator) if config.retention == "reservoir" else fifo
+    return Reservoir(context.generator) if config.retention == "reservoir" else Fifo()
 
 
-def fifo(ring: Ring) -> int:
-    """The newest `capacity` trajectories."""
-    return ring.inserted % ring.capacity
+class Fifo(Retention):
+    """The newest trajectories."""
+
+    def __init__(self) -> None:
+        self._oldest_first: deque[int] = deque()  # slots
+
+    def victim(self, ring: Ring) -> int:
+        return self._oldest_first.popleft()
+
+    def kept(self, slot: int) -> None:
+        self._oldest_first.append(slot)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"oldest_first": torch.tensor(self._oldest_first, dtype=torch.int64)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._oldest_first = deque(state["oldest_first"].tolist())
 
 
-class Reservoir:
-    """Every trajectory gets a random key, the largest keys stay: at any time a uniform sample of all that came."""
+class Reservoir(Retention):
+    """Every trajectory gets a random key, the largest keys stay: at any time a uniform sample of all that came.
+
+    A key below one that had to go has no place, even where there is room again: else small trajectories would stay oftener.
+    """
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
         self._smallest_first: list[tuple[float, int]] = []  # key and slot
+        self._key = 0.0  # of the trajectory that was asked about last
+        self._bar = 0.0  # the largest key that had to go
 
-    def __call__(self, ring: Ring) -> int | None:
-        key = self._generator.random()
-        if ring.size < ring.capacity:
-            heapq.heappush(self._smallest_first, (key, ring.size))
-            return ring.size
-        smallest, row = self._smallest_first[0]
-        if key < smallest:
+    def accepts(self) -> bool:
+        self._key = self._generator.random()
+        return self._key >= self._bar
+
+    def victim(self, ring: Ring) -> int | None:
+        smallest, slot = self._smallest_first[0]
+        self._bar = min(self._key, smallest)
+        if self._key < smallest:
             return None
-        heapq.heapreplace(self._smallest_first, (key, row))
-        return row
+        heapq.heappop(self._smallest_first)
+        return slot
+
+    def kept(self, slot: int) -> None:
+        heapq.heappush(self._smallest_first, (self._key, slot))
+
+    def state_dict(self) -> dict[str, Any]:
+        keys, slots = zip(*self._smallest_first, strict=True) if self._smallest_first else ((), ())
+        return {
+            "keys": torch.tensor(keys, dtype=torch.float64),
+            "slots": torch.tensor(slots, dtype=torch.int64),
+            "bar": self._bar,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._smallest_first = list(zip(state["keys"].tolist(), state["slots"].tolist(), strict=True))
+        self._bar = state["bar"]
 
 
-class EliteInsertion:
-    """Once the ring is full, the farthest from the current policy of a few random trajectories makes room."""
+class EliteInsertion(Retention):
+    """The farthest from the current policy of a few random trajectories makes room."""
 
     def __init__(self, config: ReplayConfig, encode: Encode) -> None:
         self._config = config
         self._encode = encode
 
-    def __call__(self, ring: Ring) -> int:
-        if ring.size < ring.capacity:
-            return ring.size
-        rows = ring.distinct(min(self._config.elite_batch_size, ring.size))
-        trajectories = ring.read(rows)
+    def victim(self, ring: Ring) -> int:
+        slots = ring.distinct(min(self._config.elite_batch_size, ring.size))
+        trajectories = ring.read(slots)
         distances = behaviour_distances(self._config, self._encode(trajectories), trajectories)
-        return int(rows[np.argmax(distances)])
+        return int(slots[np.argmax(distances)])

@@ -1,60 +1,82 @@
-"""The store of all replaying kinds: a ring of trajectories, and of each slot when it was written and how often drawn."""
+"""The store of all replaying kinds: trajectories by slot, and of each slot when it was written and how often drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import torch
 
-from replay.base import ReplayConfig, ReplayContext, copy_rows
+from replay.base import ReplayConfig, ReplayContext
 from replay.selection import candidate_count
+from replay.storage import storage_class
 from replay.trajectory import Arrays
 
 
 class Ring:
-    """At most `capacity` trajectories; one thread writes and draws.
+    """At most `capacity` trajectories, or as many as fit into the config's `memory`; one thread writes and draws.
 
-    retention: the slot that the next trajectory goes to, None where it is not kept; it is asked for every trajectory.
-    draws: `[capacity]`, how often each slot was drawn since it was written. inserted: trajectories offered so far.
+    draws: `[slots]`, how often each slot was drawn since it was written. inserted: trajectories offered so far. newest: the
+    slot of each environment's newest trajectory, where it is still stored.
     """
 
     def __init__(self, config: ReplayConfig, context: ReplayContext, retention: Retention) -> None:
         self.capacity = config.capacity
         self.min_fill = max(1, min(context.min_fill, config.capacity))
         self.generator = context.generator
-        self.storage = context.contract.allocate(config.capacity)
+        self.storage = storage_class(config)(context.contract, config.capacity, config.memory)
         self.size = 0
         self.inserted = 0
-        self.draws = np.zeros(config.capacity, np.int64)
+        self.newest: dict[int, int] = {}
+        self.draws = np.zeros(self.storage.capacity, np.int64)
+        self._contract = context.contract
         self._retention = retention
-        self._inserted_at = np.zeros(config.capacity, np.int64)
+        self._inserted_at = np.zeros(self.storage.capacity, np.int64)
+        self._slots = np.zeros(self.storage.capacity, np.int64)  # the written ones come first, `size` of them
+        self._positions = np.zeros(self.storage.capacity, np.int64)  # of each written slot among them
         self._tally = Tally()
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> int | None:
-        """Copy one trajectory in. Returns its slot, None where it was not kept."""
-        row = self._retention(self)
+        """Copy one trajectory in, once others have made room. Returns its slot, None where it was not kept."""
         self.inserted += 1
-        if row is None:
+        if not self._retention.accepts():
             return None
-        for name, array in self.storage.items():
-            array[row] = trajectory[name]
-        self.draws[row] = 0
-        self._inserted_at[row] = self.inserted
-        self.size = max(self.size, row + 1)  # published only now that its data is written
-        return row
+        packed = self.storage.pack(trajectory["frames"])
+        while not self.storage.fits(packed):
+            victim = self._retention.victim(self)
+            if victim is None:
+                return None
+            self._evict(victim)
+        environment = int(trajectory["environment_id"])
+        slot = self.storage.write(trajectory, packed, self.newest.get(environment))
+        self.newest[environment] = slot
+        self.draws[slot] = 0
+        self._inserted_at[slot] = self.inserted
+        self._retention.kept(slot)
+        self._slots[self.size], self._positions[slot] = slot, self.size
+        self.size += 1  # published only now that its data is written
+        return slot
 
     @property
     def is_ready(self) -> bool:
-        return self.size >= self.min_fill
+        return self.inserted >= self.min_fill
+
+    @property
+    def slots(self) -> np.ndarray:
+        """The written slots, `[size]`, in no order."""
+        return self._slots[: self.size]
 
     def uniform(self, count: int) -> np.ndarray:
         """`count` slots, each of them any written one. Raises RuntimeError before min_fill."""
         self._require_ready()
-        return self.generator.integers(self.size, size=count)
+        return self.slots[self.generator.integers(self.size, size=count)]
 
     def distinct(self, count: int) -> np.ndarray:
         """`count` different written slots."""
-        return self.generator.choice(self.size, count, replace=False, shuffle=False)
+        return self.slots[self.generator.choice(self.size, count, replace=False, shuffle=False)]
 
     def candidates(self, count: int, multiplier: float) -> np.ndarray:
         """Different slots, at least `count` and up to `multiplier` times as many; `uniform` where fewer are stored."""
@@ -63,16 +85,18 @@ class Ring:
             return self.uniform(count)
         return self.distinct(candidate_count(self.size, count, multiplier))
 
-    def read(self, rows: np.ndarray) -> Arrays:
+    def read(self, slots: np.ndarray) -> Arrays:
         """Copies of the trajectories in these slots."""
-        return {name: array[rows] for name, array in self.storage.items()}
+        out = self._contract.allocate(len(slots))
+        self.storage.read(slots, out)
+        return out
 
-    def give(self, rows: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> None:
-        """Copy these slots into `out` and count them as drawn. distances `[len(rows)]`: those they were chosen by."""
-        copy_rows(self.storage, rows, out)
-        np.add.at(self.draws, rows, 1)
-        self._tally.add("age", self.inserted - self._inserted_at[rows])
-        self._tally.add("draws", self.draws[rows])
+    def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> None:
+        """Copy these slots into `out` and count them as drawn. distances `[len(slots)]`: those they were chosen by."""
+        self.storage.read(slots, out)
+        np.add.at(self.draws, slots, 1)
+        self._tally.add("age", self.inserted - self._inserted_at[slots])
+        self._tally.add("draws", self.draws[slots])
         if distances is not None:
             self._tally.add("distance", distances)
 
@@ -80,12 +104,65 @@ class Ring:
         """Of what was given since the last call: mean age in inserts, mean and largest number of draws, mean distance."""
         return self._tally.read()
 
+    def state_dict(self) -> dict[str, Any]:
+        slots = self.slots
+        return {
+            "inserted": self.inserted,
+            "newest": dict(self.newest),
+            "slots": torch.from_numpy(slots),
+            "draws": torch.from_numpy(self.draws[slots]),
+            "inserted_at": torch.from_numpy(self._inserted_at[slots]),
+            "generator": json.dumps(self.generator.bit_generator.state),
+            "retention": self._retention.state_dict(),
+            "storage": self.storage.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        slots = state["slots"].numpy()
+        self.size = len(slots)
+        self.inserted = state["inserted"]
+        self.newest = dict(state["newest"])
+        self._slots[: self.size] = slots
+        self._positions[slots] = np.arange(self.size)
+        self.draws[slots] = state["draws"].numpy()
+        self._inserted_at[slots] = state["inserted_at"].numpy()
+        self.generator.bit_generator.state = json.loads(state["generator"])
+        self._retention.load_state_dict(state["retention"])
+        self.storage.load_state_dict(state["storage"])
+
+    def _evict(self, slot: int) -> None:
+        environment = int(self.storage.columns["environment_id"][slot])
+        if self.newest.get(environment) == slot:
+            del self.newest[environment]
+        self.storage.evict(slot)
+        self.size -= 1
+        last, position = self._slots[self.size], self._positions[slot]
+        self._slots[position], self._positions[last] = last, position
+
     def _require_ready(self) -> None:
         if not self.is_ready:
-            raise RuntimeError(f"replay: wanted {self.min_fill} trajectories before sampling, has {self.size}")
+            raise RuntimeError(f"replay: wanted {self.min_fill} trajectories before sampling, has {self.inserted}")
 
 
-Retention = Callable[[Ring], int | None]
+class Retention(ABC):
+    """What a ring keeps once it is full."""
+
+    def accepts(self) -> bool:
+        """Whether the next trajectory is to be stored where there is room; asked once for each."""
+        return True
+
+    @abstractmethod
+    def victim(self, ring: Ring) -> int | None:
+        """The slot that makes room; None where the next trajectory itself is not kept. Asked until there is room."""
+
+    def kept(self, slot: int) -> None:  # noqa: B027
+        """The trajectory that was asked about lies in this slot now."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Go on from `state_dict()` of another one of its kind."""
 
 
 class Tally:

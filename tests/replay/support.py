@@ -82,4 +82,8 @@ def ring_of(replay: Replay) -> Ring:
 
 
 def storage_of(replay: Replay) -> Arrays:
-    return ring_of(replay).storage if hasattr(replay, "ring") else replay.storage  # type: ignore[attr-defined]
+    """Memory that nobody has written yet, of a new replay."""
+    if not hasattr(replay, "ring"):
+        return replay.storage  # type: ignore[attr-defined]
+    storage = replay.ring.storage
+    return {**storage.columns, "blocks": storage.pool.bytes[storage.pool.claimed :]}

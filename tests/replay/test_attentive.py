@@ -28,7 +28,7 @@ def test_the_nearest_to_any_environment_s_newest_are_taken() -> None:
         replay.insert(numbered(number, environment=0))
     for number in (60, 50, 41, 40):
         replay.insert(numbered(number, environment=1))
-    assert replay.newest == {0: 19, 1: 23}
+    assert replay.ring.newest == {0: 19, 1: 23}
     assert sorted(sample(replay, 4)) == [18, 19, 40, 41]
 
 
@@ -36,7 +36,7 @@ def test_an_anchor_goes_with_its_slot() -> None:
     replay = attentive(own_number(), capacity=3)
     for number, environment in ((0, 5), (1, 6), (2, 6), (3, 6)):
         replay.insert(numbered(number, environment))
-    assert replay.newest == {6: 0}
+    assert replay.ring.newest == {6: 0}
     assert sorted(sample(replay, 2)) == [2, 3]
 
 
@@ -92,7 +92,7 @@ def test_no_behaviour_features_are_looked_at() -> None:
     replay = attentive(own_number())
     for number in range(10):
         replay.insert(numbered(number))
-    replay.ring.storage["behaviour_features"][:] = np.nan
+    replay.ring.storage.columns["behaviour_features"][:] = np.nan
     out = CONTRACT.allocate(3)
     replay.encode = lambda rows: Encoded(*(np.repeat(rows["rewards"][..., None], size, axis=2) for size in (4, 2)))
     replay.sample(3, out)

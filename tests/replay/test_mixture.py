@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import Mixture, ReplayConfig, check_replays, make_mixture, memory_bytes
+from replay import Mixture, ReplayConfig, check_replays, make_mixture
 from replay.mixture import HostBatch, largest_share, next_shares
 from replay.queue import QueueReplay
-from replay.standard import StandardReplay
 from replay.trajectory import TrajectoryContract, poison_arrays
+from tests.replay.support import storage_of
 
 CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 SMALL_CONTRACT = TrajectoryContract(unroll_length=1, frame_shape=(1,), frame_dtype="uint8", frames_stacked=1, action_count=1)
@@ -24,8 +24,7 @@ def mixture_of(*replays: tuple[str, int, float], batch_size: int = 10, fill_in_f
     configs = [ReplayConfig(*replay) for replay in replays]
     mixture = make_mixture(configs, CONTRACT, batch_size, fill_in_factor, np.random.default_rng(3))
     for replay in mixture.replays:
-        assert isinstance(replay, QueueReplay | StandardReplay)
-        poison_arrays(replay.storage if isinstance(replay, QueueReplay) else replay.ring.storage)
+        poison_arrays(storage_of(replay))
     return mixture
 
 
@@ -239,11 +238,6 @@ def test_the_same_seed_draws_the_same_and_replays_draw_apart() -> None:
     first, second = draw()
     assert draw() == [first, second]
     assert first != second
-
-
-def test_memory_is_that_of_full_replays() -> None:
-    configs = [ReplayConfig("queue", 3, 0.5), ReplayConfig("standard", 1000, 0.5)]
-    assert memory_bytes(configs, CONTRACT) == 1003 * CONTRACT.bytes_per_trajectory
 
 
 def test_a_share_that_a_replay_cannot_hold_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, memory_bytes, parse_replay_parameters
+from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, parse_replay_parameters
 from replay.parameters import KEYS
 from replay.trajectory import TrajectoryContract
 
@@ -44,6 +44,7 @@ NEARLY_RIGHT = st.lists(
             "dist_function": st.one_of(st.sampled_from(["ln_norm", "kl_policy"]), ANYTHING),
             "elite_sampling_strategy": st.one_of(st.integers(0, 5), ANYTHING),
             "lambda_batch_multiplier": ANYTHING,
+            "memory": st.one_of(st.sampled_from(["8GB", "1KiB"]), ANYTHING),
         },
     ),
     max_size=4,
@@ -75,7 +76,6 @@ def check(text: str) -> None:
             assert type(replay.sample_ratio) is float
             assert 0 < replay.sample_ratio <= 1
         assert sum(replay.sample_ratio for replay in replays) == pytest.approx(1, abs=1e-3)
-        assert memory_bytes(replays, CONTRACT) / 1e9 > 0
 
 
 @settings(max_examples=300, deadline=None)
@@ -116,7 +116,7 @@ def test_any_text_is_replays_or_one_line(text: str) -> None:
         ({"sample_ratio": float("inf")}, "wanted sample_ratio .* got inf"),
         ({"sample_ratio": True}, "wanted sample_ratio .* got True"),
         ({"sample_ratio": 0.5}, "wanted sample_ratio values that sum to 1, got a sum of 0.5"),
-        ({"sample_rate": 1.0}, "unknown key 'sample_rate'; known are capacity, sample_ratio, type"),
+        ({"sample_rate": 1.0}, "unknown key 'sample_rate'; known are capacity, memory, sample_ratio, type"),
     ],
 )
 def test_a_wrong_entry_is_named_with_what_was_wanted(changes: dict[str, object], message: str) -> None:
@@ -130,11 +130,34 @@ def test_a_list_with_a_replay_is_wanted(text: str) -> None:
         parse_replay_parameters(text)
 
 
-@pytest.mark.parametrize("missing", ["type", "capacity", "sample_ratio"])
+@pytest.mark.parametrize("missing", ["type", "sample_ratio"])
 def test_a_missing_key_is_named(missing: str) -> None:
     text = json.dumps([QUEUE, {name: value for name, value in QUEUE.items() if name != missing}])
     with pytest.raises(ValueError, match=rf"replay_parameters\[1\]: '{missing}' is missing"):
         parse_replay_parameters(text)
+
+
+@pytest.mark.parametrize("kind", ["queue", "standard", "elite", "attentive"])
+def test_memory_may_stand_for_capacity(kind: str) -> None:
+    (replay,) = parse_replay_parameters(json.dumps([{"type": kind, "memory": "1.5GB", "sample_ratio": 1}]))
+    assert (replay.capacity, replay.memory) == (0, 1_500_000_000)
+
+
+@pytest.mark.parametrize(("changes", "got"), [({"capacity": 1, "memory": "1GB"}, "both"), ({}, "neither")])
+def test_one_of_capacity_and_memory_is_wanted(changes: dict[str, object], got: str) -> None:
+    text = json.dumps([{"type": "standard", "sample_ratio": 1, **changes}])
+    with pytest.raises(ValueError, match=rf"^replay_parameters\[0\]: wanted either capacity or memory, got {got}$"):
+        parse_replay_parameters(text)
+
+
+@pytest.mark.parametrize(
+    "value", [8, 8e9, None, True, "", "8", "8gb", "GB", "-1GB", "1e3MB", "0KB", "2000TB", ["8GB"], "8GB\n"]
+)
+def test_anything_but_a_size_is_told(value: object) -> None:
+    text = json.dumps([{"type": "standard", "sample_ratio": 1, "memory": value}])
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted memory as a size such as .*, got ") as caught:
+        parse_replay_parameters(text)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_limits_are_accepted() -> None:
@@ -196,7 +219,7 @@ def test_every_key_arrives() -> None:
 
 
 def test_every_key_is_a_field_of_the_settings() -> None:
-    assert set(ReplayConfig.__dataclass_fields__) == KEYS
+    assert set(ReplayConfig.__dataclass_fields__) == KEYS | {"compress"}
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -208,7 +231,7 @@ def test_strategies_may_be_named_by_their_number(number: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"p": 2}, "this queue replay takes no p; wanted of capacity, sample_ratio, type"),
+        ({"p": 2}, "this queue replay takes no p; wanted of capacity, memory, sample_ratio, type"),
         ({"type": "standard", "sample_strategy": "elite_sampling"}, "this standard replay takes no sample_strategy; wanted of"),
         ({"type": "elite", "retention": "reservoir"}, "this elite replay takes no retention; wanted of"),
         ({"type": "elite", "elite_batch_size": 3}, "this elite replay takes no elite_batch_size; wanted of"),

@@ -8,6 +8,7 @@ import pytest
 from replay.base import ReplayConfig, ReplayContext
 from replay.standard import StandardReplay
 from replay.trajectory import TrajectoryContract, poison_arrays
+from tests.replay.support import storage_of
 
 CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 
@@ -16,7 +17,7 @@ def make_replay(capacity: int, written: int = 0, min_fill: int = 1) -> StandardR
     """Poisoned memory, then `written` trajectories that have their number in every field."""
     context = ReplayContext(CONTRACT, 1, min_fill, np.random.default_rng(7))
     replay = StandardReplay(ReplayConfig("standard", capacity, 1.0), context)
-    poison_arrays(replay.ring.storage)
+    poison_arrays(storage_of(replay))
     for number in range(written):
         insert(replay, number)
     return replay

@@ -1,0 +1,87 @@
+"""Bytes and trajectories: sizes as people write them, how many trajectories they hold, and what a mixture takes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from replay.base import ReplayConfig
+from replay.mixture import largest_share
+from replay.storage import BLOCK_OVERHEAD, storage_class
+from replay.trajectory import TrajectoryContract
+
+UNITS = {
+    **{unit: 1000**power for power, unit in enumerate(("KB", "MB", "GB", "TB"), start=1)},
+    **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)},
+}
+LARGEST_SIZE = 10**15  # bytes; no machine has them
+SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?) ?({'|'.join(UNITS)})")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 8GB, 500MB or 1.5GiB. Raises ValueError."""
+    found = SIZE.fullmatch(text)
+    size = int(float(found[1]) * UNITS[found[2]]) if found else 0
+    if not 1 <= size <= LARGEST_SIZE:
+        raise ValueError(f"a size such as 500MB, 8GB or 1.5GiB ({', '.join(UNITS)}), from 1 byte to 1000TB")
+    return size
+
+
+def shares(configs: Sequence[ReplayConfig], batch_size: int) -> list[int]:
+    """The most trajectories that one batch takes from each replay."""
+    total = sum(config.sample_ratio for config in configs)  # one, but for what the tolerance lets pass
+    return [largest_share(config.sample_ratio / total, batch_size) for config in configs]
+
+
+def settle_capacities(
+    configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int
+) -> tuple[ReplayConfig, ...]:
+    """Give each replay that names `memory` the capacity that it holds in any case, and each queue room for a batch's share.
+
+    Raises ValueError where a memory is too small for what a batch takes.
+    """
+    settled = []
+    for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):
+        wanted = share if config.type == "queue" else max(1, math.ceil(config.sample_ratio * batch_size))
+        if config.memory is not None:
+            if config.memory < (least := most_bytes(config, contract, wanted)):
+                raise ValueError(
+                    f"replay_parameters[{index}]: wanted memory for the {wanted} trajectories that a batch takes, "
+                    f"{least:,} bytes, got {config.memory:,}"
+                )
+            without, one = (most_bytes(config, contract, count) for count in (0, 1))
+            config = replace(config, capacity=(config.memory - without) // (one - without))
+        if config.type == "queue":
+            config = replace(config, capacity=max(config.capacity, share))
+        settled.append(config)
+    return tuple(settled)
+
+
+def most_bytes(config: ReplayConfig, contract: TrajectoryContract, count: int) -> int:
+    """The most that `count` trajectories take in this replay."""
+    if config.type == "queue":
+        return count * contract.bytes_per_trajectory
+    return storage_class(config).most_bytes(contract, count)
+
+
+def replay_bytes(
+    configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int, environment_count: int
+) -> list[int]:
+    """The most that each replay takes when it is full.
+
+    A ring that is told in trajectories and keeps the newest shares every frame that environments show twice (see
+    `replay.storage`): only the oldest trajectory of each environment has its first S frames alone.
+    """
+    sizes = []
+    for config in settle_capacities(configs, contract, batch_size):
+        size = most_bytes(config, contract, config.capacity)
+        if config.type != "queue" and config.memory is not None:
+            size = config.memory
+        elif config.keeps_newest and not config.compress:
+            frame_bytes = storage_class(config).layout(contract)[0] + BLOCK_OVERHEAD
+            shared = max(0, config.capacity - environment_count) * contract.frames_stacked
+            size -= shared * frame_bytes
+        sizes.append(size)
+    return sizes

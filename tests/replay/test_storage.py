@@ -1,0 +1,218 @@
+"""Whatever is shared or compressed, the same bytes come back, and the bytes claimed are the bytes taken."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.base import Encoded, ReplayConfig
+from replay.retention import make_ring
+from replay.ring import Ring
+from replay.storage import CompressedStorage, PlainStorage, storage_class
+from replay.trajectory import Arrays, TrajectoryContract
+from tests.replay.support import context
+
+ATARI = TrajectoryContract(20, (84, 84), "uint8", 4, 6)
+FORMS = pytest.mark.parametrize("compress", [False, True], ids=["plain", "compressed"])
+RETENTIONS: list[dict[str, Any]] = [{}, {"retention": "reservoir"}, {"insert_strategy": "elite_insertion"}]
+
+
+@dataclass
+class Environment:
+    """Frames as a worker writes them: after an episode's end the frames before its first one are black."""
+
+    number: int
+    contract: TrajectoryContract
+    generator: np.random.Generator
+    reset_probability: float
+
+    def __post_init__(self) -> None:
+        stack = self.contract.frames_stacked
+        black = np.zeros(self.contract.frame_shape, self.contract.frame_dtype)
+        self.stack = deque([*[black] * (stack - 1), self._frame()], maxlen=stack)
+        self.black = black
+
+    def _frame(self) -> np.ndarray:
+        shape, dtype = self.contract.frame_shape, np.dtype(self.contract.frame_dtype)
+        numbers = self.generator.integers(0, 3, shape)  # black, now and then
+        return numbers.astype(dtype) if dtype.kind != "f" else np.where(numbers == 1, np.nan, -0.0 * numbers).astype(dtype)
+
+    def next(self) -> Arrays:
+        rows = list(self.stack)
+        for _ in range(self.contract.unroll_length):
+            if self.generator.random() < self.reset_probability:
+                self.stack.extend([self.black] * self.contract.frames_stacked)
+            self.stack.append(self._frame())
+            rows.append(self.stack[-1])
+        trajectory = {
+            name: self.generator.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+            for name, (shape, dtype) in self.contract.fields.items()
+        }
+        return {**trajectory, "frames": np.stack(rows), "environment_id": np.array(self.number, np.int32)}
+
+
+def encode(trajectories: Any) -> Encoded:
+    rewards = trajectories["rewards"][:, :, None]
+    return Encoded(rewards, np.repeat(rewards, trajectories["behaviour_logits"].shape[2], axis=2))
+
+
+def ring_of(contract: TrajectoryContract, capacity: int, **settings: Any) -> Ring:
+    more = {"dist_function": "kl_policy"} if "insert_strategy" in settings else {}
+    config = ReplayConfig("custom", capacity, 1.0, **settings, **more)
+    return make_ring(config, replace(context(encode), contract=contract))
+
+
+def raw(array: np.ndarray) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def check_ring(ring: Ring, written: dict[int, Arrays]) -> None:
+    """Every stored trajectory is the one that was written into its slot, byte for byte."""
+    assert sorted(ring.slots.tolist()) == sorted(written)
+    read = ring.read(ring.slots)
+    for column, slot in enumerate(ring.slots.tolist()):
+        for name, array in written[slot].items():
+            assert raw(read[name][column]) == raw(array), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_play_in_any_order_comes_back_byte_for_byte(data: st.DataObject) -> None:
+    contract = TrajectoryContract(
+        data.draw(st.integers(1, 6), "unroll_length"),
+        data.draw(st.sampled_from([(3,), (2, 2), (1,)]), "frame_shape"),
+        data.draw(st.sampled_from(["uint8", "float32"]), "frame_dtype"),
+        data.draw(st.integers(1, 4), "frames_stacked"),
+        2,
+    )
+    generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
+    resets = data.draw(st.sampled_from([0.0, 0.1, 0.5]), "reset_probability")
+    environments = [Environment(number, contract, generator, resets) for number in range(data.draw(st.integers(1, 4)))]
+    compress = data.draw(st.booleans(), "compress")
+    capacity = data.draw(st.integers(1, 8), "capacity")
+    memory = None
+    if data.draw(st.booleans(), "told in bytes"):
+        memory = storage_class(ReplayConfig("custom", 0, 1.0, compress=compress)).most_bytes(contract, capacity)
+    kept = data.draw(st.sampled_from(RETENTIONS), "retention")
+    ring = ring_of(contract, capacity, memory=memory, compress=compress, **kept)
+    written: dict[int, Arrays] = {}
+    for number in data.draw(st.lists(st.integers(0, len(environments) - 1), max_size=25), "order"):
+        trajectory = environments[number].next()
+        if generator.random() < 0.1:  # lost on its way
+            continue
+        slot = ring.insert(trajectory)
+        if slot is not None:
+            written[slot] = trajectory
+        written = {slot: one for slot, one in written.items() if slot in ring.slots}
+        check_ring(ring, written)
+        assert ring.size >= 1
+        if memory is None or ring.inserted <= capacity:
+            assert ring.size == min(ring.inserted, capacity)
+        assert memory is None or ring.storage.bytes_claimed <= memory
+
+
+def play(ring: Ring, contract: TrajectoryContract, count: int, environments: int = 3, resets: float = 0.0) -> None:
+    generator = np.random.default_rng(5)
+    players = [Environment(number, contract, generator, resets) for number in range(environments)]
+    for number in range(count):
+        ring.insert(players[number % environments].next())
+
+
+@pytest.mark.parametrize("resets", [0.0, 0.2])
+def test_a_ring_of_the_newest_holds_every_frame_once(resets: float) -> None:
+    """T frames for each trajectory, S more for the oldest of each environment, and a black one; episodes may end anywhere."""
+    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    ring = ring_of(contract, 30)
+    play(ring, contract, 400, environments=3, resets=resets)
+    assert ring.size == 30
+    assert ring.storage.pool.claimed <= 30 * 5 + 3 * 4 + 1
+
+
+def test_all_is_free_again_once_nothing_is_stored() -> None:
+    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    ring = ring_of(contract, 30)
+    play(ring, contract, 100, resets=0.1)
+    for slot in ring.slots.copy():
+        ring._evict(int(slot))
+    assert ring.size == 0
+    assert ring.newest == {}
+    assert ring.storage.pool.free == ring.storage.pool.claimed - 1  # black stays
+
+
+def test_bytes_that_only_look_alike_are_not_shared() -> None:
+    contract = TrajectoryContract(2, (2,), "float32", 2, 2)
+    ring = ring_of(contract, 4)
+    first = Environment(0, contract, np.random.default_rng(0), 0.0).next()
+    first["frames"][-2:] = 0.0
+    second = {**first, "frames": first["frames"].copy()}
+    second["frames"][:2] = -0.0
+    slots = [ring.insert(first), ring.insert(second)]
+    read = ring.read(np.array(slots))
+    assert raw(read["frames"]) == raw(first["frames"]) + raw(second["frames"])
+
+
+@FORMS
+def test_bytes_claimed_are_bytes_taken(compress: bool) -> None:
+    """What the system says that this process holds, against what the storage says."""
+    ring = ring_of(ATARI, 10**5, compress=compress)
+    generator = np.random.default_rng(0)
+    trajectory = {name: np.ones(shape, dtype) for name, (shape, dtype) in ATARI.fields.items()}
+    noise = generator.integers(0, 256, (5, 24, 84, 84), np.uint8)
+    before = _resident_bytes()
+    for number in range(600):
+        ring.insert({**trajectory, "frames": noise[number % 5], "environment_id": np.array(number, np.int32)})
+    taken = _resident_bytes() - before
+    assert taken > 80e6
+    assert ring.storage.bytes_claimed == pytest.approx(taken, rel=0.1)
+
+
+def _resident_bytes() -> int:
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no Rss")
+
+
+@pytest.mark.parametrize("kept", RETENTIONS, ids=["fifo", "reservoir", "elite_insertion"])
+@FORMS
+def test_memory_is_filled_and_never_exceeded(compress: bool, kept: dict[str, Any]) -> None:
+    contract = TrajectoryContract(5, (400,), "uint8", 4, 2)
+    form = CompressedStorage if compress else PlainStorage
+    memory = form.most_bytes(contract, 60)
+    ring = ring_of(contract, 60, memory=memory, compress=compress, **kept)
+    generator = np.random.default_rng(0)
+    for number in range(400):
+        player = Environment(number, contract, generator, 0.0)
+        trajectory = player.next()
+        trajectory["frames"] *= number % 3  # every third is black, which compresses well and is shared
+        ring.insert(trajectory)
+        assert ring.storage.bytes_claimed <= memory
+    assert ring.storage.bytes_claimed > 0.9 * memory
+    assert ring.size > 70  # a third of them is black and takes hardly any of it
+
+
+def test_a_reservoir_told_in_bytes_is_uniform_over_small_and_large_ones() -> None:
+    """Half of what comes is large, half small; both halves must stay equally often. Five sigma."""
+    contract = TrajectoryContract(5, (400,), "uint8", 1, 2)
+    generator = np.random.default_rng(0)
+    large, small = 0, 0
+    for seed in range(60):
+        config = ReplayConfig("standard", 1, 1.0, retention="reservoir", memory=60_000, compress=True)
+        ring = make_ring(config, replace(context(seed=seed), contract=contract))
+        for number in range(100):
+            trajectory = {name: np.zeros(shape, dtype) for name, (shape, dtype) in contract.fields.items()}
+            if number % 2:
+                trajectory["frames"] = generator.integers(0, 256, trajectory["frames"].shape, np.uint8)
+                trajectory["actions"][:] = 1
+            ring.insert(trajectory)
+        kinds = ring.read(ring.slots)["actions"][:, 0]
+        large, small = large + int(kinds.sum()), small + int((1 - kinds).sum())
+    assert abs(large - small) < 5 * math.sqrt(large + small)
