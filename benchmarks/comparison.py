@@ -1,0 +1,211 @@
+"""What a report says of runs: for each game and setting the scores over seeds, measured at the same number of frames."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.aggregates import (
+    Estimate,
+    Statistic,
+    area_under_curve,
+    estimate,
+    first_reached,
+    interquartile_mean,
+    mean,
+)
+from benchmarks.runs import Run
+from learner.scores import human_normalised, reference_scores
+from wrappers import atari
+
+PUBLISHED_FILE = Path(__file__).with_name("published.json")
+LENGTH_TOLERANCE = 0.01  # a run ends within a batch of its budget
+
+
+@dataclass(frozen=True)
+class Result:
+    """One setting on one game. scores, areas and minutes are those of its runs at `Game.horizon`, in the order of `runs`.
+
+    score: mean raw return of the last training episodes there. area: mean of that curve from the first frame on.
+    steps_to_threshold: one a run, infinite where never reached; empty where no threshold was asked for.
+    """
+
+    setting: str
+    runs: list[Run]
+    scores: np.ndarray
+    areas: np.ndarray
+    minutes: np.ndarray
+    steps_to_threshold: np.ndarray
+
+    def score(self, statistic: Statistic = mean) -> Estimate:
+        return estimate([self.scores], statistic)
+
+
+@dataclass(frozen=True)
+class Game:
+    """Everything about one environment. horizon: frames at which its runs are compared, the end of the shortest one."""
+
+    env: str
+    horizon: float
+    results: list[Result]
+
+    def normalised(self, score: float) -> float | None:
+        return human_normalised(self.env, score)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A score from the literature. normalised: human-normalised, per cent."""
+
+    agent: str
+    score: float
+    normalised: float | None
+    frames: float
+    protocol: str
+    source: str
+
+
+def choose_runs(runs: Sequence[Run], *, with_unfinished: bool) -> tuple[list[Run], list[str]]:
+    """The runs that can be compared, and a line for each that is left out or taken unfinished. Raises ValueError."""
+    chosen, notes = [], []
+    for run in runs:
+        label = f"{run.env}, {run.setting}, seed {run.seed}"
+        if not len(run.returns):
+            notes.append(f"Left out, no episode has ended: {label} ({run.path.name})")
+        elif not run.finished and not with_unfinished:
+            notes.append(f"Left out, unfinished at {run.frames[-1]:,.0f} frames: {label} ({run.path.name})")
+        else:
+            chosen.append(run)
+            if not run.finished:
+                notes.append(f"Unfinished, taken up to {run.frames[-1]:,.0f} frames: {label} ({run.path.name})")
+    if not chosen:
+        hint = "" if with_unfinished else "; --unfinished takes them as far as they are"
+        raise ValueError(f"wanted at least one finished run with an ended episode, got {len(runs)} without{hint}")
+    return chosen, notes
+
+
+def compare(runs: Sequence[Run], threshold: float | None) -> list[Game]:
+    """Group runs by game and setting, both in the order in which they come."""
+    return [_compare_game(env, [run for run in runs if run.env == env], threshold) for env in _unique(run.env for run in runs)]
+
+
+def _compare_game(env: str, runs: list[Run], threshold: float | None) -> Game:
+    horizon = float(min(run.frames[-1] for run in runs))
+    results = []
+    for setting in _unique(run.setting for run in runs):
+        of_setting = [run for run in runs if run.setting == setting]
+        results.append(
+            Result(
+                setting=setting,
+                runs=of_setting,
+                scores=np.array([np.interp(horizon, run.frames, run.returns) for run in of_setting]),
+                areas=np.array([area_under_curve(run.frames, run.returns, horizon) for run in of_setting]),
+                minutes=np.array([np.interp(horizon, run.frames, run.seconds) / 60 for run in of_setting]),
+                steps_to_threshold=np.array(
+                    [] if threshold is None else [_steps_to(run, threshold, horizon) for run in of_setting]
+                ),
+            )
+        )
+    return Game(env, horizon, results)
+
+
+def _steps_to(run: Run, threshold: float, horizon: float) -> float:
+    inside = run.frames <= horizon
+    return first_reached(run.steps[inside], run.returns[inside], threshold)
+
+
+def notes_on(games: Sequence[Game]) -> list[str]:
+    """What a reader must know of how the runs differ."""
+    notes = []
+    for game in games:
+        runs = [run for result in game.results for run in result.runs]
+        longest = max(run.frames[-1] for run in runs)
+        if longest > game.horizon * (1 + LENGTH_TOLERANCE):
+            notes.append(
+                f"{game.env}: runs differ in length, up to {longest:,.0f} frames; all are compared at {game.horizon:,.0f}, "
+                f"where the shortest ends"
+            )
+        counts = {len(result.runs) for result in game.results}
+        if min(counts) < 2:
+            notes.append(f"{game.env}: a single seed has no interval")
+        if len(counts) > 1:
+            notes.append(f"{game.env}: settings differ in their number of seeds")
+        for result in game.results:
+            seeds = [run.seed for run in result.runs]
+            if len(set(seeds)) < len(seeds):
+                notes.append(f"{game.env}, {result.setting}: the same seed stands in it more than once")
+    every = [run for game in games for result in game.results for run in result.runs]
+    for what, values in (
+        ("commits", {str(run.config.get("git_commit")) for run in every}),
+        ("machines", {json.dumps(run.config.get("host"), sort_keys=True) for run in every}),
+        ("windows of the mean return (avg_buff_size)", {str(run.config["settings"].get("avg_buff_size")) for run in every}),
+    ):
+        if len(values) > 1:
+            notes.append(f"Runs of {len(values)} different {what}")
+    return notes
+
+
+@dataclass(frozen=True)
+class Overall:
+    """One setting over several games, in per cent human-normalised."""
+
+    setting: str
+    games: int
+    runs: int
+    mean: Estimate
+    interquartile_mean: Estimate
+
+
+def over_games(games: Sequence[Game]) -> list[Overall]:
+    """Settings that were run on every game with published human scores; empty where there are fewer than two such games."""
+    known = [game for game in games if reference_scores(game.env)]
+    if len(known) < 2:
+        return []
+    overall = []
+    for setting in _unique(result.setting for game in known for result in game.results):
+        strata = [
+            np.array([human_normalised(game.env, score) for score in result.scores], np.float64)
+            for game in known
+            for result in game.results
+            if result.setting == setting
+        ]
+        if len(strata) == len(known):
+            runs = sum(map(len, strata))
+            overall.append(Overall(setting, len(strata), runs, estimate(strata, mean), estimate(strata, interquartile_mean)))
+    return overall
+
+
+def published_scores(env: str) -> list[Published]:
+    """Scores from the literature of the game that an environment id names."""
+    if not atari.matches(env):
+        return []
+    rom = atari.rom_of(env)
+    rows: list[dict[str, Any]] = json.loads(PUBLISHED_FILE.read_text())
+    return [
+        Published(
+            row["agent"],
+            row["scores"][rom],
+            human_normalised(env, row["scores"][rom]),
+            row["frames"],
+            row["protocol"],
+            row["source"],
+        )
+        for row in rows
+        if rom in row["scores"]
+    ]
+
+
+def median_steps(result: Result) -> tuple[float, int]:
+    """Median steps to the threshold over all runs (infinite where half of them never got there), and how many did."""
+    steps = result.steps_to_threshold
+    return float(np.quantile(steps, 0.5, method="higher")), sum(math.isfinite(each) for each in steps)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

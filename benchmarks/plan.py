@@ -1,0 +1,211 @@
+"""A suite file, the runs it asks for, and how far each of them has come.
+
+A suite is settings x environments x seeds. Its folder keeps one folder a run, `<env>/<variant>/seed_<seed>/`, with plan.json
+(what was asked for), console.txt (what the program printed) and the program's own run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from learner import launch
+from learner.config import DEFAULTS, Settings, check_setting
+from learner.run_directory import RunDirectory
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PLAN_FILE = "plan.json"
+SUITE_FILE = "suite.json"
+KEYS = {"name", "about", "common", "variants", "envs", "seeds"}
+REQUIRED = ("name", "variants", "envs", "seeds")
+SET_BY_SUITE = ("env", "seed", "results_dir", "load_model_url", "load_optimizer_save")
+FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """variants: name -> settings of main.py, the common ones included. Every variant is run on every env with every seed."""
+
+    name: str
+    about: str
+    variants: dict[str, Settings]
+    envs: list[str]
+    seeds: list[int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run that a suite asks for. settings: those of its variant. folder: where everything of this run goes."""
+
+    suite: str
+    variant: str
+    env: str
+    seed: int
+    settings: Settings
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        return f"{self.env}, {self.variant}, seed {self.seed}"
+
+    def run(self) -> RunDirectory | None:
+        """The newest run directory of this plan, None before the first."""
+        return newest_run(self.folder)
+
+    def summary(self) -> dict[str, Any]:
+        """What the run said at its end; empty where it has not come to one."""
+        run = self.run()
+        return json.loads(run.summary.read_text()) if run and run.summary.is_file() else {}
+
+    def is_finished(self) -> bool:
+        return bool(self.summary().get("finished"))
+
+    def arguments(self) -> list[str]:
+        """What main.py is given: to go on from the newest checkpoint where there is one, else to begin."""
+        run = self.run()
+        given = {"env": self.env, "seed": self.seed, **self.settings, "results_dir": _from_repository(self.folder)}
+        flags = [f"--{name}={value}" for name, value in given.items()]
+        if run and run.checkpoint_paths():
+            return ["--op_mode=train_w_load", f"--load_model_url={_from_repository(run.path)}", *flags]
+        return ["--op_mode=train", *flags]
+
+    def write(self) -> None:
+        """Make the folder and say in it what is run there. Raises ValueError where other settings were begun in it."""
+        self.check_begun()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / PLAN_FILE).write_text(json.dumps(self._content(), indent=2) + "\n")
+
+    def check_begun(self) -> None:
+        """Refuse to mix two sets of settings in one folder. Raises ValueError."""
+        begun = read_plan(self.folder)
+        if begun is None or self.run() is None or begun == self._content():
+            return
+        before, now = begun["settings"], self.settings
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        what = changed[0] if changed else "suite"
+        raise ValueError(
+            f"{self.folder}: wanted {what} as this run was begun, {before.get(what)!r}, got {now.get(what)!r}; "
+            f"give the suite another name or remove the folder"
+        )
+
+    def _content(self) -> dict[str, Any]:
+        names = ("suite", "variant", "env", "seed", "settings")
+        return {name: getattr(self, name) for name in names}
+
+
+def newest_run(folder: Path) -> RunDirectory | None:
+    """The run directory in `folder` that was made last, None where there is none."""
+    runs = [path.parent for path in folder.glob("*_*/config.json") if not path.parent.is_symlink()]
+    return RunDirectory(max(runs, key=lambda path: int(path.name.rsplit("_", 1)[1]))) if runs else None
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """What a suite asked for in this folder, None where the folder is no suite's."""
+    path = folder / PLAN_FILE
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def plan_runs(suite: Suite, folder: Path) -> list[Plan]:
+    """Every run of the suite: all variants with the first seed, then with the next, so that an early look is a fair one."""
+    return [
+        Plan(suite.name, variant, env, seed, settings, folder / _folder_name(env) / _folder_name(variant) / f"seed_{seed}")
+        for env in suite.envs
+        for seed in suite.seeds
+        for variant, settings in suite.variants.items()
+    ]
+
+
+def read_suite(path: Path) -> Suite:
+    """Read and check a suite file. Raises ValueError with one line."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: wanted a suite file in JSON, got {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: wanted a JSON object with {', '.join(sorted(KEYS))}, got {content!r:.80}")
+    if unknown := sorted(set(content) - KEYS):
+        raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
+    if missing := [key for key in REQUIRED if key not in content]:
+        raise ValueError(f"{path}: {missing[0]!r} is missing")
+    name = content["name"]
+    if not isinstance(name, str) or not FOLDER_NAME.fullmatch(name):
+        raise ValueError(f"{path}: name: wanted letters, digits, _, - and . for a folder's name, got {name!r}")
+    suite = Suite(
+        name=name,
+        about=str(content.get("about", "")),
+        variants=_read_variants(path, content.get("common", {}), content["variants"]),
+        envs=_read_list(path, content, "envs", str, "environment ids"),
+        seeds=_read_list(path, content, "seeds", int, "whole numbers"),
+    )
+    for seed in suite.seeds:
+        check_setting("seed", seed)
+    return suite
+
+
+def check_suite(suite: Suite, folder: Path) -> None:
+    """Check every combination as the program would, before any run begins. Raises ValueError with one line."""
+    for env in suite.envs:
+        for variant, settings in suite.variants.items():
+            given = {**settings, "env": env, "seed": suite.seeds[0], "results_dir": str(folder)}
+            try:
+                launch.prepare("train", {**DEFAULTS, **given}, given, [])
+            except ValueError as error:
+                raise ValueError(f"{env}, {variant}: {error}") from None
+    for plan in plan_runs(suite, folder):
+        plan.check_begun()
+
+
+def _read_variants(path: Path, common: object, variants: object) -> dict[str, Settings]:
+    if not isinstance(variants, dict) or not variants:
+        raise ValueError(f"{path}: variants: wanted an object of names and settings, got {variants!r:.80}")
+    shared = _read_settings(f"{path}: common", common)
+    read = {name: {**shared, **_read_settings(f"{path}: variants: {name}", given)} for name, given in variants.items()}
+    folders: dict[str, str] = {}
+    for name in read:
+        if not (folder := _folder_name(name)) or folder in folders:
+            same = f"the folder of {folders[folder]!r} too" if folder else "no folder"
+            raise ValueError(f"{path}: variants: wanted names with letters or digits of their own, {name!r} has {same}")
+        folders[folder] = name
+    return read
+
+
+def _read_settings(where: str, given: object) -> Settings:
+    """Settings of main.py as a suite file has them; lists, such as replay_parameters, may be written as they are."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where}: wanted an object of settings, got {given!r:.80}")
+    settings: Settings = {}
+    for name, value in given.items():
+        if name in SET_BY_SUITE:
+            raise ValueError(f"{where}: wanted no {name}, the suite sets it")
+        if name not in DEFAULTS:
+            raise ValueError(f"{where}: unknown setting {name!r}")
+        settings[name] = json.dumps(value) if isinstance(value, list) else value
+        try:
+            check_setting(name, settings[name])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return settings
+
+
+def _read_list(path: Path, content: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
+    values = content[key]
+    right = isinstance(values, list) and values and all(type(value) is kind for value in values)
+    if not right or len(set(values)) < len(values):
+        raise ValueError(f"{path}: {key}: wanted a list of different {what}, got {values!r:.80}")
+    return values
+
+
+def _folder_name(name: str) -> str:
+    """`queue + standard` -> `queue_standard`."""
+    return "_".join(re.findall(r"[A-Za-z0-9.-]+", name))
+
+
+def _from_repository(path: Path) -> str:
+    """As the program names it, which runs in the repository's root."""
+    absolute = Path(os.path.abspath(path))
+    return str(absolute.relative_to(REPOSITORY) if absolute.is_relative_to(REPOSITORY) else absolute)

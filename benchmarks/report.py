@@ -1,0 +1,134 @@
+"""Compares runs: curves and scores over seeds with intervals, as Markdown, as pictures and as one HTML page.
+
+    python -m benchmarks.report results/replay_catch
+    python -m benchmarks.report results/PongNoFrameskip-v4_* --threshold=0
+
+Takes run directories, or folders with some below them, such as a suite's. Runs of a suite are grouped by the suite's names,
+others by equal settings. A score is the mean raw return of the last training episodes (`--avg_buff_size` of them), for all
+settings of a game at the same number of frames. The Markdown goes to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.aggregates import RESAMPLES
+from benchmarks.comparison import Game, Overall, choose_runs, compare, notes_on, over_games
+from benchmarks.page import bullets, folded, heading, html_table, page, paragraph, picture
+from benchmarks.pictures import draw_curves, draw_overall, draw_scores
+from benchmarks.runs import Run, find_runs, load_runs
+from benchmarks.tables import Table, game_table, markdown, overall_table, published_table
+
+HOW_TO_READ = (
+    "Return: mean raw return of whole games over the last training episodes, averaged over seeds; in brackets the 95 % "
+    f"bootstrap interval over seeds ({RESAMPLES:,} seeded resamples). With three seeds it is little more than their range. "
+    "Interquartile mean: mean of the middle half of all runs (arXiv 2108.13264); with fewer than four runs it is the mean. "
+    "Mean over the run: area under the learning curve by frames, divided by its length; higher is more sample-efficient. "
+    "Steps to a threshold: median over seeds, and how many reached it. Minutes: mean wall time up to the compared frame."
+)
+
+
+def write_report(paths: Sequence[Path], out: Path, threshold: float | None, *, with_unfinished: bool) -> str:
+    """Write pictures and report.html into `out`. Returns the Markdown. Raises ValueError with one line."""
+    chosen, notes = choose_runs(load_runs(find_runs(paths)), with_unfinished=with_unfinished)
+    games = compare(chosen, threshold)
+    overall = over_games(games)
+    notes += notes_on(games)
+    out.mkdir(parents=True, exist_ok=True)
+    parts = [paragraph(f"{len(chosen)} runs. {HOW_TO_READ}"), bullets(notes)]
+    text = []
+    if overall:
+        parts += _overall_part(overall, out)
+        text += ["### All games, human-normalised", markdown(overall_table(overall))]
+    for game in games:
+        parts += _game_part(game, out, threshold)
+        text += [f"### {_title(game)}", markdown(game_table(game, threshold))]
+        if (published := published_table(game)).rows:
+            text.append(markdown(published))
+    parts += [
+        heading("How it was run"),
+        html_table(_runs_table(chosen)),
+        folded("Commands", html_table(_commands_table(chosen))),
+    ]
+    (out / "report.html").write_text(page(f"Comparison: {', '.join(game.env for game in games)}", parts))
+    if notes:
+        text.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(text)
+
+
+def _title(game: Game) -> str:
+    return f"{game.env} at {game.horizon:,.0f} frames"
+
+
+def _overall_part(overall: list[Overall], out: Path) -> list[str]:
+    draw_overall(overall, out / "all_games.png")
+    return [
+        heading("All games, human-normalised"),
+        html_table(overall_table(overall)),
+        picture(out / "all_games.png", "Interquartile mean of every setting with its interval"),
+    ]
+
+
+def _game_part(game: Game, out: Path, threshold: float | None) -> list[str]:
+    stem = game.env.replace("/", "-")
+    curves, scores = out / f"{stem}_curves.png", out / f"{stem}_scores.png"
+    draw_curves(game, curves, threshold)
+    draw_scores(game, scores)
+    parts = [
+        heading(_title(game)),
+        html_table(game_table(game, threshold)),
+        picture(curves, f"{game.env}: return against frames and wall time, mean over seeds with interval"),
+        picture(scores, f"{game.env}: score of every seed, mean and interval of every setting"),
+    ]
+    if (published := published_table(game)).rows:
+        parts += [paragraph("Published, under other protocols and budgets:"), html_table(published)]
+    return parts
+
+
+def _circumstances(runs: Sequence[Run]) -> list[str]:
+    """Commits, machines and versions, each with the number of its runs."""
+    lines: Counter[str] = Counter()
+    for run in runs:
+        host, versions = run.config.get("host", {}), run.config.get("versions", {})
+        machine = (
+            f"{host.get('cores', '?')} cores, {host.get('system', '?')}, learner on {run.config['settings'].get('device', '?')}"
+        )
+        known = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "ale-py") if name in versions)
+        lines.update([f"Commit: {run.config.get('git_commit')}", f"Machine: {machine}", f"Versions: {known}"])
+    return [f"{line} ({count} runs)" for line, count in sorted(lines.items())]
+
+
+def _runs_table(runs: Sequence[Run]) -> Table:
+    rows = [
+        [run.env, run.setting, str(run.seed), run.path.name, f"python {shlex.join(run.config.get('command', []))}"]
+        for run in runs
+    ]
+    return Table(["game", "setting", "seed", "run", "last command"], rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders with some, such as a suite's")
+    parser.add_argument(
+        "--out", type=Path, help="folder for report.html and the pictures; by default report/ in the first of RUNS"
+    )
+    parser.add_argument("--threshold", type=float, help="also count the steps to this return")
+    parser.add_argument("--unfinished", action="store_true", help="take unfinished runs too, as far as they are")
+    arguments = parser.parse_args()
+    out = arguments.out or arguments.runs[0] / "report"
+    try:
+        print(write_report(arguments.runs, out, arguments.threshold, with_unfinished=arguments.unfinished))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"Report: {out / 'report.html'}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Runs a suite: named settings x environments x seeds, one run of the real program after another, into one folder.
+
+    python -m benchmarks.suite benchmarks/suites/replay_catch.json
+
+A finished run is skipped, an interrupted one goes on from its checkpoint: start the same command again. Ctrl-C lets the run
+save and stops. `python -m benchmarks.report` compares the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.plan import REPOSITORY, SUITE_FILE, Plan, check_suite, plan_runs, read_suite
+from learner.config import DEFAULTS
+from learner.metrics import read_metrics
+from learner.progress import ProgressLine, format_duration, progress_text
+from learner.signals import StopSignals
+
+LOOK_SECONDS = 1.0
+STOPPING = "Stopping: the run saves first. Once more to stop at once without saving."
+
+Runner = Callable[[Plan, Callable[[str], None], Callable[[], bool]], int]
+"""Does one run: takes the plan, how to show progress, and whether to stop. Returns the exit code."""
+
+
+class ProgramRunner:
+    """Runs main.py in a process of its own, its output in console.txt."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, plan: Plan, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
+        with (plan.folder / "console.txt").open("ab") as console:
+            self._process = process = subprocess.Popen(
+                [sys.executable, "main.py", *plan.arguments()],
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C comes to us, and we pass it on once
+            )
+        asked = False
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return process.wait(LOOK_SECONDS)
+                if should_stop() and not asked:
+                    process.send_signal(signal.SIGINT)
+                    asked = True
+                show(progress_of(plan))
+        finally:
+            if process.poll() is None:  # we are leaving on an error: it saves and ends by itself
+                process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        if self._process and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def progress_of(plan: Plan) -> str:
+    """How far a run is, by its last row of metrics."""
+    run = plan.run()
+    columns = read_metrics(run.metrics) if run and run.metrics.is_file() else {}
+    if not columns:
+        return "starting"
+    row = {name: float(column[-1]) for name, column in columns.items()}
+    mean = row.get("charts/episodic_return_mean", float("nan"))
+    limit, speed = {**DEFAULTS, **plan.settings}["environment_max_steps"], row["charts/FPS"]
+    left = (limit - row["steps"]) * row["frames"] / row["steps"] / speed if speed else 0.0
+    return progress_text(
+        mean_return=mean if mean == mean else None,
+        steps=int(row["steps"]),
+        max_steps=limit,
+        frames=int(row["frames"]),
+        frames_per_second=speed,
+        left=max(0.0, left),
+    )
+
+
+def run_plans(plans: list[Plan], runner: Runner, should_stop: Callable[[], bool]) -> int:
+    """Do every run that is not finished; one line each. Returns how many failed."""
+    failed = 0
+    line = ProgressLine()
+    for number, plan in enumerate(plans, 1):
+        if should_stop():
+            break
+        head = f"[{number:{len(str(len(plans)))}}/{len(plans)}] {plan.title}"
+        if plan.is_finished():
+            print(f"{head}: {_outcome(plan)} (finished before)", flush=True)
+            continue
+        plan.write()
+        code = runner(plan, lambda text, head=head: line.show(f"{head}: {text}"), should_stop)  # type: ignore[misc]
+        line.clear()
+        if code == 0 and plan.is_finished():
+            print(f"{head}: {_outcome(plan)}", flush=True)
+        elif should_stop():
+            print(f"{head}: stopped, {_outcome(plan) if plan.summary() else 'nothing saved'}", flush=True)
+        else:
+            failed += 1
+            print(f"{head}: failed with exit code {code}, see {plan.folder / 'console.txt'}", flush=True)
+    return failed
+
+
+def _outcome(plan: Plan) -> str:
+    summary = plan.summary()
+    mean = summary["mean_return"]
+    shown = "no episode ended" if mean is None else f"return {mean:.2f}"
+    return f"{shown} after {summary['steps']:,} steps in {format_duration(summary['seconds'])}"
+
+
+def run_suite(file: Path, results: Path) -> int:
+    """Run all that is missing. Returns the exit code. Raises ValueError with one line where the file cannot be run."""
+    suite = read_suite(file)
+    folder = results / suite.name
+    check_suite(suite, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUITE_FILE).write_text(file.read_text())
+    plans = plan_runs(suite, folder)
+    print(f"{suite.name}: {len(plans)} runs into {folder}" + (f"\n{suite.about}" if suite.about else ""), flush=True)
+    runner = ProgramRunner()
+    with StopSignals(at_once=runner.kill, first=STOPPING) as signals:
+        failed = run_plans(plans, runner, lambda: signals.requested)
+        stopped = signals.requested
+    finished = sum(plan.is_finished() for plan in plans)
+    print(f"{finished} of {len(plans)} runs are finished.")
+    if finished < len(plans):
+        print(f"Go on:   python -m benchmarks.suite {file} --results_dir={results}")
+    if finished:
+        print(f"Compare: python -m benchmarks.report {folder}")
+    return 130 if stopped else int(failed > 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="a suite file, such as those in benchmarks/suites/")
+    parser.add_argument("--results_dir", type=Path, default=Path("results"), help="folder that the suite's folder is made in")
+    arguments = parser.parse_args()
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # the terminal is gone, and this is not under nohup
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
+    try:
+        return run_suite(arguments.file, arguments.results_dir)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

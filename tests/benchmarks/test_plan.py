@@ -1,0 +1,132 @@
+"""Suite files, the runs they ask for, and how far each has come."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.plan import REPOSITORY, check_suite, plan_runs, read_suite
+from option_flags import define_flags
+from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
+
+
+def test_every_variant_runs_on_every_environment_with_every_seed(tmp_path: Path) -> None:
+    suite = read_suite(write_suite(tmp_path, envs=["Catch-v0", "PongNoFrameskip-v4"]))
+    plans = plan_runs(suite, tmp_path)
+    assert len(plans) == 8
+    assert len({plan.folder for plan in plans}) == 8
+    assert [plan.title for plan in plans[:3]] == [
+        "Catch-v0, queue, seed 1",
+        "Catch-v0, queue + standard, seed 1",
+        "Catch-v0, queue, seed 2",
+    ]
+    assert plans[1].folder == tmp_path / "Catch-v0" / "queue_standard" / "seed_1"
+
+
+def test_a_variants_settings_stand_above_the_common_ones(tmp_path: Path) -> None:
+    suite = read_suite(write_suite(tmp_path, variants={"a": {}, "b": {"network": "nature", "use_kl_mask": True}}))
+    assert suite.variants["a"]["network"] == "mlp"
+    assert suite.variants["b"] == {"network": "nature", "environment_max_steps": 2000, "use_kl_mask": True}
+
+
+def test_the_program_takes_the_arguments(tmp_path: Path) -> None:
+    from absl import flags
+
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path / "results")[1]
+    values = flags.FlagValues()
+    define_flags(values)
+    values(["main.py", *plan.arguments()])
+    assert (values.op_mode, values.env, values.seed, values.network) == ("train", "Catch-v0", 1, "mlp")
+    assert json.loads(values.replay_parameters) == HALF_REPLAYED
+    assert Path(values.results_dir) == plan.folder
+
+
+def test_a_run_is_begun_then_gone_on_with_then_finished(tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    assert settings_of(plan.arguments())["op_mode"] == "train"
+    run = write_run(plan.folder / "Catch-v0_100", finished=None)
+    assert settings_of(plan.arguments())["op_mode"] == "train"  # killed before its first checkpoint
+    add_checkpoint(run)
+    resumed = settings_of(plan.arguments())
+    assert (resumed["op_mode"], resumed["load_model_url"]) == ("train_w_load", str(run))
+    assert not plan.is_finished()
+    again = write_run(plan.folder / "Catch-v0_200")
+    assert plan.run() is not None
+    assert plan.run().path == again  # type: ignore[union-attr]
+    assert plan.is_finished()
+
+
+def test_an_interrupted_run_is_not_finished(tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    write_run(plan.folder / "Catch-v0_100", finished=False)
+    assert not plan.is_finished()
+
+
+def test_a_run_begun_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    plan.write()
+    changed = read_suite(write_suite(tmp_path, common={"network": "mlp", "environment_max_steps": 4000}))
+    check_suite(changed, tmp_path)  # nothing was begun yet
+    write_run(plan.folder / "Catch-v0_100")
+    with pytest.raises(ValueError, match=r"wanted environment_max_steps as this run was begun, 2000, got 4000") as error:
+        check_suite(changed, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": None}, "'seeds' is missing"),
+        ({"sedes": [1]}, "unknown key 'sedes'; known are about"),
+        ({"name": "../x"}, "name: wanted letters"),
+        ({"seeds": [1, 1]}, "seeds: wanted a list of different whole numbers"),
+        ({"seeds": [1.5]}, "seeds: wanted a list of different whole numbers"),
+        ({"seeds": [True]}, "seeds: wanted a list of different whole numbers"),
+        ({"seeds": [-1]}, "seed: wanted a whole number"),
+        ({"envs": []}, "envs: wanted a list of different environment ids"),
+        ({"variants": {}}, "variants: wanted an object"),
+        ({"variants": {"a": 3}}, "variants: a: wanted an object of settings, got 3"),
+        ({"variants": {"a b": {}, "a+b": {}}}, "'a+b' has the folder of 'a b' too"),
+        ({"variants": {"+": {}}}, "'+' has no folder"),
+        ({"common": {"seed": 3}}, "common: wanted no seed, the suite sets it"),
+        ({"common": {"netwrok": "mlp"}}, "common: unknown setting 'netwrok'"),
+        ({"common": {"gamma": 2}}, "common: gamma: wanted a discount in [0, 1], at most 1, got 2"),
+        ({"variants": {"a": {"replay_parameters": []}}}, "variants: a: replay_parameters: wanted a JSON list"),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        read_suite(write_suite(tmp_path, **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_a_file_that_is_no_suite(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.json: wanted a "):
+        read_suite(tmp_path / "x.json")
+    with pytest.raises(ValueError, match=r"none\.json: wanted a suite file"):
+        read_suite(tmp_path / "none.json")
+
+
+def test_what_the_program_would_refuse_is_refused_before_any_run(tmp_path: Path) -> None:
+    suite = read_suite(write_suite(tmp_path, envs=["Catch-v1"]))
+    with pytest.raises(ValueError, match=r"Catch-v1, queue: "):
+        check_suite(suite, tmp_path)
+    suite = read_suite(write_suite(tmp_path, variants={"clips": {"rho_bar": 0.5}}))
+    with pytest.raises(ValueError, match=r"Catch-v0, clips: wanted the V-trace clip rho_bar >= c_bar"):
+        check_suite(suite, tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "benchmarks" / "suites").iterdir()), ids=lambda path: path.name)
+def test_the_suites_that_come_along_can_be_run(path: Path, tmp_path: Path) -> None:
+    suite = read_suite(path)
+    assert suite.name == path.stem
+    quick = {name: {**settings, "network": "impala_shallow"} for name, settings in suite.variants.items()}  # soon built
+    check_suite(replace(suite, variants=suite.variants if suite.envs == ["Catch-v0"] else quick), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,186 @@
+"""The report on made-up runs: figures, notes, pictures and the page."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from benchmarks.comparison import choose_runs, compare, median_steps, notes_on, over_games, published_scores
+from benchmarks.report import write_report
+from benchmarks.runs import find_runs, load_runs
+from benchmarks.tables import game_table, markdown
+from learner.scores import human_normalised, reference_scores
+from tests.benchmarks.support import write_comparison, write_run
+
+PONG = "PongNoFrameskip-v4"
+
+
+def report(folder: Path, threshold: float | None = None, *, with_unfinished: bool = False) -> str:
+    return write_report([folder], folder / "report", threshold, with_unfinished=with_unfinished)
+
+
+def test_scores_are_compared_where_the_shortest_run_ends(tmp_path: Path) -> None:
+    write_run(tmp_path / "a_1", returns=(0.0, 2.0), frames=100, lr=0.1)
+    write_run(tmp_path / "b_1", returns=(0.0, 10.0, 20.0, 30.0), frames=200, lr=0.2)
+    games = compare(load_runs(find_runs([tmp_path])), threshold=10.0)
+    assert [game.horizon for game in games] == [100]
+    scores = {result.setting: result.scores.tolist() for result in games[0].results}
+    assert scores == {"lr=0.1": [2.0], "lr=0.2": [10.0]}
+    assert {result.setting: result.areas.tolist() for result in games[0].results} == {"lr=0.1": [0.5], "lr=0.2": [2.5]}
+    assert {result.setting: result.minutes.tolist() for result in games[0].results} == {"lr=0.1": [1 / 6], "lr=0.2": [1 / 6]}
+    notes = notes_on(games)
+    assert "Catch-v0: runs differ in length, up to 200 frames; all are compared at 100, where the shortest ends" in notes
+    assert "Catch-v0: a single seed has no interval" in notes
+
+
+def test_steps_to_a_threshold_are_a_median_and_how_many_got_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "a_1", returns=(0.0, 1.0, 1.0, 1.0), frames=400, seed=1)
+    write_run(tmp_path / "a_2", returns=(0.0, 0.0, 1.0, 1.0), frames=400, seed=2)
+    write_run(tmp_path / "a_3", returns=(0.0, 0.0, 0.0, 0.0), frames=400, seed=3)
+    game = compare(load_runs(find_runs([tmp_path])), threshold=1.0)[0]
+    assert median_steps(game.results[0]) == (75.0, 2)
+    assert game_table(game, 1.0).rows[0][5] == "75 (2 of 3)"
+    unreached = compare(load_runs(find_runs([tmp_path])), threshold=2.0)[0]
+    assert game_table(unreached, 2.0).rows[0][5] == "- (0 of 3)"
+
+
+def test_unfinished_runs_and_runs_without_episodes_are_left_out_and_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "good_1", frames=100)
+    write_run(tmp_path / "cut_1", frames=50, finished=False, seed=2)
+    write_run(tmp_path / "killed_1", frames=50, finished=None, seed=3)
+    write_run(tmp_path / "empty_1", returns=(None,), seed=4)
+    runs = load_runs(find_runs([tmp_path]))
+    chosen, notes = choose_runs(runs, with_unfinished=False)
+    assert [run.path.name for run in chosen] == ["good_1"]
+    assert sum(note.startswith("Left out, unfinished at 50 frames: Catch-v0, nature, seed") for note in notes) == 2
+    assert sum(note.startswith("Left out, no episode has ended: Catch-v0, nature, seed 4") for note in notes) == 1
+    chosen, notes = choose_runs(runs, with_unfinished=True)
+    assert {run.path.name for run in chosen} == {"good_1", "cut_1", "killed_1"}
+    assert sum(note.startswith("Unfinished, taken up to 50 frames") for note in notes) == 2
+
+
+def test_nothing_to_compare_is_one_line(tmp_path: Path) -> None:
+    write_run(tmp_path / "cut_1", finished=False)
+    with pytest.raises(ValueError, match="wanted at least one finished run .*; --unfinished takes them"):
+        report(tmp_path)
+    assert not (tmp_path / "report").exists()
+    assert "Unfinished, taken up to" in report(tmp_path, with_unfinished=True)
+
+
+def test_differences_a_reader_must_know_of_are_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "a_1", seed=1, lr=0.1)
+    write_run(tmp_path / "a_2", seed=1, lr=0.1, commit="def")
+    write_run(tmp_path / "b_1", seed=1, lr=0.2)
+    notes = notes_on(compare(load_runs(find_runs([tmp_path])), None))
+    assert "Catch-v0: settings differ in their number of seeds" in notes
+    assert "Catch-v0, lr=0.1: the same seed stands in it more than once" in notes
+    assert "Runs of 2 different commits" in notes
+
+
+def test_alike_runs_need_no_note(tmp_path: Path) -> None:
+    write_comparison(tmp_path, "Catch-v0", {"0.1": (0.5, 0.7), "0.2": (1.0, 1.0)})
+    assert notes_on(compare(load_runs(find_runs([tmp_path])), None)) == []
+
+
+def test_several_games_are_put_together_by_human_normalised_scores(tmp_path: Path) -> None:
+    pong, breakout = reference_scores("pong"), reference_scores("breakout")
+    assert pong is not None
+    assert breakout is not None
+    write_comparison(tmp_path, PONG, {"0.1": (pong.human, pong.human), "0.2": (pong.random, pong.random)})
+    write_comparison(tmp_path, "ALE/Breakout-v5", {"0.1": (breakout.random, breakout.random)})
+    write_comparison(tmp_path, "Catch-v0", {"0.1": (1.0,)})
+    overall = over_games(compare(load_runs(find_runs([tmp_path])), None))
+    assert [(each.setting, each.games, each.runs) for each in overall] == [("lr=0.1", 2, 4)]
+    assert overall[0].mean == pytest.approx((50, 50, 50), abs=1e-3)
+    assert overall[0].interquartile_mean.value == pytest.approx(50, abs=1e-3)
+    text = report(tmp_path)
+    assert "### All games, human-normalised" in text
+    assert (tmp_path / "report" / "all_games.png").is_file()
+
+
+def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
+    write_comparison(tmp_path, PONG, {"0.1": (-20.0, -19.0), "0.2": (5.0, 15.0)})
+    report(tmp_path, 0.0)
+    out = tmp_path / "report"
+    assert sorted(path.name for path in out.iterdir()) == [f"{PONG}_curves.png", f"{PONG}_scores.png", "report.html"]
+    page = (out / "report.html").read_text()
+    images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert [base64.b64decode(image) for image in images] == [
+        (out / f"{PONG}_{kind}.png").read_bytes() for kind in ("curves", "scores")
+    ]
+    assert page.count("src=") == 2
+    assert "http" not in page
+    assert "main.py --op_mode=train" in page
+    assert "abc" in page
+    checker = TagChecker()
+    checker.feed(page)
+    assert checker.open == []
+
+
+class TagChecker(HTMLParser):
+    """Every tag that is opened is closed in turn."""
+
+    ALONE = ("meta", "img")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.ALONE:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_text_from_a_run_cannot_become_markup(tmp_path: Path) -> None:
+    write_run(tmp_path / "a_1", commit="<script>")
+    report(tmp_path)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_markdown_says_what_the_figures_are(tmp_path: Path) -> None:
+    write_comparison(tmp_path, PONG, {"0.1": (14.6, 14.6), "0.2": (-20.7, -20.7)})
+    text = report(tmp_path)
+    assert f"### {PONG} at 100 frames" in text
+    assert "| lr=0.1 | 2 | 14.60 [14.60, 14.60] | 14.60 [14.60, 14.60] | 100.0 % |" in text
+    assert "| lr=0.2 | 2 | -20.70 [-20.70, -20.70] | -20.70 [-20.70, -20.70] | 0.0 % |" in text
+    assert "| IMPALA, deep network | 20.98 | 118.1 % | 200 million |" in text
+
+
+def test_a_game_without_published_scores_has_no_such_column(tmp_path: Path) -> None:
+    write_comparison(tmp_path, "Catch-v0", {"0.1": (0.5, 0.5)})
+    text = report(tmp_path)
+    assert "human" not in text
+    assert "published" not in text
+
+
+def test_a_bar_does_not_end_a_markdown_cell(tmp_path: Path) -> None:
+    write_run(tmp_path / "a_1")
+    game = compare(load_runs(find_runs([tmp_path])), None)[0]
+    table = game_table(game, None)
+    table.rows[0][0] = "a|b"
+    assert r"| a\|b | 1 |" in markdown(table)
+
+
+@pytest.mark.parametrize("env", [PONG, "ALE/Qbert-v5", "MsPacmanNoFrameskip-v4", "BeamRiderNoFrameskip-v4"])
+def test_published_scores_have_a_source_and_a_protocol(env: str) -> None:
+    rows = published_scores(env)
+    assert len(rows) >= 6
+    for row in rows:
+        assert row.source
+        assert row.protocol
+        assert row.frames >= 40e6
+        assert row.normalised == human_normalised(env, row.score)
+
+
+@pytest.mark.parametrize("env", ["Catch-v0", "ALE/Adventure-v5"])
+def test_other_games_have_none(env: str) -> None:
+    assert published_scores(env) == []

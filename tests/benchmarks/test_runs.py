@@ -1,0 +1,102 @@
+"""Runs are found, read back and named by what sets them apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plan import SUITE_FILE, plan_runs, read_suite
+from benchmarks.runs import find_runs, load_runs
+from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite
+
+
+def test_run_directories_are_found_at_and_below_a_path_each_once(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a_1"), write_run(tmp_path / "deep" / "er" / "b_2")
+    (tmp_path / "latest").symlink_to("a_1")
+    assert find_runs([first, tmp_path, tmp_path / "latest"]) == [first, second]
+
+
+def test_a_path_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got no folder"):
+        find_runs([tmp_path / "none"])
+    with pytest.raises(ValueError, match=r"got neither config\.json nor runs"):
+        find_runs([tmp_path])
+
+
+def test_a_suites_runs_have_its_names_and_order_and_only_the_newest_counts(tmp_path: Path) -> None:
+    file = write_suite(tmp_path, variants={"zebra": {}, "ant": {"network": "nature"}}, seeds=[2, 10])
+    folder = tmp_path / "tiny"
+    for plan in plan_runs(read_suite(file), folder):
+        plan.write()
+        write_run(plan.folder / "Catch-v0_9", seed=plan.seed)
+        newest = write_run(plan.folder / "Catch-v0_10", seed=plan.seed)
+    (folder / SUITE_FILE).write_text(file.read_text())
+    runs = load_runs(find_runs([folder]))
+    assert [(run.setting, run.seed) for run in runs] == [("zebra", 2), ("zebra", 10), ("ant", 2), ("ant", 10)]
+    assert {run.path.name for run in runs} == {newest.name}
+
+
+def test_two_suites_keep_their_names_apart(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        plan = plan_runs(read_suite(write_suite(tmp_path, name=name, variants={"queue": {}}, seeds=[1])), tmp_path / name)[0]
+        plan.write()
+        write_run(plan.folder / "Catch-v0_9")
+    assert {run.setting for run in load_runs(find_runs([tmp_path]))} == {"first: queue", "second: queue"}
+
+
+def test_other_runs_are_named_by_what_differs(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a_1", seed=1, lr=0.1),
+        write_run(tmp_path / "a_2", seed=2, lr=0.1, log_period=3.0, render=True),
+        write_run(tmp_path / "b_1", seed=1, lr=0.2, replay_parameters=json.dumps(HALF_REPLAYED)),
+    ]
+    by_path = {run.path: run.setting for run in load_runs(paths)}
+    assert by_path[paths[0]] == by_path[paths[1]] == "queue 1 of 1, lr=0.1"
+    assert by_path[paths[2]] == "queue 0.5 of 1 + standard 0.5 of 100, lr=0.2"
+
+
+def test_replays_that_differ_in_one_key_are_two_settings(tmp_path: Path) -> None:
+    reservoir = [HALF_REPLAYED[0], {**HALF_REPLAYED[1], "retention": "reservoir"}]
+    texts = (json.dumps(HALF_REPLAYED), json.dumps(HALF_REPLAYED, indent=1), json.dumps(reservoir))
+    paths = [write_run(tmp_path / f"a_{number}", replay_parameters=text) for number, text in enumerate(texts)]
+    names = {run.path.name: run.setting for run in load_runs(paths)}
+    assert names["a_0"] == names["a_1"] == "queue 0.5 of 1 + standard 0.5 of 100"
+    assert names["a_2"] == "queue 0.5 of 1 + standard 0.5 of 100 (retention=reservoir)"
+
+
+def test_equal_runs_are_named_by_their_network(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / f"a_{seed}", seed=seed) for seed in (1, 2)]
+    assert {run.setting for run in load_runs(paths)} == {"nature"}
+
+
+def test_a_run_of_an_older_version_lacks_a_setting_and_has_its_default(tmp_path: Path) -> None:
+    old, new = write_run(tmp_path / "old_1"), write_run(tmp_path / "new_1")
+    config = json.loads((old / "config.json").read_text())
+    del config["settings"]["use_kl_mask"]
+    (old / "config.json").write_text(json.dumps(config))
+    assert len({run.setting for run in load_runs([old, new])}) == 1
+
+
+def test_the_curve_begins_at_the_first_ended_episode(tmp_path: Path) -> None:
+    run = load_runs([write_run(tmp_path / "a_1", returns=(None, -1.0, 3.0), frames=300)])[0]
+    assert run.frames.tolist() == [200, 300]
+    assert run.steps.tolist() == [50, 75]
+    assert run.seconds.tolist() == [20, 30]
+    assert run.returns.tolist() == [-1, 3]
+    assert run.finished
+
+
+@pytest.mark.parametrize("returns", [(), (None, None)])
+def test_a_run_without_an_ended_episode_has_no_points(returns: tuple[None, ...], tmp_path: Path) -> None:
+    run = load_runs([write_run(tmp_path / "a_1", returns=returns, finished=None)])[0]
+    assert not len(run.returns)
+    assert not len(run.frames)
+    assert not run.finished
+
+
+def test_a_run_that_has_written_no_metrics_yet(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a_1", finished=None)
+    (path / "metrics.csv").unlink()
+    assert not len(load_runs([path])[0].returns)

@@ -1,0 +1,124 @@
+"""A suite does what is missing, one run after another, and stops when asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plan import Plan, plan_runs, read_suite
+from benchmarks.suite import main, progress_of, run_plans, run_suite
+from tests.benchmarks.support import SUITE, add_checkpoint, write_run, write_suite
+from tests.support import CATCH
+
+
+class FakeRunner:
+    """Writes what a run leaves; `codes` are its exit codes by title, 0 where nothing is said."""
+
+    def __init__(self, **codes: int) -> None:
+        self.codes = codes
+        self.done: list[str] = []
+
+    def __call__(self, plan: Plan, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
+        assert (plan.folder / "plan.json").is_file()
+        self.done.append(plan.title)
+        code = self.codes.get(f"{plan.variant}_{plan.seed}", 0)
+        write_run(plan.folder / "Catch-v0_100", finished=True if code == 0 else None)
+        return code
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> list[Plan]:
+    return plan_runs(read_suite(write_suite(tmp_path)), tmp_path)
+
+
+def test_all_runs_are_done_once(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+    runner = FakeRunner()
+    assert run_plans(plans, runner, never) == 0
+    assert runner.done == [plan.title for plan in plans]
+    again = FakeRunner()
+    assert run_plans(plans, again, never) == 0
+    assert again.done == []
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[1/4] Catch-v0, queue, seed 1: return 1.00 after 25 steps in 1:01"
+    assert lines[4] == f"{lines[0]} (finished before)"
+    assert len(lines) == 8
+
+
+def test_what_was_interrupted_is_done_again(plans: list[Plan]) -> None:
+    write_run(plans[1].folder / "Catch-v0_50", finished=False)
+    for number in (0, 2):
+        write_run(plans[number].folder / "Catch-v0_50")
+    runner = FakeRunner()
+    run_plans(plans, runner, never)
+    assert runner.done == [plans[1].title, plans[3].title]
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+    runner = FakeRunner(queue_1=1)
+    assert run_plans(plans, runner, never) == 1
+    assert len(runner.done) == 4
+    assert "seed 1: failed with exit code 1, see " in capsys.readouterr().out.splitlines()[0]
+
+
+def test_nothing_is_begun_after_a_stop(plans: list[Plan]) -> None:
+    runner = FakeRunner()
+    assert run_plans(plans, runner, lambda: len(runner.done) == 2) == 0
+    assert len(runner.done) == 2
+
+
+def test_progress_is_read_from_the_last_row(plans: list[Plan]) -> None:
+    assert progress_of(plans[0]) == "starting"
+    write_run(plans[0].folder / "Catch-v0_1", returns=(None, None), frames=4000, finished=None)
+    assert progress_of(plans[0]).startswith("no episode yet | steps 1,000 of 2,000 | frames 4,000 | 40 frames/s | left 1:40")
+
+
+def test_the_program_is_stopped_and_would_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The real thing: Ctrl-C while a run trains."""
+    common = {name: value for name, value in CATCH.items() if name not in ("env", "environment_max_steps")}
+    file = write_suite(tmp_path, common=common, variants={"endless": {"environment_max_steps": 10**8}}, seeds=[1])
+    (plan,) = plan_runs(read_suite(file), tmp_path / "tiny")
+
+    def press_when_it_trains() -> None:
+        while "steps" not in progress_of(plan):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    person = threading.Thread(target=press_when_it_trains, daemon=True)
+    person.start()
+    assert run_suite(file, tmp_path) == 130
+    person.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3].startswith("[1/1] Catch-v0, endless, seed 1: stopped, ")
+    assert lines[-2] == "0 of 1 runs are finished."
+    assert lines[-1] == f"Go on:   python -m benchmarks.suite {file} --results_dir={tmp_path}"
+    assert json.loads((tmp_path / "tiny" / "suite.json").read_text())["name"] == SUITE["name"]
+    assert "--op_mode=train_w_load" in plan.arguments()
+    assert (plan.folder / "console.txt").read_text().count("Run directory") == 1
+
+
+def test_a_bad_suite_file_is_one_line_and_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["suite", str(write_suite(tmp_path, seeds=[])), f"--results_dir={tmp_path}"])
+    assert main() == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_a_checkpoint_of_an_unfinished_run_is_used(plans: list[Plan]) -> None:
+    add_checkpoint(write_run(plans[0].folder / "Catch-v0_7", finished=False))
+    assert f"--load_model_url={plans[0].folder / 'Catch-v0_7'}" in plans[0].arguments()
