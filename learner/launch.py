@@ -9,14 +9,16 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agents.networks import make_network
 from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config
-from learner.loading import check_finite, check_fit, load_newest, merge_settings
+from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.memory import check_memory, describe_memory
+from learner.resuming import ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from workers import WorkerError
 from wrappers import make_spec
@@ -111,9 +113,10 @@ def _train(job: Job) -> int:
         log.error("error: the run directory could not be written: %s", error)
         return 1
     _describe(job, directory)
+    load_optimizer = job.config.settings["load_optimizer_save"]
     try:
-        return train(job.config, directory, job.checkpoint, load_optimizer=job.config.settings["load_optimizer_save"])
-    except WorkerError as error:
+        return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=_load_replay(job))
+    except (ResumeError, WorkerError) as error:
         log.error("%s", error)
         return 1
 
@@ -152,6 +155,24 @@ def _describe(job: Job, directory: RunDirectory) -> None:
         log.info("%s", line)
     if job.checkpoint:
         log.info("Going on from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")
+
+
+def _load_replay(job: Job) -> dict[str, Any] | None:
+    """What was saved with the checkpoint; where that is nothing, or does not fit, it is said what follows."""
+    if not job.checkpoint or not job.checkpoint_path:
+        return None
+    path = RunDirectory(job.checkpoint_path.parent.parent).replay_path(job.checkpoint.counters.updates)
+    state, reason = None, "its environments were not saved: that run was not reproducible"
+    try:
+        state = load_fitting_replay(path, job.checkpoint, job.config)
+        log.info("Replays go on with what was saved in %s", path)
+    except ValueError as error:
+        reason = str(error)
+        if count := trajectories_to_fill_in(job.config):
+            log.info("Replays start empty (%s): %s trajectories fill them before training goes on", reason, f"{count:,}")
+    if job.config.training.reproducible and "workers" not in (state or {}):
+        log.warning("This run goes on with fresh episodes and not to the bit (%s)", reason)
+    return state
 
 
 def _log_to_console(verbosity: int) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from agents import AGENTS
 from agents.networks import make_network
-from learner.checkpoint import Checkpoint, load_checkpoint
-from learner.config import Config, Settings
+from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.config import DEFAULTS, Config, Settings
 from learner.run_directory import find_checkpoints
 from wrappers import make_spec
 
 LOADING_ONLY = ("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render")
 """Settings that belong to a command, not to the run it loads."""
+
+
+REPLAY_SETTINGS = (
+    *("env", "frame_scale_resolution", "frames_stacked", "skipped_frames", "noop_threshold", "grayscaling_frames"),
+    *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
+    *("network", "batch_size", "unroll_length", "replay_parameters", "use_replay_compression"),
+)
+"""What stored trajectories and their stores depend on."""
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
@@ -72,6 +81,17 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
+
+
+def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
+    """What was saved beside a checkpoint, for a run with the same replays. Raises ValueError with the reason there is none."""
+    if checkpoint.replay is None:
+        raise ValueError("saved without --save_replay")
+    for name in REPLAY_SETTINGS:
+        before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
+        if before != now:
+            raise ValueError(f"{name} was {before}")
+    return load_replay(path, checkpoint)
 
 
 def check_finite(checkpoint: Checkpoint, path: Path) -> None:

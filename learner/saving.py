@@ -23,16 +23,21 @@ log = logging.getLogger("springbok")
 class Saver:
     """Keeps the newest `kept` checkpoints, the one with the highest mean return, and the replay of the newest.
 
-    window: episodes whose mean return decides about the best; a checkpoint with fewer behind it is none. update: what the
+    window: episodes whose mean return decides about the best; a checkpoint with fewer behind it is none. resumed: what the
     run goes on from; a best one of later updates is left behind. error: why the last save failed, None where it did not.
     """
 
-    def __init__(self, run: RunDirectory, kept: int, window: int, update: int = 0) -> None:
+    def __init__(self, run: RunDirectory, kept: int, window: int, resumed: Checkpoint | None = None) -> None:
         self.error: str | None = None
         self._run = run
         self._kept = kept
         self._window = window
-        self._best = self._take_over_best(update)
+        self._best: float | None = None
+        if resumed:
+            self._best = self._take_over_best(resumed.counters.updates)
+            path = run.checkpoint_path(resumed.counters.updates)
+            if path.is_file():  # it may have been killed just before it saw that this is the best
+                self._keep_if_best(path, resumed)
 
     def save(self, checkpoint: Checkpoint, replay_state: Callable[[], dict[str, Any]] | None = None) -> Path | None:
         """Save a checkpoint, with the replay where its state is given; None where it failed, which is said in one line."""

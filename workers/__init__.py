@@ -10,6 +10,6 @@ from workers.group import ProcessWorkers
 from workers.random_play import random_observations
 from workers.serial import SerialWorkers
 
-__all__ = ["WORKERS", "Block", "WorkerConfig", "WorkerError", "WorkerSetup", "Workers", "random_observations"]
+__all__ = ["WORKERS", "Block", "WorkerConfig", "WorkerError", "SerialWorkers", "WorkerSetup", "Workers", "random_observations"]
 
 WORKERS: dict[str, Callable[[WorkerSetup, ActorCritic], Workers]] = {"cpu": ProcessWorkers, "serial": SerialWorkers}

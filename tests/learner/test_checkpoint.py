@@ -24,7 +24,7 @@ from learner.checkpoint import (
     save_checkpoint,
     save_replay,
 )
-from tests.learner.test_checkpoint_file import same
+from tests.support import same
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import torch
 
 from learner import checkpoint_file as module
 from learner.checkpoint_file import TRAILER_BYTES, read_file, remove_partial_files, write_file
+from tests.support import same
 
 CONTENT: dict[str, Any] = {
     "name": "text",
@@ -30,15 +31,6 @@ CONTENT: dict[str, Any] = {
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "file.pt"
-
-
-def same(first: Any, second: Any) -> bool:
-    """Equal, tensors bit for bit."""
-    if isinstance(first, torch.Tensor):
-        return isinstance(second, torch.Tensor) and first.dtype == second.dtype and torch.equal(first, second)
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
-    return type(first) is type(second) and bool(first == second)
 
 
 def write_without_checksum(path: Path, content: object) -> None:

@@ -71,7 +71,7 @@ def test_the_best_is_kept_where_there_are_no_links(run: RunDirectory, monkeypatc
 
 def test_a_resumed_run_knows_the_best_so_far(run: RunDirectory) -> None:
     Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
-    saver = Saver(run, kept=1, window=1, update=20)
+    saver = Saver(run, kept=1, window=1, resumed=with_returns(20, 0.0))
     saver.save(with_returns(30, 4.0))
     assert load_checkpoint(run.best).counters.updates == 10
     saver.save(with_returns(40, 6.0))
@@ -80,15 +80,22 @@ def test_a_resumed_run_knows_the_best_so_far(run: RunDirectory) -> None:
 
 def test_a_best_that_was_left_behind_does_not_count(run: RunDirectory) -> None:
     Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
-    saver = Saver(run, kept=1, window=1, update=9)
+    saver = Saver(run, kept=1, window=1, resumed=with_returns(9, 0.0))
     saver.save(with_returns(11, 4.0))
     assert load_checkpoint(run.best).counters.updates == 11
     assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
 
 
+def test_a_run_killed_before_it_kept_its_best_keeps_it_when_resumed(run: RunDirectory) -> None:
+    Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
+    run.best.unlink()
+    Saver(run, kept=1, window=1, resumed=with_returns(10, 5.0)).save(with_returns(20, 4.0))
+    assert load_checkpoint(run.best).counters.updates == 10
+
+
 def test_a_damaged_best_is_left_out_and_said(run: RunDirectory, lines: list[str]) -> None:
     run.best.write_bytes(b"damaged")
-    Saver(run, kept=1, window=1).save(with_returns(1, -5.0))
+    Saver(run, kept=1, window=1, resumed=with_returns(0, 0.0)).save(with_returns(1, -5.0))
     assert load_checkpoint(run.best).counters.updates == 1
     assert len(lines) == 1
     assert str(run.best) in lines[0]
