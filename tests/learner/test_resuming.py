@@ -99,11 +99,27 @@ def assert_same_end(one: RunDirectory, other: RunDirectory) -> None:
     assert len(rows_of(one)) == math.ceil(update_of(one.checkpoint_paths()[-1]) / HALF)
 
 
-@pytest.mark.parametrize("mixture", MIXTURES)
+PONG: dict[str, Any] = {
+    "env": "PongNoFrameskip-v4",
+    "network": "impala_shallow",
+    "frame_scale_resolution": "42,42",
+    "frames_stacked": 2,
+    "sticky_actions": 0.25,
+    "max_episode_frames": 150,
+    "calibrate_input": False,
+    "environment_max_steps": 480,
+    "batch_size": 6,
+    "unroll_length": 4,
+    "avg_buff_size": 2,
+}
+"""Episodes that end within a few updates, and actions that the emulator repeats at random."""
+
+
+@pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
 def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(mixture)
+    settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
     with monkeypatch.context() as patch:
