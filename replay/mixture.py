@@ -113,7 +113,7 @@ class Mixture:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`; to be called before anything is inserted. Raises ValueError where settings differ."""
+        """Go on from `state_dict()`; what was stored here is forgotten. Raises ValueError where settings differ."""
         for name, wanted in self._settings().items():
             if state["settings"].get(name) != wanted:
                 raise ValueError(f"replay state: wanted {name} {wanted}, got {state['settings'].get(name)}")
