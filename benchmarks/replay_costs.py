@@ -30,9 +30,12 @@ from agents.networks import make_network
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.encoder import Encoder
 from learner.machine import detect_machine, fit_to_machine
-from replay import Encoded, make_mixture, memory_bytes, replay_names
+from learner.memory import replay_memory
+from replay import Encoded, make_mixture, replay_names
+from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, make_batch
 from workers import WORKERS, WorkerConfig, WorkerSetup
+from workers.weights import SharedWeights, weights_layout
 from wrappers import make_spec
 
 QUEUE = "queue"
@@ -86,9 +89,12 @@ class Batches:
         self.device = torch.device(config.training.device)
         self.watch = Stopwatch(self.device)
         self.frames_stacked = spec.frames_stacked
-        network = make_network(config.network, spec.observation_shape, spec.action_count).to(self.device)
+        precision = config.training.precision
+        network = make_network(config.network, spec.observation_shape, spec.action_count, precision=precision).to(self.device)
         self.agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
-        self._encoder = Encoder(network, spec.frames_stacked, self.device)
+        self._weights = SharedWeights(SharedArrays(weights_layout(network)))
+        self._weights.publish(network, 1)
+        self._encoder = Encoder(network, self._weights, spec.frames_stacked, self.device)
         self._coming = cycle(trajectories)
         self._stage = "insert"
         self.mixture = make_mixture(
@@ -99,6 +105,7 @@ class Batches:
             np.random.default_rng(0),
             encode=self._encode,
         )
+        self._columns = self.mixture.contract.allocate(config.training.batch_size)
         for _ in range(max(replay.capacity for replay in config.replays)):
             self.mixture.insert(next(self._coming))
 
@@ -110,11 +117,12 @@ class Batches:
             self.mixture.insert(next(self._coming))
         self.watch.lap(self._stage)
         self._stage = "sample"
-        host = self.mixture.sample()
+        host = self.mixture.sample(self._columns)
         self.watch.lap(self._stage)
         batch = make_batch(host.columns, host.is_replay, host.source, self.frames_stacked, self.device)
         self.watch.lap("make_batch")
         self.agent.update(batch, LEARNING_RATE)
+        self._weights.publish(self.agent.network, self._weights.published_version + 1)
         self.watch.lap("update")
         return self.watch.times
 
@@ -165,7 +173,7 @@ def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config
     for name, mixture in mixtures.items():
         settled, _ = fit_to_machine({**DEFAULTS, **settings, "replay_parameters": json.dumps(mixture)}, machine)
         configs[name] = make_config(settled)
-    needed = sum(memory_bytes(each.replays, make_contract(each, make_spec(each.env))) for each in configs.values())
+    needed = sum(sum(replay_memory(each)) for each in configs.values())
     if needed > machine.memory_bytes:
         raise ValueError(f"capacity: wanted replays that fit in {machine.memory_bytes / 1e9:.1f} GB, got {needed / 1e9:.1f} GB")
     return configs
