@@ -103,7 +103,7 @@ class Mixture:
     def state_dict(self) -> dict[str, Any]:
         """All that a mixture with the same settings needs to go on to the bit, as tensors, numbers and text.
 
-        Tensors look at the replays' own memory where they can: save them before anything else is inserted or drawn.
+        Tensors look at the replays' own memory where they can: hold `lock` until they are saved.
         """
         return {
             "settings": self._settings(),
