@@ -105,21 +105,23 @@ class Mixture:
 
         Tensors look at the replays' own memory where they can: hold `lock` until they are saved.
         """
-        return {
-            "settings": self._settings(),
-            "shares": torch.from_numpy(self._shares),
-            "credit": torch.from_numpy(self._credit),
-            "replays": [replay.state_dict() for replay in self.replays],
-        }
+        with self.lock:
+            return {
+                "settings": self._settings(),
+                "shares": torch.from_numpy(self._shares),
+                "credit": torch.from_numpy(self._credit),
+                "replays": [replay.state_dict() for replay in self.replays],
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`; what was stored here is forgotten. Raises ValueError where settings differ."""
         for name, wanted in self._settings().items():
             if state["settings"].get(name) != wanted:
                 raise ValueError(f"replay state: wanted {name} {wanted}, got {state['settings'].get(name)}")
-        self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
-        for replay, one in zip(self.replays, state["replays"], strict=True):
-            replay.load_state_dict(one)
+        with self.lock:
+            self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
+            for replay, one in zip(self.replays, state["replays"], strict=True):
+                replay.load_state_dict(one)
 
     def _settings(self) -> dict[str, str]:
         return {
