@@ -75,7 +75,7 @@ def test_without_released_slots_no_worker_runs_ahead(workers: ProcessWorkers) ->
 def test_a_killed_worker_is_noticed_at_once(workers: ProcessWorkers) -> None:
     workers.start()
     poll_until(workers, 4)
-    os.kill(workers._processes[1].pid or 0, signal.SIGKILL)
+    os.kill(workers.pids[1], signal.SIGKILL)
     started = time.monotonic()
     with pytest.raises(WorkerError, match=r"worker 1 .*-9"):
         poll_until(workers, 100)
@@ -97,7 +97,7 @@ def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
     workers = make_workers()
     workers.start()
     poll_until(workers, 1)
-    processes = [process.pid for process in workers._processes]
+    processes = workers.pids
     workers.stop()
     workers.stop()
     assert not any(Path(f"/proc/{pid}").is_dir() for pid in processes)
@@ -113,7 +113,7 @@ if __name__ == "__main__":
     workers = make_workers()
     workers.start()
     poll_until(workers, 4)
-    print(*(process.pid for process in workers._processes), flush=True)
+    print(*(pid for pid in workers.pids), flush=True)
     time.sleep(60)
 """
 
