@@ -37,7 +37,7 @@ DEFAULTS: Settings = {
     "worker_kind": AUTO,
     "worker_count": AUTO,
     "envs_per_worker": AUTO,
-    "worker_timeout": 4.0,
+    "worker_timeout": 3.0,
     "max_worker_restarts": 10,
     "prepared_batches": AUTO,
     # what one update sees

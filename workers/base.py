@@ -25,7 +25,7 @@ class WorkerConfig:
     worker_count: int = 2
     envs_per_worker: int = 16
     blocks_per_worker: int = 2
-    timeout: float = 4.0
+    timeout: float = 3.0
     max_restarts: int = 10
 
 

@@ -153,7 +153,7 @@ class ProcessWorkers(Workers):
         self.restarts += 1
 
     def _beat(self, worker: int) -> float:
-        """A number that changes with the worker's every step: the time it has stepped so far."""
+        """Seconds that this worker has spent in steps so far."""
         return float(self.seconds[worker, : CLOCKS.index("wait")].sum())
 
     def _end_processes(self) -> None:

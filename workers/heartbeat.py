@@ -1,7 +1,7 @@
 """Tells a hanging worker from a slow one, by looking at its clocks from outside.
 
-A worker hangs when it has work, has not stepped for `timeout` seconds, and for several times as long as any pause it has come
-back from. Time is counted as the looks at it add up, each for at most `LONGEST_LOOK`: where the learner itself did not run (a
+A worker hangs when it has work, has not stepped for `timeout` seconds, and for several times as long as its first step took and
+as any pause it has come back from. Time is counted as the looks at it add up, each for at most `LONGEST_LOOK`: where the learner itself did not run (a
 suspended machine, a stopped process group, swapping) the worker is not blamed.
 """
 
@@ -15,7 +15,7 @@ LONGEST_LOOK = 0.5
 
 
 class Heartbeat:
-    """One worker process's. beat: any number that its every step changes; `now`: seconds of a monotonic clock."""
+    """One worker process's. beat: seconds that the worker has spent in steps; now: seconds of a monotonic clock."""
 
     def __init__(self, timeout: float, beat: float, now: float) -> None:
         self.started = False
@@ -35,8 +35,7 @@ class Heartbeat:
         passed = min(now - self._last_look, LONGEST_LOOK)
         self._last_look = now
         if beat != self._beat:
-            if self.started:
-                self._longest_pause = max(self._longest_pause, self.quiet)
+            self._longest_pause = max(self._longest_pause, self.quiet if self.started else beat - self._beat)
             self._beat, self.started, self.quiet = beat, True, 0.0
         elif has_work:
             self.quiet += passed
