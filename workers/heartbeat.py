@@ -1,8 +1,8 @@
 """Tells a hanging worker from a slow one, by looking at its clocks from outside.
 
 A worker hangs when it has work, has not stepped for `timeout` seconds, and for several times as long as its first step took and
-as any pause it has come back from. Time is counted as the looks at it add up, each for at most `LONGEST_LOOK`: where the learner itself did not run (a
-suspended machine, a stopped process group, swapping) the worker is not blamed.
+as any pause it has come back from. Time is counted as the looks at it add up, each for at most `LONGEST_LOOK`: where the
+learner itself did not run (a suspended machine, a stopped process group, swapping) the worker is not blamed.
 """
 
 from __future__ import annotations

@@ -37,12 +37,14 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
     faulthandler.enable(words)
     faulthandler.register(STACK_SIGNAL, words)
+    exit_code = 0
     try:
         _collect_blocks(setup, worker, seed, shared, free.fileno(), filled.fileno())
     except BaseException:  # a process boundary: the learner says it
         os.write(words.fileno(), traceback.format_exc().encode()[-MOST_WORDS:])
-        sys.stdout.flush()
-        os._exit(1)  # at once: what an environment left behind may never end
+        exit_code = 1
+    sys.stdout.flush()
+    os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
 
 
 def _collect_blocks(setup: WorkerSetup, worker: int, seed: int, shared: SharedArrays, free: int, filled: int) -> None:
@@ -62,6 +64,7 @@ def _collect_blocks(setup: WorkerSetup, worker: int, seed: int, shared: SharedAr
         message = os.read(free, 1)
         seconds[CLOCKS.index("wait")] += perf_counter() - waiting
         if message in (b"", bytes([STOP])):  # the learner is gone, or says so
+            rollout.env.close()
             return
         rollout.collect(block_of(config, worker, message[0]).first_slot)
         try:
