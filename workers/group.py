@@ -125,6 +125,8 @@ class ProcessWorkers(Workers):
         now, started = monotonic(), handle.heartbeat.started
         has_work = len(self._held[handle.worker]) < self.setup.config.blocks_per_worker
         hangs = handle.heartbeat.hangs(self._beat(handle.worker), has_work, now)
+        if self._ending:
+            return
         if handle.exited:
             self._replace(handle)
         elif handle.silent or (handle.hung_at is not None and now - handle.hung_at >= STACK_SECONDS):
@@ -141,7 +143,8 @@ class ProcessWorkers(Workers):
         worker, cause = failed.worker, failed.cause()
         allowed = self._budget.allows(cause, monotonic())
         log.warning("%s (failure %d within an hour, %d allowed)", cause.reason, self._budget.used, self._budget.most)
-        log.debug("%s", cause.details)
+        if cause.details:
+            log.debug("%s", cause.details)
         if not allowed:
             raise WorkerError(self._budget.last_words())
         seed = fresh_seed(self.setup.seeds, self.restarts + 1)

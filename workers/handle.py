@@ -22,28 +22,30 @@ from workers.restarts import Cause
 READ_BYTES = 1 << 16
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-DIE_WITH_LEARNER = """
-import ctypes, os, sys
+BEFORE_ALL_ELSE = """
+import ctypes, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl({request}, {signal})
+    ctypes.CDLL(None).prctl({request}, signal.SIGKILL)
     if os.getppid() != {learner}:
         os._exit(1)
 """
 
 
-class _DieWithLearner:
+class _Entry:
     """Calls what it is given; unpickled in a spawned process, it first asks the kernel to end that process with the learner.
 
     A spawned process unpickles its target before its arguments, and ours take seconds: they import PyTorch. A learner that
-    dies meanwhile must not leave it behind. Elsewhere than on Linux a worker ends when it finds its pipes closed.
+    dies meanwhile must not leave it behind, nor Ctrl-C end it. Elsewhere than on Linux a worker ends when it finds its pipes
+    closed.
     """
 
     def __call__(self, function: Callable[..., None], *arguments: object) -> None:
         function(*arguments)
 
     def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        code = DIE_WITH_LEARNER.format(request=PR_SET_PDEATHSIG, signal=int(signal.SIGKILL), learner=os.getpid())
-        return eval, (f"exec({code!r}) or __import__('operator').call",)
+        code = BEFORE_ALL_ELSE.format(request=PR_SET_PDEATHSIG, learner=os.getpid())
+        return eval, (f"exec({code!r}, {{}}) or __import__('operator').call",)
 
 
 class WorkerHandle:
@@ -63,7 +65,7 @@ class WorkerHandle:
         self.hung_at: float | None = None
         self.silent = False  # it has closed its end
         self._process = context.Process(
-            target=_DieWithLearner(),
+            target=_Entry(),
             args=(run_worker, setup, worker, seed, shared, free_reader, filled_writer, words_writer),
             name=f"worker-{worker}",
             daemon=True,
@@ -113,6 +115,8 @@ class WorkerHandle:
             if not self.heartbeat.started:
                 return f"hung: not one step within {START_SECONDS:.0f} s of its start"
             return f"hung: no step for {self.heartbeat.limit:.1f} s (see worker_timeout)"
+        if exit_code == -signal.SIGKILL:
+            return "was killed by SIGKILL (out of memory?)"
         if exit_code < 0:
             return f"was killed by {_signal_name(-exit_code)}"
         return f"failed: {details.splitlines()[-1]}" if details else f"died without a word, exit code {exit_code}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -34,7 +35,6 @@ def run_worker(
 ) -> None:
     """Entry of a spawned worker. `free` brings block numbers (or STOP), `filled` takes them, a byte each; `words` takes the
     traceback of what went wrong, or at `STACK_SIGNAL` the stack of every thread."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
     faulthandler.enable(words)
     faulthandler.register(STACK_SIGNAL, words)
     exit_code = 0
@@ -43,7 +43,8 @@ def run_worker(
     except BaseException:  # a process boundary: the learner says it
         os.write(words.fileno(), traceback.format_exc().encode()[-MOST_WORDS:])
         exit_code = 1
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
 
 
