@@ -189,20 +189,26 @@ def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
 
 PARENT = """
 import sys, time
+from pathlib import Path
 
-class Sleep:
+WORKING = len(sys.argv) > 1 and sys.argv[1] == "working"
+HERE = Path(__file__).parent
+
+class Sleep:  # instead of the worker's imports
     def __reduce__(self):
-        return time.sleep, (60,)  # what the worker does instead of its imports
+        return exec, (f"import os, time; open(f'{HERE}/started_{{os.getpid()}}', 'w').close(); time.sleep(60)",)
 
 if __name__ == "__main__":
     from dataclasses import replace
     from tests.workers.test_group import make_workers, poll_until
     workers = make_workers()
-    if sys.argv[1] == "starting":
+    if not WORKING:
         workers.setup = replace(workers.setup, network=Sleep())
     workers.start()
-    if sys.argv[1] == "working":
+    if WORKING:
         poll_until(workers, 4)
+    while not WORKING and len(list(HERE.glob("started_*"))) < 2:
+        time.sleep(0.05)
     print(*workers.pids, flush=True)
     time.sleep(60)
 """
