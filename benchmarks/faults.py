@@ -27,7 +27,7 @@ from learner.checkpoint import Counters, load_checkpoint
 
 GOES_ON_SECONDS = 10.0  # within which updates must go on after a fault
 NOTICED_SECONDS = 5.0
-WATCHED_SECONDS = 15.0  # after which a fault counts as not noticed at all
+WATCHED_SECONDS = 15.0  # that a row waits for what should take less than that
 SHARED_MEMORY = Path("/dev/shm")
 ENDLESS_RESTARTS = "--max_worker_restarts=1000000"
 
@@ -84,7 +84,7 @@ def stop_workers(count: int, generator: random.Random, folder: Path) -> Row:
             os.kill(victim, signal.SIGSTOP)
             row.faults += 1
             ends.append(program.wait_for_end(victim, WATCHED_SECONDS))
-            row.survived += ends[-1] < WATCHED_SECONDS and program.wait_for_update(GOES_ON_SECONDS) < GOES_ON_SECONDS
+            row.survived += ends[-1] < NOTICED_SECONDS and program.wait_for_update(GOES_ON_SECONDS) < GOES_ON_SECONDS
     row.notes = f"ended after {min(ends):.1f} to {max(ends):.1f} s"
     return row
 
@@ -103,7 +103,7 @@ def environment_faults(count: int, generator: random.Random, folder: Path) -> Ro
             (folder / name).touch()
             row.faults += 1
             ends[name].append(_wait_for_restart(program, restarts))
-            row.survived += ends[name][-1] < WATCHED_SECONDS and program.wait_for_update(GOES_ON_SECONDS) < GOES_ON_SECONDS
+            row.survived += ends[name][-1] < NOTICED_SECONDS and program.wait_for_update(GOES_ON_SECONDS) < GOES_ON_SECONDS
     row.notes = "replaced within " + ", ".join(f"{max(seconds):.1f} s ({name})" for name, seconds in ends.items() if seconds)
     return row
 
@@ -162,7 +162,7 @@ def kill_in_checkpoint(count: int, generator: random.Random, folder: Path) -> Ro
             checkpoints, before = program.run.checkpoints, newest
             time.sleep(generator.uniform(0.0, 0.5))
             known = set(os.listdir(checkpoints))
-            while not _unfinished(checkpoints, known):
+            while not _unfinished(checkpoints, known) and program.process.poll() is None:
                 pass  # writing takes milliseconds
             time.sleep(generator.uniform(0.0, 0.002))
             program.kill()
