@@ -132,7 +132,7 @@ def test_a_killed_worker_is_replaced_and_blocks_that_are_held_stay_as_they_are()
 def test_a_worker_may_be_killed_in_a_block_and_again_and_again_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No half-written block is handed over, no descriptor or thread is left, and the last one works."""
     monkeypatch.setattr(group, "LOOK_SECONDS", 0.02)
-    workers = make_workers(worker_count=1, max_worker_restarts=20, unroll_length=10_000)
+    workers = make_workers(worker_count=1, max_worker_restarts=20, unroll_length=3_000)
     block = Block(0, 0, 0, 4)
     try:
         workers.start()
@@ -151,7 +151,7 @@ def test_a_worker_may_be_killed_in_a_block_and_again_and_again_while_it_starts(m
             wait_for_another(workers, pid)
             assert workers.restarts == restarts
         assert descriptors_and_threads() == held
-        assert poll_until(workers, 1) == [block]
+        assert poll_until(workers, 1, 120.0) == [block]
         assert POISONED_FRAME not in contents(workers, block)["frames"]
     finally:
         workers.stop()
