@@ -145,6 +145,7 @@ def _train(job: Job) -> int:
     try:
         return train(config, directory, job.checkpoint, load_optimizer=config.settings["load_optimizer_save"])
     except WorkerError as error:
+        log.info("Saved; go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
         log.error("%s", error)
         return 1
 

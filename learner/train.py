@@ -22,7 +22,7 @@ from learner.run_directory import RunDirectory
 from learner.signals import StopSignals
 from replay import make_mixture, replay_names
 from replay.trajectory import make_batch
-from workers import WORKERS, WorkerError, WorkerSetup, random_observations
+from workers import WORKERS, WorkerError, WorkerSetup, first_seeds, random_observations
 from wrappers import make_spec
 
 
@@ -53,7 +53,7 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         config.network,
         contract,
         config.workers,
-        _seeds_of(worker_seeds, config.workers.worker_count),
+        first_seeds(worker_seeds, config.workers.worker_count),
         _acting_precision(settings),
     )
     workers = WORKERS[config.workers.kind](setup, network)
@@ -123,11 +123,6 @@ def _prepare_torch(config: Config) -> None:
 def _acting_precision(settings: TrainingConfig) -> str:
     """The learner's, unless that is a GPU's and the CPU that acts would be slow in it."""
     return settings.precision if settings.device == "cpu" or computes_bfloat16("cpu") else "float32"
-
-
-def _seeds_of(sequence: np.random.SeedSequence, count: int) -> tuple[int, ...]:
-    """One seed a worker, in [1, 2^30): environments add their number to it and zero means `no seed` to the emulator."""
-    return tuple(int(child.generate_state(1)[0]) % (2**30 - 1) + 1 for child in sequence.spawn(count))
 
 
 def _make_checkpoint(
