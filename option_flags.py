@@ -26,6 +26,8 @@ HELP = {
     "worker_kind": "Who acts: cpu (each worker its own copy of the policy), serial (in the learner's process), or auto.",
     "worker_count": "Worker processes, or auto.",
     "envs_per_worker": "Environments that one worker steps together, or auto.",
+    "worker_timeout": "Seconds without a step after which a worker counts as hanging and is started again.",
+    "max_worker_restarts": "Restarts of failed workers within an hour, all together; one failure more ends the run.",
     "prepared_batches": "Most batches that are prepared ahead in the background; as few as keep the learner busy are. "
     "0 prepares each in the learner's own thread.",
     "batch_size": "Trajectories in one update, or auto.",

@@ -47,7 +47,8 @@ def _draw_side(axis: Axes, game: Game, x_of: Callable[[Run], np.ndarray], right:
         colour, dashes = _style(number)
         axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
         axis.plot(grid, centre, color=colour, linestyle=dashes, linewidth=1.6)
-        ends.append((float(centre[-1]), _named(result, game), colour))
+        again = "" if dashes == DASHES[0] else f"{dashes} "
+        ends.append((float(centre[-1]), again + _named(result, game), colour))
     axis.set_xlim(0, right)
     axis.set_xlabel(label)
     _tidy(axis)

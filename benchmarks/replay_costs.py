@@ -3,9 +3,10 @@
     python -m benchmarks.replay_costs --network=nature --batch_size=32
 
 Every batch has the same B trajectories; in all but the first row half of them are replayed. A batch is what the learner does
-for one update: `insert` fresh trajectories until a batch can be drawn, `sample`, `make_batch`, `update`. Forward passes that a
-replay asks for, wherever it does, stand in a column of their own (`encode`) and in no other. The kinds take turns, and each
-ratio is the median of ratios to the queue within the same turn, so that a busy machine does little to it. One CPU thread.
+for one update: `insert` fresh trajectories until a batch can be drawn, `sample`, `make_batch`, `update` (publishing included),
+here one after another, so that nothing hides behind anything else. Forward passes that a replay asks for, wherever it does,
+stand in a column of their own (`encode`) and in no other. The kinds take turns, and each ratio is the median of ratios to the
+queue within the same turn, so that a busy machine does little to it. One CPU thread.
 
 Replays are full of real trajectories, made by the untrained policy. Elite and attentive replays draw as many candidates as at
 the start of a run (`lambda_batch_multiplier` times a batch's share), which is the most they ever draw.
@@ -26,19 +27,26 @@ import numpy as np
 import torch
 
 from agents import AGENTS
+from agents.compute import prepare_torch
 from agents.networks import make_network
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.encoder import Encoder
+from learner.host_buffers import HostBuffers
 from learner.machine import detect_machine, fit_to_machine
-from replay import Encoded, make_mixture, memory_bytes, replay_names
+from learner.memory import LEARNER_RESERVE, replay_memory
+from replay import Encoded, make_mixture, replay_names
+from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, make_batch
 from workers import WORKERS, WorkerConfig, WorkerSetup
+from workers.weights import SharedWeights, weights_layout
 from wrappers import make_spec
 
 QUEUE = "queue"
+COMPRESSED = "standard, compressed"
 KINDS: dict[str, dict[str, Any]] = {
     "standard, fifo": {"type": "standard"},
     "standard, reservoir": {"type": "standard", "retention": "reservoir"},
+    COMPRESSED: {"type": "standard"},
     "elite": {"type": "elite"},
     "attentive": {"type": "attentive"},
     "custom, attentive_sampling": {"type": "custom", "sample_strategy": "attentive_sampling"},
@@ -50,6 +58,7 @@ STAGES = ("insert", "sample", "encode", "make_batch", "update")
 PREPARING = STAGES[:-1]
 LEARNING_RATE = 1e-5  # small: the policy should stay near the one that made the trajectories
 LEAST_TURNS = 5
+PLAYED_IN_A_ROW = 8  # trajectories of each environment: those that follow each other share frames in a replay
 
 Times = dict[str, float]
 
@@ -82,20 +91,25 @@ class Batches:
     """Makes and learns from the batches of one mixture, a full one from the start."""
 
     def __init__(self, config: Config, trajectories: Sequence[Arrays]) -> None:
-        spec = make_spec(config.env)
+        spec, training = make_spec(config.env), config.training
+        contract = make_contract(config, spec)
         self.device = torch.device(config.training.device)
         self.watch = Stopwatch(self.device)
         self.frames_stacked = spec.frames_stacked
-        network = make_network(config.network, spec.observation_shape, spec.action_count).to(self.device)
-        self.agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
-        self._encoder = Encoder(network, spec.frames_stacked, self.device)
+        network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
+        self.network = network.to(self.device)
+        self.agent = AGENTS["vtrace"](config.agent, self.network, replay_names(config.replays))
+        self.weights = SharedWeights(SharedArrays(weights_layout(self.network)))
+        self.weights.publish(self.network, 0)
+        self._columns = HostBuffers(contract, training.batch_size, pinned=self.device.type == "cuda").take()
+        self._encoder = Encoder(self.network, self.weights, spec.frames_stacked, self.device)
         self._coming = cycle(trajectories)
         self._stage = "insert"
         self.mixture = make_mixture(
             config.replays,
-            make_contract(config, spec),
-            config.training.batch_size,
-            config.training.training_fill_in_factor,
+            contract,
+            training.batch_size,
+            training.training_fill_in_factor,
             np.random.default_rng(0),
             encode=self._encode,
         )
@@ -110,11 +124,12 @@ class Batches:
             self.mixture.insert(next(self._coming))
         self.watch.lap(self._stage)
         self._stage = "sample"
-        host = self.mixture.sample()
+        host = self.mixture.sample(self._columns)
         self.watch.lap(self._stage)
         batch = make_batch(host.columns, host.is_replay, host.source, self.frames_stacked, self.device)
         self.watch.lap("make_batch")
         self.agent.update(batch, LEARNING_RATE)
+        self.weights.publish(self.network, self.weights.published_version + 1)
         self.watch.lap("update")
         return self.watch.times
 
@@ -126,7 +141,7 @@ class Batches:
 
 
 def collect(config: Config) -> list[Arrays]:
-    """Two trajectories of every environment of a run with this config, features included."""
+    """Trajectories of every environment of a run with this config, `PLAYED_IN_A_ROW` of each, features included."""
     spec = make_spec(config.env)
     torch.manual_seed(config.training.seed)
     network = make_network(config.network, spec.observation_shape, spec.action_count)
@@ -144,7 +159,7 @@ def collect(config: Config) -> list[Arrays]:
     try:
         workers.weights.publish(network, 0)
         workers.start()
-        for _ in range(2 * count):
+        for _ in range(PLAYED_IN_A_ROW * count):
             for block in workers.poll(0.0):
                 for slot in range(block.first_slot, block.first_slot + block.slot_count):
                     trajectories.append({name: array[slot].copy() for name, array in workers.slots.items()})
@@ -163,11 +178,12 @@ def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config
         mixtures[name] = [{**queue, "sample_ratio": 0.5}, {**replay, "capacity": capacity, "sample_ratio": 0.5}]
     configs = {}
     for name, mixture in mixtures.items():
-        settled, _ = fit_to_machine({**DEFAULTS, **settings, "replay_parameters": json.dumps(mixture)}, machine)
+        given = {**settings, "replay_parameters": json.dumps(mixture), "use_replay_compression": name == COMPRESSED}
+        settled, _ = fit_to_machine({**DEFAULTS, **given}, machine)
         configs[name] = make_config(settled)
-    needed = sum(memory_bytes(each.replays, make_contract(each, make_spec(each.env))) for each in configs.values())
-    if needed > machine.memory_bytes:
-        raise ValueError(f"capacity: wanted replays that fit in {machine.memory_bytes / 1e9:.1f} GB, got {needed / 1e9:.1f} GB")
+    needed, room = sum(sum(replay_memory(each)) for each in configs.values()), machine.memory_bytes - LEARNER_RESERVE
+    if needed > room:
+        raise ValueError(f"capacity: wanted replays that together fit in {room / 1e9:.1f} GB, got {needed / 1e9:.1f} GB")
     return configs
 
 
@@ -245,7 +261,7 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    torch.set_num_threads(1)  # threads that wait for cores that others use would be measured too
+    prepare_torch(threads=1)  # threads that wait for cores that others use would be measured too
     turns = measure(configs, arguments.seconds)
     summary = summarise(turns)
     print("\n".join(table(summary)))

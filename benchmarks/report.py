@@ -52,8 +52,8 @@ def write_report(paths: Sequence[Path], out: Path, threshold: float | None, *, w
             text.append(markdown(published))
     parts += [
         heading("How it was run"),
-        html_table(_runs_table(chosen)),
-        folded("Commands", html_table(_commands_table(chosen))),
+        bullets(_circumstances(chosen)),
+        folded("Every run", html_table(_runs_table(chosen))),
     ]
     (out / "report.html").write_text(page(f"Comparison: {', '.join(game.env for game in games)}", parts))
     if notes:

@@ -24,7 +24,7 @@ class Encoder:
     """
 
     def __init__(self, network: ActorCritic, weights: SharedWeights, frames_stacked: int, device: torch.device) -> None:
-        self.network = deepcopy(network)
+        self.network = deepcopy(network).only_act()
         self.weights = weights
         self.frames_stacked = frames_stacked
         self.device = device

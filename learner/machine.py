@@ -132,7 +132,11 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
         SMALL_BATCH if small else PUBLISHED_BATCH,
         "a small machine learns sooner from more and smaller updates" if small else "the published setting",
     )
-    choose("prepared_batches", MOST_PREPARED_BATCHES, "fewer while those keep the learner busy")
+    choose(
+        "prepared_batches",
+        0 if small else MOST_PREPARED_BATCHES,
+        "a small machine has no idle core to prepare them" if small else "at most; as few as keep the learner busy",
+    )
     choose("learner_threads", min(cores, MOST_LEARNER_THREADS), f"{cores} cores, shared with the workers")
     quick = settled["device"] in machine.bfloat16
     choose(

@@ -13,7 +13,7 @@ WORKER_RESERVE = 300_000_000
 
 def check_memory(config: Config, available: int) -> None:
     """Refuse replays that do not fit into `available` bytes beside the processes. Raises ValueError."""
-    replays, reserve = sum(_replay_bytes(config)), reserve_bytes(config)
+    replays, reserve = sum(replay_memory(config)), reserve_bytes(config)
     room = max(0, available - reserve)
     if replays > room:
         raise ValueError(
@@ -27,7 +27,7 @@ def describe_memory(config: Config) -> list[str]:
     """A line for each replay, and the total."""
     contract = make_contract(config, make_spec(config.env))
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
-    sizes = _replay_bytes(config)
+    sizes = replay_memory(config)
     lines = []
     for name, replay, size in zip(replay_names(config.replays), settled, sizes, strict=True):
         more = "at least " if replay.memory and replay.type != "queue" else ""
@@ -45,7 +45,8 @@ def reserve_bytes(config: Config) -> int:
     return LEARNER_RESERVE + workers * WORKER_RESERVE
 
 
-def _replay_bytes(config: Config) -> list[int]:
+def replay_memory(config: Config) -> list[int]:
+    """The most bytes that each replay takes."""
     environments = config.workers.worker_count * config.workers.envs_per_worker
     contract = make_contract(config, make_spec(config.env))
     return replay_bytes(config.replays, contract, config.training.batch_size, environments)

@@ -50,6 +50,7 @@ class Recorder:
         self.episodes = EpisodeStatistics(config.training.avg_buff_size)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self._frames_per_step = frames_per_step
+        self._workers = workers
         self._mixture = mixture
         self._feeder = feeder
         self._replay_names = replay_names(config.replays)
@@ -110,6 +111,7 @@ class Recorder:
             **self._replays(),
             **self._feeder.metrics(),
             **self._shares.read(passed),
+            "workers/restarts": self._workers.restarts,
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
             "charts/FPS": self._frames_per_second,

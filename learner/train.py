@@ -20,13 +20,13 @@ from learner.config import Config, TrainingConfig, make_contract
 from learner.encoder import Encoder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
-from learner.resuming import replay_state, restore_replays, restore_under_way, saves_replay
+from learner.resuming import replay_to_save, restore_replays, restore_under_way
 from learner.run_directory import RunDirectory
 from learner.saving import Saver
 from learner.signals import StopSignals
 from replay import make_mixture, replay_names
 from replay.trajectory import make_batch
-from workers import WORKERS, WorkerError, WorkerSetup, random_observations
+from workers import WORKERS, WorkerError, WorkerSetup, first_seeds, random_observations
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
@@ -69,7 +69,7 @@ def train(
         config.network,
         contract,
         config.workers,
-        _seeds_of(worker_seeds, config.workers.worker_count),
+        first_seeds(worker_seeds, config.workers.worker_count),
         _acting_precision(settings),
     )
     workers = WORKERS[config.workers.kind](setup, network)
@@ -87,17 +87,13 @@ def train(
         restore_replays(replay, mixture)
     feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
     recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
-
     saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed)
-
-    def state() -> dict[str, Any]:
-        return replay_state(mixture, workers, feeder, under_way=settings.reproducible)
 
     def checkpoint() -> Path | None:
         recorder.write_row()  # so that metrics and checkpoint tell of the same moment
         with mixture.lock:  # nothing comes in or goes out while the replays are written
             saved = _make_checkpoint(config, asdict(spec), agent, recorder, generator)
-            return saver.save(saved, state if saves_replay(config) else None)
+            return saver.save(saved, replay_to_save(config, mixture, workers, feeder))
 
     def stop() -> None:
         feeder.stop()
@@ -107,8 +103,7 @@ def train(
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
-            if resumed and replay and settings.reproducible and "workers" in replay:
-                restore_under_way(replay, workers, feeder)
+            if resumed and restore_under_way(config, replay, workers, feeder):
                 restore_generators(resumed.generators, generator)  # again: building all this has drawn from them
             feeder.start()
             while counters.steps < settings.environment_max_steps and not signals.requested:
@@ -156,11 +151,6 @@ def _prepare_torch(config: Config) -> None:
 def _acting_precision(settings: TrainingConfig) -> str:
     """The learner's, unless that is a GPU's and the CPU that acts would be slow in it."""
     return settings.precision if settings.device == "cpu" or computes_bfloat16("cpu") else "float32"
-
-
-def _seeds_of(sequence: np.random.SeedSequence, count: int) -> tuple[int, ...]:
-    """One seed a worker, in [1, 2^30): environments add their number to it and zero means `no seed` to the emulator."""
-    return tuple(int(child.generate_state(1)[0]) % (2**30 - 1) + 1 for child in sequence.spawn(count))
 
 
 def _make_checkpoint(

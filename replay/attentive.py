@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from replay.base import Encoded, ReplayConfig, ReplayContext
+from replay.base import ReplayConfig, ReplayContext
 from replay.distances import POLICY_DISTANCES, state_distances
 from replay.retention import require_encode
 from replay.ring_replay import RingReplay
 from replay.selection import annealed_multiplier, nearest
+from replay.trajectory import Arrays, last_steps
 
 
 class AttentiveReplay(RingReplay):
@@ -36,14 +37,14 @@ class AttentiveReplay(RingReplay):
         self.ring.give(rows, out, scores)
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
-        """Scores `[n]` of candidates; what is candidate and anchor at once is encoded once."""
-        anchors = np.array(list(self.ring.newest.values()))
-        encoded_rows, position = np.unique(np.concatenate([rows, anchors]), return_inverse=True)
-        states = self._states(self.encode(self.ring.read(encoded_rows)))
-        last = states[position[len(rows) :], -1]
-        return anchor_scores(states[position[: len(rows)]], last, self.config.dist_function, self.config.p)
+        """Scores `[n]` of candidates."""
+        newest = self.ring.read(np.array(list(self.ring.newest.values())))
+        anchors = self._states(last_steps(newest))[:, -1]
+        return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
 
-    def _states(self, encoded: Encoded) -> np.ndarray:
+    def _states(self, trajectories: Arrays) -> np.ndarray:
+        """What the current network makes of n trajectories, `[n, T, F]`."""
+        encoded = self.encode(trajectories)
         return encoded.logits if self.config.dist_function in POLICY_DISTANCES else encoded.features
 
 

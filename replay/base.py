@@ -126,7 +126,7 @@ class Replay(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()` of a replay with the same settings; to be called before anything is inserted."""
+        """Go on from `state_dict()` of a replay with the same settings; what was stored here is forgotten."""
 
 
 def copy_rows(storage: Arrays, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> None:

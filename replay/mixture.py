@@ -103,23 +103,25 @@ class Mixture:
     def state_dict(self) -> dict[str, Any]:
         """All that a mixture with the same settings needs to go on to the bit, as tensors, numbers and text.
 
-        Tensors look at the replays' own memory where they can: save them before anything else is inserted or drawn.
+        Tensors look at the replays' own memory where they can: hold `lock` until they are saved.
         """
-        return {
-            "settings": self._settings(),
-            "shares": torch.from_numpy(self._shares),
-            "credit": torch.from_numpy(self._credit),
-            "replays": [replay.state_dict() for replay in self.replays],
-        }
+        with self.lock:
+            return {
+                "settings": self._settings(),
+                "shares": torch.from_numpy(self._shares),
+                "credit": torch.from_numpy(self._credit),
+                "replays": [replay.state_dict() for replay in self.replays],
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`; to be called before anything is inserted. Raises ValueError where settings differ."""
+        """Go on from `state_dict()`; what was stored here is forgotten. Raises ValueError where settings differ."""
         for name, wanted in self._settings().items():
             if state["settings"].get(name) != wanted:
                 raise ValueError(f"replay state: wanted {name} {wanted}, got {state['settings'].get(name)}")
-        self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
-        for replay, one in zip(self.replays, state["replays"], strict=True):
-            replay.load_state_dict(one)
+        with self.lock:
+            self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
+            for replay, one in zip(self.replays, state["replays"], strict=True):
+                replay.load_state_dict(one)
 
     def _settings(self) -> dict[str, str]:
         return {

@@ -143,6 +143,17 @@ def make_batch(
     )
 
 
+def last_steps(trajectories: Mapping[str, np.ndarray]) -> Arrays:
+    """The ends of n trajectories (`[n, *shape]` each field), as short as the last step's observation can be stacked from.
+
+    Returns views of as many steps as an observation has frames, or of all where there are fewer.
+    """
+    steps = trajectories["actions"].shape[1]
+    frames_stacked = trajectories["frames"].shape[1] - steps
+    first = max(0, steps - frames_stacked)
+    return {name: array[:, first:] if array.ndim > 1 else array for name, array in trajectories.items()}
+
+
 def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tensor:
     """Rebuild every observation from frames stored once.
 

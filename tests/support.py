@@ -64,10 +64,13 @@ def run_program(*arguments: str, timeout: float = 120.0) -> subprocess.Completed
     )
 
 
-def start_program(*arguments: str) -> subprocess.Popen[str]:
-    """`python main.py` with these arguments, in the background."""
+def start_program(
+    *arguments: str, module: tuple[str, ...] = ("main.py",), descriptors: int | None = None
+) -> subprocess.Popen[str]:
+    """`python main.py` with these arguments, in the background; descriptors: how many files it may open."""
+    limit = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
     return subprocess.Popen(
-        [sys.executable, "main.py", *arguments],
+        [*limit, sys.executable, *module, *arguments],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -12,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.faulty_program import FAULTY_CATCH, FOLDER_VARIABLE
 from learner.checkpoint import load_checkpoint
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from tests.support import catch_flags, run_program, start_program
 
+FAULTY_PROGRAM = "benchmarks.faulty_program"
 MIXTURE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 1000, "sample_ratio": 0.5}]'
 
 
@@ -203,20 +204,51 @@ def _processes_of(group_leader: int) -> list[int]:
     return found
 
 
-def test_a_worker_that_dies_ends_the_run_with_its_cause_printed_last_and_a_checkpoint(tmp_path: Path) -> None:
-    program = start_program(
-        "--op_mode=train",
-        f"--results_dir={tmp_path}",
-        *catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=2),
-    )
-    _wait_for_metrics(tmp_path)
-    workers = [pid for pid in _processes_of(program.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(workers[0], signal.SIGKILL)
+def test_too_many_failures_save_and_end_the_run_with_the_first_cause_printed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the environment of the only worker raises, then that of its successor hangs."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    flags = catch_flags(env=FAULTY_CATCH, environment_max_steps=10**9, worker_kind="cpu", worker_count=1)
+    limits = ("--max_worker_restarts=1", "--worker_timeout=1")
+    results = tmp_path / "results"
+    program = start_program("--op_mode=train", f"--results_dir={results}", *limits, *flags, module=("-m", FAULTY_PROGRAM))
+    _wait_for_metrics(results)
+    run = the_run(results)
+    (tmp_path / "raise").touch()
+    end = time.monotonic() + 60
+    while run.log.read_text().count("is at work") < 2:
+        assert time.monotonic() < end, run.log.read_text()
+        time.sleep(0.1)
+    time.sleep(1.5)  # a few rows of metrics
+    (tmp_path / "hang").touch()
     printed, _ = program.communicate(timeout=30)
     assert program.returncode == 1
-    assert re.search(r"worker \d died without a word, exit code -9", printed.strip().splitlines()[-1])
-    assert len(the_run(tmp_path).checkpoint_paths()) == 1
+    lines = printed.strip().splitlines()
+    assert lines[-1] == "worker 0 failed: RuntimeError: a fault that was asked for"
+    assert lines[-2] == "RuntimeError: a fault that was asked for"
+    assert any("in raise_error" in line for line in lines[-10:])
+    told = [line for line in lines if "within an hour, 1 allowed" in line]
+    assert len(told) == 2
+    assert re.match(r"worker 0 hung: no step for \d", told[1])
+    assert re.search(r"faulty_program.py\", line \d+ in hang", run.log.read_text())
+    assert read_metrics(run.metrics)["workers/restarts"][-1] == 1
+    assert len(run.checkpoint_paths()) == 1
     assert _processes_of(program.pid) == []
+
+
+def test_a_run_needs_few_descriptors_and_no_room_in_dev_shm(tmp_path: Path) -> None:
+    arguments = [f"--results_dir={tmp_path}", *catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=2)]
+    program = start_program("--op_mode=train", *arguments, descriptors=256)
+    _wait_for_metrics(tmp_path)
+    processes = [program.pid, *_processes_of(program.pid)]
+    assert len(processes) >= 3
+    for pid in processes:
+        assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
+        assert "256" in re.findall(r"Max open files +(\d+)", Path(f"/proc/{pid}/limits").read_text())
+    program.send_signal(signal.SIGTERM)
+    printed, _ = program.communicate(timeout=30)
+    assert program.returncode == 0, printed
 
 
 def test_what_the_machine_decided_does_not_travel_with_a_checkpoint(tmp_path: Path) -> None:

@@ -8,8 +8,19 @@ from agents.networks import ActorCritic
 from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup
 from workers.group import ProcessWorkers
 from workers.random_play import random_observations
+from workers.seeds import first_seeds
 from workers.serial import SerialWorkers
 
-__all__ = ["WORKERS", "Block", "WorkerConfig", "WorkerError", "SerialWorkers", "WorkerSetup", "Workers", "random_observations"]
+__all__ = [
+    "WORKERS",
+    "Block",
+    "SerialWorkers",
+    "WorkerConfig",
+    "WorkerError",
+    "WorkerSetup",
+    "Workers",
+    "first_seeds",
+    "random_observations",
+]
 
 WORKERS: dict[str, Callable[[WorkerSetup, ActorCritic], Workers]] = {"cpu": ProcessWorkers, "serial": SerialWorkers}

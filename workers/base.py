@@ -17,12 +17,16 @@ from wrappers.spec import EnvConfig, EnvSpec
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Workers of a run. blocks_per_worker: how many blocks of slots a worker owns; one is written while others wait."""
+    """Workers of a run. blocks_per_worker: how many blocks of slots (at most 255) a worker owns; one is written while others
+    wait. timeout: seconds without a step after which a worker hangs. max_restarts: restarts within an hour, all together.
+    """
 
     kind: str = "cpu"
     worker_count: int = 2
     envs_per_worker: int = 16
     blocks_per_worker: int = 2
+    timeout: float = 3.0
+    max_restarts: int = 10
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,18 @@ class Block:
 
 
 class WorkerError(RuntimeError):
-    """A worker failed; the message holds its own traceback or says how it died."""
+    """Workers failed more often than they may; the message holds the first one's traceback or stack, or says how it died."""
 
 
 class Workers(ABC):
     """The workers of a run: blocks of trajectories come in, released blocks go back.
 
     slots: the arena's arrays, `[slot_count, *shape]` each field. weights: what the workers act with.
-    seconds: float64 `[worker_count, len(CLOCKS)]`, what each worker's time went into so far.
+    seconds: float64 `[worker_count, len(CLOCKS)]`, what each worker's time went into so far. restarts: how often a worker was
+    started in place of one that had failed.
     """
+
+    restarts: int = 0
 
     def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
         self.setup = setup
@@ -83,15 +90,16 @@ class Workers(ABC):
 
     @abstractmethod
     def poll(self, timeout: float) -> list[Block]:
-        """Blocks filled since the last call; waits at most `timeout` seconds for the first. Raises WorkerError."""
+        """Blocks filled since the last call; waits at most `timeout` seconds for the first. A block stays as it is until it is
+        released, whatever becomes of its worker. Raises WorkerError."""
 
     @abstractmethod
     def release(self, block: Block) -> None:
-        """Give a block's slots back to its worker."""
+        """Give a block's slots back to its worker, or to the one that was started in its place."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End whatever runs beside this process at once, without a word; `stop` still tidies up."""
+        """End whatever runs beside this process at once, without a word; takes no lock, so a signal handler may call it."""
 
     @abstractmethod
     def stop(self) -> None:

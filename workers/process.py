@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -18,52 +19,56 @@ from workers.rollout import CLOCKS, Rollout
 from workers.weights import SharedWeights
 from wrappers import make_vector_env
 
-STOP = -1
+STOP = 255  # instead of a block number
+STACK_SIGNAL = signal.SIGUSR1
+MOST_WORDS = 30_000  # bytes: fewer than any pipe holds
 
 
 def run_worker(
-    setup: WorkerSetup, worker: int, shared: SharedArrays, free: Connection, filled: Connection, parent: int
+    setup: WorkerSetup,
+    worker: int,
+    seed: int,
+    shared: SharedArrays,
+    free: Connection,
+    filled: Connection,
+    words: Connection,
 ) -> None:
-    """Entry of a spawned worker. `free` brings block numbers (or STOP), `filled` takes block numbers or an error text."""
-    _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
+    """Entry of a spawned worker. `free` brings block numbers (or STOP), `filled` takes them, a byte each; `words` takes the
+    traceback of what went wrong, or at `STACK_SIGNAL` the stack of every thread."""
+    faulthandler.enable(words)
+    faulthandler.register(STACK_SIGNAL, words)
+    exit_code = 0
     try:
-        _collect_blocks(setup, worker, shared, free, filled)
-    except (EOFError, BrokenPipeError):
-        pass  # the learner is gone
-    except BaseException:  # a process boundary: the learner raises it again
-        filled.send(traceback.format_exc())
-        sys.exit(1)
+        _collect_blocks(setup, worker, seed, shared, free.fileno(), filled.fileno())
+    except BaseException:  # a process boundary: the learner says it
+        os.write(words.fileno(), traceback.format_exc().encode()[-MOST_WORDS:])
+        exit_code = 1
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
 
 
-def _collect_blocks(setup: WorkerSetup, worker: int, shared: SharedArrays, free: Connection, filled: Connection) -> None:
+def _collect_blocks(setup: WorkerSetup, worker: int, seed: int, shared: SharedArrays, free: int, filled: int) -> None:
     prepare_torch(threads=1)
     config = setup.config
     seconds = worker_clocks(shared)[worker]
-    env = make_vector_env(setup.env, config.envs_per_worker)
-    policy = CpuPolicy(setup.make_network(), SharedWeights(shared), setup.seeds[worker], with_features=setup.wants_features)
     rollout = Rollout(
-        env,
-        policy,
+        make_vector_env(setup.env, config.envs_per_worker),
+        CpuPolicy(setup.make_network(), SharedWeights(shared), seed, with_features=setup.wants_features),
         slots_of(shared, setup.contract),
         seconds,
-        seed=setup.seeds[worker],
+        seed=seed,
         first_environment=worker * config.envs_per_worker,
     )
     while True:
         waiting = perf_counter()
-        number = free.recv()
+        message = os.read(free, 1)
         seconds[CLOCKS.index("wait")] += perf_counter() - waiting
-        if number == STOP:
+        if message in (b"", bytes([STOP])):  # the learner is gone, or says so
+            rollout.env.close()
             return
-        rollout.collect(block_of(config, worker, number).first_slot)
-        filled.send(number)
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process when the learner dies, by whatever signal (Linux; elsewhere the closed pipe does)."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request was made
-            os._exit(1)
+        rollout.collect(block_of(config, worker, message[0]).first_slot)
+        try:
+            os.write(filled, message)
+        except BrokenPipeError:  # the learner is gone
+            return

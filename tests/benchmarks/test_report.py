@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -44,6 +45,8 @@ def test_steps_to_a_threshold_are_a_median_and_how_many_got_there(tmp_path: Path
     game = compare(load_runs(find_runs([tmp_path])), threshold=1.0)[0]
     assert median_steps(game.results[0]) == (75.0, 2)
     assert game_table(game, 1.0).rows[0][5] == "75 (2 of 3)"
+    half = compare(load_runs(find_runs([tmp_path / "a_1", tmp_path / "a_3"])), threshold=1.0)[0]
+    assert median_steps(half.results[0]) == (math.inf, 1)
     unreached = compare(load_runs(find_runs([tmp_path])), threshold=2.0)[0]
     assert game_table(unreached, 2.0).rows[0][5] == "- (0 of 3)"
 

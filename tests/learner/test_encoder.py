@@ -29,10 +29,9 @@ def collected() -> tuple[SerialWorkers, torch.nn.Module]:
     spec = make_spec(config.env)
     contract = make_contract(config, spec)
     network = make_network(config.network, spec.observation_shape, spec.action_count)
-    workers = SerialWorkers(
-        WorkerSetup(config.env, spec, config.network, contract, replace(config.workers, worker_count=3), (1, 11, 21), True),
-        network,
-    )
+    three = replace(config.workers, worker_count=3)
+    setup = WorkerSetup(config.env, spec, config.network, contract, three, (1, 11, 21), poison=True)
+    workers = SerialWorkers(setup, network)
     workers.weights.publish(network, 0)
     workers.start()
     for _ in range(3):

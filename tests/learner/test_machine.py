@@ -76,6 +76,23 @@ def test_settings_that_are_not_auto_are_not_looked_at() -> None:
     assert DEFAULTS["worker_count"] == AUTO
 
 
+@pytest.mark.parametrize(
+    ("machine", "settings", "wanted"),
+    [
+        (Machine(2, 10**10, None), {}, 0),
+        (Machine(2, 10**10, "GPU 9000"), {}, 4),
+        (Machine(16, 10**10, None), {}, 4),
+        (Machine(16, 10**10, None), {"reproducible": True}, 0),
+        (Machine(16, 10**10, "GPU 9000"), {"worker_kind": "serial"}, 0),
+    ],
+)
+def test_batches_are_prepared_ahead_where_there_is_an_idle_core(
+    machine: Machine, settings: dict[str, Any], wanted: int
+) -> None:
+    settled, _ = fit_to_machine({**DEFAULTS, **settings}, machine)
+    assert settled["prepared_batches"] == wanted
+
+
 def test_reproducible_is_serial_in_one_process() -> None:
     settled, reasons = fit_to_machine({**DEFAULTS, "reproducible": True}, Machine(16, 10**10, None))
     assert (settled["worker_kind"], settled["worker_count"]) == ("serial", 1)

@@ -51,7 +51,7 @@ class NumberEncoder:
         numbers = numbers_of(trajectories)
         self.asked.append(numbers.tolist())
         seen = np.asarray(self.view(numbers), np.float32)[:, None, None]
-        shape = (len(numbers), CONTRACT.unroll_length)
+        shape = trajectories["actions"].shape
         return Encoded(
             np.broadcast_to(seen, (*shape, CONTRACT.feature_count)), np.broadcast_to(seen, (*shape, CONTRACT.action_count))
         )

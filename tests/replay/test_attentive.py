@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from replay.attentive import AttentiveReplay, anchor_scores
-from replay.base import Encoded
+from replay.base import Encode, Encoded
 from replay.distances import DISTANCES, make_distance
 from tests.replay.support import CONTRACT, NumberEncoder, build, context, numbered, sample
 
 
-def attentive(encode: NumberEncoder, capacity: int = 64, *, multiplier: float = 1000.0) -> AttentiveReplay:
+def attentive(encode: Encode, capacity: int = 64, *, multiplier: float = 1000.0) -> AttentiveReplay:
     replay = build("attentive", capacity, made_in=context(encode), lambda_batch_multiplier=multiplier)
     assert isinstance(replay, AttentiveReplay)
     return replay
@@ -40,24 +42,31 @@ def test_an_anchor_goes_with_its_slot() -> None:
     assert sorted(sample(replay, 2)) == [2, 3]
 
 
-def test_what_is_candidate_and_anchor_is_encoded_once() -> None:
-    encode = own_number()
-    replay = attentive(encode)
-    for number in range(10):
-        replay.insert(numbered(number, environment=number % 3))
-    sample(replay, 4)
-    assert [sorted(asked) for asked in encode.asked] == [list(range(10))]
-
-
-def test_anchors_that_are_no_candidates_are_encoded_too() -> None:
+def test_anchors_and_candidates_are_encoded() -> None:
     for _ in range(5):
         encode = own_number()
         replay = attentive(encode, multiplier=2.0)
         for number in range(60):
             replay.insert(numbered(number, environment=number % 3))
         sample(replay, 2)
-        assert {57, 58, 59} <= set(encode.asked[0])
-        assert 4 <= len(encode.asked[0]) <= 7
+        anchors, candidates = encode.asked
+        assert sorted(anchors) == [57, 58, 59]
+        assert len(candidates) == len(set(candidates)) == 4
+
+
+def test_of_anchors_only_the_end_is_encoded() -> None:
+    encode = own_number()
+    steps: list[int] = []
+
+    def counting(trajectories: Mapping[str, np.ndarray]) -> Encoded:
+        steps.append(trajectories["actions"].shape[1])
+        return encode(trajectories)
+
+    replay = attentive(counting)
+    for number in range(10):
+        replay.insert(numbered(number, environment=0))
+    sample(replay, 4)
+    assert steps == [CONTRACT.frames_stacked, CONTRACT.unroll_length] == [1, 2]
 
 
 def test_the_anchor_is_the_last_row() -> None:

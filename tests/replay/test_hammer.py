@@ -30,7 +30,8 @@ STANDARD = {"type": "standard", "capacity": 8}
 KINDS: dict[str, dict[str, Any]] = {
     "queue": QUEUE,
     "standard": STANDARD,
-    "reservoir": {"type": "standard", "capacity": 8, "retention": "reservoir"},
+    "compressed": {**STANDARD, "compress": True},
+    "reservoir": {**STANDARD, "retention": "reservoir"},
     "elite": {"type": "elite", "capacity": 14},
     "elite that inserts": {"type": "elite", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
     "attentive": {"type": "attentive", "capacity": 14},

@@ -1,0 +1,167 @@
+"""What replays take: bytes a step on real play, plain and compressed, and the memory of a whole run.
+
+    python -m benchmarks.memory --env=PongNoFrameskip-v4 --steps=40000 --seconds=40 -- --worker_count=2
+
+Random play fills a standard replay of either form; its bytes are projected to a million steps. Then the program itself
+(`main.py --op_mode=train`, with the settings after `--`) runs for a while, and the memory of all its processes is summed:
+shared pages are counted once (PSS). Linux only. `--json=FILE` writes the figures too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from benchmarks.throughput import REPOSITORY
+from learner.config import Config, make_config, make_contract
+from learner.machine import detect_machine, fit_to_machine
+from option_flags import all_settings, define_flags
+from replay import ReplayConfig, ReplayContext
+from replay.standard import StandardReplay
+from replay.trajectory import TrajectoryContract
+from workers.policy import Acted
+from workers.rollout import CLOCKS, Rollout
+from wrappers import make_spec, make_vector_env
+
+ENVIRONMENTS = 32
+BATCH_SIZE = 32
+TIMED_ROUNDS = 20
+POLL_SECONDS = 0.2
+
+
+class RandomPolicy:
+    """Acts uniformly at random."""
+
+    version = 0
+
+    def __init__(self, action_count: int) -> None:
+        self.action_count = action_count
+        self.generator = np.random.default_rng(0)
+
+    def refresh(self) -> None:
+        return
+
+    def act(self, observations: np.ndarray) -> Acted:
+        count = len(observations)
+        logits, values = np.zeros((count, self.action_count), np.float32), np.zeros(count, np.float32)
+        return Acted(self.generator.integers(self.action_count, size=count), logits, values)
+
+
+def replay_figures(config: Config, steps: int) -> dict[str, Any]:
+    """Bytes a step of full replays, plain and compressed, and what inserting and sampling cost once they are full."""
+    spec, length = make_spec(config.env), config.training.unroll_length
+    contract = make_contract(config, spec)
+    round_steps = ENVIRONMENTS * length
+    filling = -(-steps // round_steps)
+    replays = {name: _standard(contract, filling * ENVIRONMENTS, name == "compressed") for name in ("plain", "compressed")}
+    slots, out = contract.allocate(ENVIRONMENTS), contract.allocate(BATCH_SIZE)
+    env = make_vector_env(config.env, ENVIRONMENTS)
+    rollout = Rollout(env, RandomPolicy(spec.action_count), slots, np.zeros(len(CLOCKS)), seed=1, first_environment=0)
+    seconds: dict[str, list[float]] = {f"{name}_{what}": [] for name in replays for what in ("insert", "sample")}
+    for turn in range(filling + TIMED_ROUNDS):
+        rollout.collect(0)
+        for name, replay in replays.items():
+            started = time.perf_counter()
+            for row in range(ENVIRONMENTS):
+                replay.insert({field: array[row] for field, array in slots.items()})
+            inserted = time.perf_counter()
+            replay.sample(BATCH_SIZE, out)
+            if turn >= filling:  # memory that is written for the first time costs the system's time, not the replay's
+                seconds[f"{name}_insert"].append((inserted - started) / round_steps)
+                seconds[f"{name}_sample"].append((time.perf_counter() - inserted) / (BATCH_SIZE * length))
+    env.close()
+    sizes = {name: replay.ring.storage.bytes_claimed / (filling * round_steps) for name, replay in replays.items()}
+    return {
+        "steps": filling * round_steps,
+        **{f"{name}_bytes_per_step": size for name, size in sizes.items()},
+        **{f"{name}_gigabytes_per_million_steps": size / 1e3 for name, size in sizes.items()},
+        **{f"{name}_microseconds_per_step": 1e6 * statistics.median(times) for name, times in seconds.items()},
+    }
+
+
+def _standard(contract: TrajectoryContract, capacity: int, compress: bool) -> StandardReplay:
+    context = ReplayContext(contract, BATCH_SIZE, 1, np.random.default_rng(1))
+    return StandardReplay(ReplayConfig("standard", capacity, 1.0, compress=compress), context)
+
+
+def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
+    """Peak memory of the program and its workers, in GB: PSS (shared pages once) and RSS (shared pages in each process)."""
+    peaks = {"Pss": 0, "Rss": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "main.py", "--op_mode=train", *arguments]
+        process = subprocess.Popen(
+            [*command, f"--results_dir={folder}", "--environment_max_steps=1000000000"],
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+        )
+        end = time.monotonic() + seconds
+        processes = 0
+        while time.monotonic() < end:
+            if process.poll() is not None:
+                raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(command)}")
+            pids = family_of(process.pid)
+            processes = max(processes, len(pids))
+            for name in peaks:
+                peaks[name] = max(peaks[name], sum(memory_of(pid).get(name, 0) for pid in pids))
+            time.sleep(POLL_SECONDS)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    return {"processes": processes, **{f"peak_{name.lower()}_gigabytes": peak / 1e9 for name, peak in peaks.items()}}
+
+
+def family_of(pid: int) -> list[int]:
+    """A process and all that it started, whoever of them started it."""
+    try:
+        children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # it ended just now
+        return []
+    return [pid, *(found for child in sum(children, []) for found in family_of(int(child)))]
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """Bytes by name as /proc/PID/smaps_rollup has them; nothing where the process ended just now."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return {}
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
+def measure(env: str, arguments: list[str], steps: int, seconds: float) -> dict[str, Any]:
+    """All figures of one environment and these settings."""
+    settings = [f"--env={env}", *arguments]
+    values = flags.FlagValues()
+    define_flags(values)
+    values([sys.argv[0], *settings])
+    settled, _ = fit_to_machine({**all_settings(values), "device": "cpu"}, detect_machine())
+    return {**replay_figures(make_config(settled), steps), **program_figures(settings, seconds), "settings": settings}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment id")
+    parser.add_argument("--steps", type=int, default=40_000, help="steps of random play that fill the replays")
+    parser.add_argument("--seconds", type=float, default=40.0, help="how long the program runs")
+    parser.add_argument("--json", type=Path, help="write the result here too")
+    parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
+    arguments = parser.parse_args()
+    result = measure(arguments.env, arguments.settings, arguments.steps, arguments.seconds)
+    for name, value in result.items():
+        print(f"{name:44s} {value:,.3f}" if isinstance(value, float) else f"{name:44s} {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

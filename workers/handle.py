@@ -1,0 +1,140 @@
+"""One worker process as the learner holds it: how it is started, its pipes, its last words and its end.
+
+Three pipes, none of them shared with another worker: block numbers to it (`free`), block numbers from it (`filled`), and what
+it says when it fails (`words`). A block number is one byte: no message can arrive half. The learner's ends never block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from replay.slot_store import SharedArrays
+from workers.base import WorkerSetup
+from workers.heartbeat import START_SECONDS, Heartbeat
+from workers.process import STACK_SIGNAL, run_worker
+from workers.restarts import Cause
+
+READ_BYTES = 1 << 16
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+BEFORE_ALL_ELSE = """
+import ctypes, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl({request}, signal.SIGKILL)
+    if os.getppid() != {learner}:
+        os._exit(1)
+"""
+
+
+class _Entry:
+    """Calls what it is given; unpickled in a spawned process, it first asks the kernel to end that process with the learner.
+
+    A spawned process unpickles its target before its arguments, and ours take seconds: they import PyTorch. A learner that
+    dies meanwhile must not leave it behind, nor Ctrl-C end it. Elsewhere than on Linux a worker ends when it finds its pipes
+    closed.
+    """
+
+    def __call__(self, function: Callable[..., None], *arguments: object) -> None:
+        function(*arguments)
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        code = BEFORE_ALL_ELSE.format(request=PR_SET_PDEATHSIG, learner=os.getpid())
+        return eval, (f"exec({code!r}, {{}}) or __import__('operator').call",)
+
+
+class WorkerHandle:
+    """Starts a process for `worker`. The thread that does so must outlive it: on Linux the process dies with that thread."""
+
+    def __init__(self, setup: WorkerSetup, worker: int, seed: int, shared: SharedArrays, beat: float, now: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        free_reader, self._free = context.Pipe(duplex=False)
+        self.filled, filled_writer = context.Pipe(duplex=False)
+        self._words, words_writer = context.Pipe(duplex=False)
+        for connection in (self.filled, self._words, words_writer):
+            os.set_blocking(connection.fileno(), False)
+        self.worker = worker
+        self.seed = seed
+        self.heartbeat = Heartbeat(setup.config.timeout, beat, now)
+        self.started_at = now
+        self.hung_at: float | None = None
+        self.silent = False  # it has closed its end
+        self._process = context.Process(
+            target=_Entry(),
+            args=(run_worker, setup, worker, seed, shared, free_reader, filled_writer, words_writer),
+            name=f"worker-{worker}",
+            daemon=True,
+        )
+        try:
+            self._process.start()
+        finally:
+            for connection in (free_reader, filled_writer, words_writer):
+                connection.close()  # only the worker holds them now, so its death is an end of file here
+        self.pid: int = self._process.pid or 0
+
+    def give(self, number: int) -> None:
+        """Tell it that a block is free, or to STOP."""
+        with contextlib.suppress(OSError):  # it died: the supervisor finds the reason
+            os.write(self._free.fileno(), bytes([number]))
+
+    def take(self) -> list[int]:
+        """Numbers of the blocks it has filled since the last call."""
+        numbers = _read(self.filled)
+        self.silent = numbers == b""
+        return list(numbers or b"")
+
+    @property
+    def exited(self) -> bool:
+        return self._process.exitcode is not None
+
+    def ask_for_stack(self, now: float) -> None:
+        """Let a hanging worker write down where it is."""
+        self.hung_at = now
+        os.kill(self.pid, STACK_SIGNAL)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            self._process.kill()
+
+    def join(self, seconds: float) -> None:
+        self._process.join(seconds)
+
+    def cause(self) -> Cause:
+        """Why it has exited."""
+        details = (_read(self._words) or b"").decode(errors="replace").strip()
+        return Cause(f"worker {self.worker} {self._reason(details)}", details)
+
+    def _reason(self, details: str) -> str:
+        exit_code = self._process.exitcode or 0
+        if self.hung_at is not None:
+            if not self.heartbeat.started:
+                return f"hung: not one step within {START_SECONDS:.0f} s of its start"
+            return f"hung: no step for {self.heartbeat.limit:.1f} s (see worker_timeout)"
+        if exit_code == -signal.SIGKILL:
+            return "was killed by SIGKILL (out of memory?)"
+        if exit_code < 0:
+            return f"was killed by {_signal_name(-exit_code)}"
+        return f"failed: {details.splitlines()[-1]}" if details else f"died without a word, exit code {exit_code}"
+
+    def close(self) -> None:
+        """Give the descriptors back; it has exited."""
+        for connection in (self._free, self.filled, self._words):
+            connection.close()
+        self._process.close()
+
+
+def _signal_name(number: int) -> str:
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
+
+
+def _read(connection: Connection) -> bytes | None:
+    """What there is, b"" at the end of the file, None where there is nothing yet."""
+    try:
+        return os.read(connection.fileno(), READ_BYTES)
+    except BlockingIOError:
+        return None
