@@ -109,6 +109,8 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),
+        ([f"--batch_size={'9' * 5000}"], "batch_size"),
+        (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
         (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
         (["--op_mode=train_w_load", "--load_model_url=latest"], "latest"),
     ],
@@ -127,6 +129,7 @@ def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, argument
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert said in lines[0]
+    assert len(lines[0]) < 1100
     assert not results.exists()
 
 
