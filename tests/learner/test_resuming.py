@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.feeder import BatchFeeder
 from learner.run_directory import RunDirectory, update_of
 from learner.saving import Saver
 from learner.train import train
@@ -80,8 +82,8 @@ def rows_of(run: RunDirectory) -> list[dict[str, str]]:
     return [{name: cell for name, cell in row.items() if not name.startswith(WALL_CLOCK)} for row in rows]
 
 
-def assert_same_end(one: RunDirectory, other: RunDirectory) -> None:
-    """Newest checkpoint, replay, best and metrics are the same, the clock aside."""
+def assert_same_end(one: RunDirectory, other: RunDirectory, *, interrupted: bool = False) -> None:
+    """Newest checkpoint and replay are the same; best and metrics too, unless an interruption has made one more checkpoint."""
     first, second = (load_checkpoint(run.checkpoint_paths()[-1]) for run in (one, other))
     for name in ("spec", "protocol", "agent", "learning_rate", "generators", "returns"):
         assert same(getattr(first, name), getattr(second, name)), name
@@ -93,6 +95,8 @@ def assert_same_end(one: RunDirectory, other: RunDirectory) -> None:
     assert states[0].keys() == {"mixture", "under_way"}
     for name in states[0]:
         assert same(states[0][name], states[1][name]), name
+    if interrupted:
+        return
     assert [path.name for path in one.checkpoint_paths()] == [path.name for path in other.checkpoint_paths()]
     assert same(load_checkpoint(one.best).agent, load_checkpoint(other.best).agent)
     assert rows_of(one) == rows_of(other)
@@ -149,6 +153,30 @@ def rows_after(run: RunDirectory) -> str:
         header, *rows = csv.reader(file)
     newest = dict(zip(header, rows[-1], strict=True))
     return ",".join({**newest, "steps": str(int(newest["steps"]) + 30), "updates": "99"}.values()) + "\r\n"
+
+
+def test_a_signal_while_a_batch_is_drawn_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of("fifo and reservoir")
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    calls = 0
+
+    def next_batch(self: BatchFeeder, should_stop: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(self, should_stop)
+
+    draw = BatchFeeder.next_batch
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchFeeder, "next_batch", next_batch)
+        play(broken, **settings)
+    (path,) = broken.checkpoint_paths()
+    assert update_of(path) == 7
+    checkpoint = load_checkpoint(path)
+    play(broken, checkpoint, load_replay(broken.replay_path(7), checkpoint), **settings)
+    assert_same_end(straight, broken, interrupted=True)
 
 
 KILLED_AFTER_ONE = """
