@@ -72,6 +72,8 @@ HELP = {
     "max_episode_frames": "Emulator frames after which an episode is cut.",
     "results_dir": "Folder that run directories are made in.",
     "save_model_period": "Updates between checkpoints.",
+    "checkpoints_kept": "Checkpoints that a run keeps, the newest ones; the best one stays beside them.",
+    "save_replay": "Save the replays' contents with each checkpoint too (as large as they are; reproducible runs always do).",
     "log_period": "Seconds between rows of metrics.",
     "avg_buff_size": "Episodes in the mean return that is shown.",
     "verbosity": "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics too.",
@@ -79,8 +81,9 @@ HELP = {
     "test_environments": "Test mode: environments played at once, or auto.",
     "greedy": "Test mode: take the most probable action instead of sampling one.",
     "render": "Test mode: show the games in a window, or write a video where there is no display.",
-    "load_model_url": "What to load: a run directory, a checkpoint file, or latest.",
+    "load_model_url": "What to load: a run directory (its newest checkpoint), RUN/best, a checkpoint file, or latest.",
     "load_optimizer_save": "With train_w_load: load the optimiser's state too.",
+    "resume_in": "With train_w_load: go on in the same run directory, or in a new one that names its parent.",
 }
 
 ALIASES = {"r_f_steps": "unroll_length"}

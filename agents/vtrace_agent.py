@@ -182,6 +182,23 @@ class VTraceAgent(Agent):
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        """Moments come from `state`, the optimiser's settings from the config. Raises ValueError where moments do not fit."""
         self.network.load_state_dict(state["network"])
         if load_optimizer:
-            self.optimizer.load_state_dict(state["optimizer"])
+            moments = state["optimizer"]["state"]
+            self._check_moments(moments)
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+
+    def _check_moments(self, moments: dict[int, dict[str, Any]]) -> None:
+        """Of every parameter or, before the first update, of none; the optimiser itself looks at nothing."""
+        names = {"rmsprop": {"step", "square_avg"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}[self.config.optimizer]
+        parameters = dict(enumerate(self.network.parameters()))
+        if moments and moments.keys() != parameters.keys():
+            raise ValueError(f"wanted moments of {len(parameters)} parameters, got {len(moments)}")
+        for index, kept in moments.items():
+            if kept.keys() != names:
+                raise ValueError(f"wanted {', '.join(sorted(names))} of each parameter, got {', '.join(sorted(kept))}")
+            for name, value in kept.items():
+                shape = () if name == "step" else parameters[index].shape
+                if not isinstance(value, Tensor) or value.shape != shape:
+                    raise ValueError(f"wanted {name} of shape {list(shape)} for parameter {index}, got another")

@@ -85,6 +85,8 @@ DEFAULTS: Settings = {
     # output
     "results_dir": "results",
     "save_model_period": 1000,
+    "checkpoints_kept": 3,
+    "save_replay": False,
     "log_period": 10.0,
     "avg_buff_size": 100,
     "verbosity": 1,
@@ -96,6 +98,7 @@ DEFAULTS: Settings = {
     # loading
     "load_model_url": "latest",
     "load_optimizer_save": True,
+    "resume_in": "same",
 }
 """Every setting but op_mode, with its default."""
 
@@ -121,6 +124,8 @@ class TrainingConfig:
     prepared_batches: int
     calibrate_input: bool
     save_model_period: int
+    checkpoints_kept: int
+    save_replay: bool
     log_period: float
     avg_buff_size: int
 
@@ -264,6 +269,7 @@ BOUNDS: dict[str, Bound] = {
     "sticky_actions": ("a probability in [0, 1]", 0, 1),
     "max_episode_frames": ("a whole number of frames >= 1", 1, 1e9),
     "save_model_period": ("a whole number of updates >= 1", 1, 1e12),
+    "checkpoints_kept": ("a whole number of checkpoints >= 1", 1, 1e6),
     "log_period": ("a number of seconds > 0", 1e-3, 1e6),
     "avg_buff_size": ("a whole number of episodes >= 1", 1, 1e6),
     "verbosity": ("0 (silent), 1 (normal) or 2 (every detail)", 0, 2),
@@ -279,6 +285,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "relevance": RELEVANCES,
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),
     "device": (AUTO, "cpu", "cuda"),
+    "resume_in": ("same", "new"),
     "precision": (AUTO, *sorted(PRECISIONS)),
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from learner.host_buffers import HostBuffers
 from learner.metrics import Episode, Row, ended_episodes
 from replay.mixture import HostBatch, Mixture
 from workers import Block, Workers
+from workers.base import block_of
 
 POLL_SECONDS = 0.2
 
@@ -104,6 +106,21 @@ class BatchFeeder(Feeder):
 
     def metrics(self) -> Row:
         return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """To be taken between two calls: blocks that wait in their slots, with the number of trajectories taken of each, and
+        what came in since the last batch."""
+        return {
+            "pending": [[block.worker, block.number, taken] for block, taken in self._pending],
+            "trajectories": self._trajectories,
+            "episodes": [list(episode) for episode in self._episodes],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        config = self.workers.setup.config
+        self._pending = deque((block_of(config, worker, number), taken) for worker, number, taken in state["pending"])
+        self._trajectories = state["trajectories"]
+        self._episodes = [Episode(*episode) for episode in state["episodes"]]
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:

@@ -9,20 +9,21 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from learner.checkpoint import Checkpoint, load_checkpoint
+from agents.networks import make_network
+from learner.checkpoint import Checkpoint
+from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config
+from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.memory import check_memory, describe_memory
-from learner.run_directory import RunDirectory, check_results_folder, find_checkpoint, run_of_checkpoint
+from learner.resuming import ResumeError, trajectories_to_fill_in
+from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from workers import WorkerError
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
-
-LOADING_ONLY = ("load_model_url", "load_optimizer_save", "results_dir", "verbosity", "render")
-"""Settings that belong to a command, not to the run it loads."""
-
 
 TEST_SETTINGS = ("device", "learner_threads", "test_environments")
 """What test mode has to do with of all that is fitted to the machine."""
@@ -47,53 +48,32 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
-        path = find_checkpoint(settings["load_model_url"], Path(settings["results_dir"]))
-        checkpoint = load_checkpoint(path)
-        settings, notes = _merge(settings, checkpoint.settings, given)
+        path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
+        settings, overridden = merge_settings(settings, checkpoint.settings, given)
+        notes = passed_over + overridden
     check_settings(settings)
     settled, chosen = fit_to_machine(settings, machine)
     config = make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
-    _check_environment(config, checkpoint)
+    _check_environment(config)
+    if checkpoint:
+        check_fit(config, checkpoint, load_optimizer=op_mode != "test" and settings["load_optimizer_save"])
     if op_mode != "test":
-        check_results_folder(Path(settings["results_dir"]))
         _check_training(config, checkpoint, machine)
+        if checkpoint and path:
+            check_finite(checkpoint, path)
+        run = _run_to_go_on_in(settings, path)
+        check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
     if op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
     return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
 
 
-def _merge(settings: Settings, saved: Settings, given: Settings) -> tuple[Settings, list[str]]:
-    """The checkpoint's settings, unless the command line says otherwise."""
-    merged = {**settings, **{name: value for name, value in saved.items() if name not in LOADING_ONLY}, **given}
-    notes = [
-        f"{name}={value} (overrides the checkpoint's {saved[name]})"
-        for name, value in given.items()
-        if name in saved and name not in LOADING_ONLY and saved[name] != value
-    ]
-    return merged, notes
-
-
-def _check_environment(config: Config, checkpoint: Checkpoint | None) -> None:
-    from agents.networks import make_network
-
+def _check_environment(config: Config) -> None:
+    """Refuse an environment or a network that cannot be made. Raises ValueError."""
     spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
-    if checkpoint is None:
-        return
-    if checkpoint.spec["action_count"] != spec.action_count:
-        raise ValueError(
-            f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
-            f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
-        )
-    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    got = {name: tuple(value.shape) for name, value in checkpoint.agent["network"].items()}
-    if wanted != got:
-        raise ValueError(
-            f"load_model_url: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
-            f"got a checkpoint of {checkpoint.settings['network']} for {checkpoint.spec['frame_shape']} frames"
-        )
+    make_network(config.network, spec.observation_shape, spec.action_count)
 
 
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
@@ -127,27 +107,76 @@ def _test(job: Job) -> int:
 def _train(job: Job) -> int:
     from learner.train import train
 
+    try:
+        directory = _prepare_directory(job)
+    except OSError as error:
+        log.error("error: the run directory could not be written: %s", error)
+        return 1
+    _describe(job, directory)
+    load_optimizer = job.config.settings["load_optimizer_save"]
+    try:
+        return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=_load_replay(job))
+    except ResumeError as error:
+        log.error("%s", error)
+        return 1
+    except WorkerError as error:
+        log.info("Saved; go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
+        log.error("%s", error)
+        return 1
+
+
+def _run_to_go_on_in(settings: Settings, checkpoint_path: Path | None) -> RunDirectory | None:
+    """The run directory of the checkpoint, None where a new one is to be made."""
+    if checkpoint_path is None or settings["resume_in"] == "new":
+        return None
+    return run_of_checkpoint(checkpoint_path)
+
+
+def _prepare_directory(job: Job) -> RunDirectory:
+    """A new run directory, or the one of the checkpoint, in which what is newer than it is put aside. Raises OSError."""
     config = job.config
-    directory = run_of_checkpoint(job.checkpoint_path) if job.checkpoint_path else None
-    directory = directory or RunDirectory.create(Path(config.settings["results_dir"]), config.env.env)
+    directory = _run_to_go_on_in(config.settings, job.checkpoint_path)
+    parent = None
+    if directory is None:
+        directory = RunDirectory.create(Path(config.settings["results_dir"]), config.env.env)
+        parent = str(job.checkpoint_path) if job.checkpoint_path else None
     directory.point_latest_here()
-    directory.write_config(job.settled, job.command, job.notes)
+    directory.write_config(job.settled, job.command, job.notes, parent)
     _log_to_file(directory.log)
+    if job.checkpoint:
+        remove_partial_files(directory.checkpoints)
+        for path in directory.put_aside_after(job.checkpoint.counters.updates):
+            log.info("Newer than the checkpoint loaded, put aside: %s", path)
+    return directory
+
+
+def _describe(job: Job, directory: RunDirectory) -> None:
+    config = job.config
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
     log.info("Run directory: %s", directory.path)
     log.info("Budget: %s steps = %s frames", f"{steps:,}", f"{steps * skip:,}")
     for line in describe_memory(config):
         log.info("%s", line)
     if job.checkpoint:
-        for path in directory.put_aside_after(job.checkpoint.counters.updates):
-            log.info("Newer than the checkpoint loaded, put aside: %s", path)
         log.info("Going on from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")
+
+
+def _load_replay(job: Job) -> dict[str, Any] | None:
+    """What was saved with the checkpoint; where that is nothing, or does not fit, it is said what follows."""
+    if not job.checkpoint or not job.checkpoint_path:
+        return None
+    path = RunDirectory(job.checkpoint_path.parent.parent).replay_path(job.checkpoint.counters.updates)
+    state, reason = None, "its environments were not saved: that run was not reproducible"
     try:
-        return train(config, directory, job.checkpoint, load_optimizer=config.settings["load_optimizer_save"])
-    except WorkerError as error:
-        log.info("Saved; go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
-        log.error("%s", error)
-        return 1
+        state = load_fitting_replay(path, job.checkpoint, job.config)
+        log.info("Replays go on with what was saved in %s", path)
+    except ValueError as error:
+        reason = str(error)
+        if count := trajectories_to_fill_in(job.config):
+            log.info("Replays start empty (%s): %s trajectories fill them before training goes on", reason, f"{count:,}")
+    if job.config.training.reproducible and "workers" not in (state or {}):
+        log.warning("This run goes on with fresh episodes and not to the bit (%s)", reason)
+    return state
 
 
 def _log_to_console(verbosity: int) -> None:

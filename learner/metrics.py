@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import logging
 import math
+import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +17,8 @@ import torch
 from torch import Tensor
 
 from learner.run_directory import RunDirectory
+
+log = logging.getLogger("springbok")
 
 Row = dict[str, float]
 
@@ -137,48 +142,84 @@ class TimeShares:
 
 
 class MetricsWriter:
-    """Writes one row at a time to metrics.csv and TensorBoard. A resumed run goes on behind its last saved step."""
+    """Writes one row at a time to metrics.csv and TensorBoard. A resumed run goes on behind its last saved step.
+
+    A row that cannot be written is lost, which is said once until rows can be written again.
+    """
 
     LEADING = ("seconds", "steps", "frames", "updates", "episodes")
 
     def __init__(self, run: RunDirectory, from_step: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
-
         self._path = run.metrics
+        self._events = run.tensorboard
+        self._purge_step = from_step + 1 if from_step else None
         self._names: list[str] = []
-        self._board = SummaryWriter(str(run.tensorboard), purge_step=from_step + 1 if from_step else None, flush_secs=10)
-        if rows := _rows_up_to(run.metrics, from_step):
-            self._names = list(rows[0])
-            self._rewrite(rows)
+        self._board: Any = None
+        self._failing = False
+        self._attempt(self._cut_back, from_step)
 
     def write(self, counters: Mapping[str, float], row: Row) -> None:
         """counters: the `LEADING` columns; `steps` is TensorBoard's x axis. Non-finite numbers are left out."""
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
-        for name, value in finite.items():
-            self._board.add_scalar(name, value, int(counters["steps"]))
-        full: dict[str, Any] = {**{name: counters[name] for name in self.LEADING}, **finite}
-        cells = {name: _cell(value) for name, value in full.items()}
-        if new := [name for name in full if name not in self._names]:
-            rows = _rows_up_to(self._path, int(counters["steps"])) if self._names else []
-            self._names += new  # seen for the first time: the header grows, so the file is written anew
-            self._rewrite([*rows, cells])
-        else:
-            with self._path.open("a", newline="") as file:
-                csv.DictWriter(file, self._names).writerow(cells)
-
-    def add_text(self, tag: str, text: str) -> None:
-        self._board.add_text(tag, text)
+        self._attempt(self._write, counters, finite)
 
     def close(self) -> None:
-        self._board.close()
+        board, self._board = self._board, None
+        with contextlib.suppress(OSError):
+            if board:
+                board.close()
 
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        try:
+            action(*arguments)
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                log.warning("Metrics could not be written: %s; training goes on", error.strerror or error)
+            self._failing = True
+
+    def _write(self, counters: Mapping[str, float], row: Row) -> None:
+        self._write_cells({**{name: counters[name] for name in self.LEADING}, **row})
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
+
+            self._board = SummaryWriter(str(self._events), purge_step=self._purge_step, flush_secs=10)
+            self._purge_step = None
+        try:
+            for name, value in row.items():
+                self._board.add_scalar(name, value, int(counters["steps"]))
+        except OSError:
+            self.close()  # it takes nothing any more after an error; the next row opens another file
+            raise
+
+    def _write_cells(self, row: Mapping[str, float]) -> None:
+        cells = {name: _cell(value) for name, value in row.items()}
+        new = [name for name in row if name not in self._names]
+        if new or not self._path.is_file():
+            rows = _rows_up_to(self._path, int(row["steps"])) if self._names else []
+            self._rewrite([*rows, cells], [*self._names, *new])  # seen for the first time: the header grows
+            return
+        size = self._path.stat().st_size
+        try:
+            with self._path.open("a", newline="") as file:
+                csv.DictWriter(file, self._names).writerow(cells)
+        except OSError:
+            os.truncate(self._path, size)  # half a row would spoil the next one
+            raise
+
+    def _cut_back(self, step: int) -> None:
+        """Forget rows after `step`: the run that goes on from there has not seen them."""
+        if rows := _rows_up_to(self._path, step):
+            self._rewrite(rows, list(rows[0]))
+
+    def _rewrite(self, rows: list[dict[str, str]], names: list[str]) -> None:
         beside = self._path.with_suffix(".new")
         with beside.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._names)
+            writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(rows)
         beside.replace(self._path)
+        self._names = names
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:

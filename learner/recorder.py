@@ -97,8 +97,10 @@ class Recorder:
             self._last_shown = now
 
     def write_row(self) -> None:
-        """One row of metrics over the time since the last one."""
+        """One row of metrics over the time since the last one; none where nothing has happened since."""
         now, counters, before = time.monotonic(), self.counters, self._at_last_row
+        if counters.steps and (counters.steps, counters.updates) == (before.steps, before.updates):
+            return
         passed = max(now - self._last_row, 1e-9)
         self._frames_per_second = (counters.frames - before.frames) / passed
         counters.seconds = self._at_start.seconds + now - self._started
@@ -120,24 +122,12 @@ class Recorder:
         self._progress.clear()
         log.debug("%s", self._text())
 
-    def finish(self, checkpoint: Path, *, interrupted: bool) -> None:
-        """The last row, picture and summary, and how to go on."""
-        self.write_row()
+    def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:
+        """Picture and summary, and how to go on; checkpoint: the last one, None where it could not be saved."""
         self._progress.clear()
         counters = self.counters
-        title = f"{self.config.env.env}, {self.config.network}, seed {self.config.training.seed}"
-        drawn = draw_learning_curve(self.run.metrics, self.run.curve, title)
         mean = self.episodes.mean_return
-        summary = {
-            "env": self.config.env.env,
-            **asdict(counters),
-            "mean_return": mean,
-            "episodes_in_mean": len(self.episodes.recent),
-            "frames_per_second": (counters.seconds and counters.frames / counters.seconds) or 0.0,
-            "finished": not interrupted,
-            "checkpoint": checkpoint.name,
-        }
-        self.run.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        drawn = self._write_summary(checkpoint, mean, interrupted=interrupted)
         log.info(
             "%s after %s: %s steps = %s frames, %s updates, %s episodes, %s",
             "Stopped" if interrupted else "Finished",
@@ -148,11 +138,32 @@ class Recorder:
             f"{counters.episodes:,}",
             "no episode has ended yet" if mean is None else f"mean return of the last {len(self.episodes.recent)}: {mean:.2f}",
         )
-        log.info("Checkpoint: %s", checkpoint)
         if drawn:
             log.info("Learning curve: %s", self.run.curve)
-        log.info("Go on:    python main.py --op_mode=train_w_load --load_model_url=%s", self.run.path)
-        log.info("Watch it: python main.py --op_mode=test --render --load_model_url=%s", self.run.path)
+        if checkpoint:
+            log.info("Checkpoint: %s", checkpoint)
+            log.info("Go on:    python main.py --op_mode=train_w_load --load_model_url=%s", self.run.path)
+            log.info("Watch it: python main.py --op_mode=test --render --load_model_url=%s", self.run.path)
+
+    def _write_summary(self, checkpoint: Path | None, mean: float | None, *, interrupted: bool) -> bool:
+        """summary.json and the learning curve. Returns whether there is a curve; what cannot be written is said in one line."""
+        counters = self.counters
+        title = f"{self.config.env.env}, {self.config.network}, seed {self.config.training.seed}"
+        summary = {
+            "env": self.config.env.env,
+            **asdict(counters),
+            "mean_return": mean,
+            "episodes_in_mean": len(self.episodes.recent),
+            "frames_per_second": (counters.seconds and counters.frames / counters.seconds) or 0.0,
+            "finished": not interrupted,
+            "checkpoint": checkpoint.name if checkpoint else None,
+        }
+        try:
+            self.run.summary.write_text(json.dumps(summary, indent=2) + "\n")
+            return self.run.metrics.is_file() and draw_learning_curve(self.run.metrics, self.run.curve, title)
+        except OSError as error:
+            log.warning("Summary and learning curve were not written: %s", error.strerror or error)
+            return False
 
     def close(self) -> None:
         self._progress.clear()

@@ -10,6 +10,7 @@ import re
 import subprocess
 import time
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ PACKAGES = (
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
 CHECKPOINT_PATTERN = re.compile(r"^update_(\d+)\.pt$")
+REPLAY_PATTERN = re.compile(r"^replay_(\d+)\.pt$")
+BEST = "best"
+LEFT_BEHIND = "left_behind"
 
 
 class RunDirectory:
@@ -35,6 +39,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINT_FOLDER
+        self.best = self.checkpoints / f"{BEST}.pt"
         self.config = path / "config.json"
         self.log = path / "log.txt"
         self.metrics = path / "metrics.csv"
@@ -74,33 +79,57 @@ class RunDirectory:
     def checkpoint_path(self, update: int) -> Path:
         return self.checkpoints / f"update_{update:09d}.pt"
 
+    def replay_path(self, update: int) -> Path:
+        """The replay saved with the checkpoint of this update."""
+        return self.checkpoints / f"replay_{update:09d}.pt"
+
     def checkpoint_paths(self) -> list[Path]:
-        """This run's checkpoints, oldest first."""
-        return sorted(path for path in self.checkpoints.glob("update_*.pt") if CHECKPOINT_PATTERN.search(path.name))
+        """This run's checkpoints, oldest first; the best is one of them or one that was kept beside them."""
+        return self._numbered(CHECKPOINT_PATTERN)
+
+    def replay_paths(self) -> list[Path]:
+        """The replays saved with checkpoints, oldest first."""
+        return self._numbered(REPLAY_PATTERN)
+
+    def _numbered(self, pattern: re.Pattern[str]) -> list[Path]:
+        found = {path: pattern.search(path.name) for path in self.checkpoints.glob("*.pt")}
+        return sorted((path for path, match in found.items() if match), key=lambda path: update_of(path))
 
     def put_aside_after(self, update: int) -> list[Path]:
-        """Rename checkpoints of updates after `update`: a run that goes on from there has left them behind. Their new names."""
-        aside = []
-        for path in self.checkpoint_paths():
-            match = CHECKPOINT_PATTERN.search(path.name)
-            if match and int(match.group(1)) > update:
-                aside.append(path.replace(path.with_name(f"left_behind_{path.name}")))
-        return aside
+        """Rename checkpoints of updates after `update`: a run that goes on from there has left them behind. Their new names.
 
-    def write_config(self, settings: dict[str, Any], command: list[str], notes: list[str]) -> None:
-        """config.json: settings, what was chosen for this machine and why, package versions, git commit."""
+        Replays saved with them are removed: they are large, and of use to no other checkpoint.
+        """
+        for path in self.replay_paths():
+            if update_of(path) > update:
+                path.unlink(missing_ok=True)
+        newer = [path for path in self.checkpoint_paths() if update_of(path) > update]
+        return [path.replace(path.with_name(f"{LEFT_BEHIND}_{path.name}")) for path in newer]
+
+    def write_config(self, settings: dict[str, Any], command: list[str], notes: list[str], parent: str | None = None) -> None:
+        """config.json: settings, what was chosen for this machine and why, package versions, git commit.
+
+        parent: the checkpoint of another run that this one goes on from. A config.json that is there already, of the command
+        before, becomes config_1.json or the next number that is free.
+        """
         text = json.dumps(
             {
                 "settings": settings,
                 "chosen_for_this_machine": notes,
                 "command": command,
+                "parent": parent,
                 "versions": package_versions(),
                 "git_commit": git_commit(),
                 "host": {"system": platform.platform(), "cores": os.cpu_count()},
             },
             indent=2,
         )
-        self.config.write_text(text + "\n")
+        beside = self.config.with_name(f".{self.config.name}_{os.getpid()}")
+        beside.write_text(text + "\n")
+        if self.config.exists():
+            earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
+            self.config.rename(earlier)
+        beside.rename(self.config)
 
 
 def check_results_folder(results: Path) -> None:
@@ -111,6 +140,16 @@ def check_results_folder(results: Path) -> None:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "cannot be written to" if existing.is_dir() else "is no folder"
         raise ValueError(f"results_dir: wanted a folder that can be written to, got {str(results)!r} ({existing} {reason})")
+
+
+def check_run_folder(run: RunDirectory) -> None:
+    """Refuse to go on in a run directory that cannot be written to. Raises ValueError."""
+    for folder in (run.path, run.checkpoints):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ValueError(
+                f"load_model_url: wanted a run directory that can be written to, got {str(folder)!r}; "
+                "--resume_in=new goes on in a new one"
+            )
 
 
 def package_versions() -> dict[str, str]:
@@ -138,23 +177,37 @@ def git_commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def find_checkpoint(url: str, results: Path) -> Path:
-    """The checkpoint that a run directory, a checkpoint file or `latest` names. Raises ValueError with one line."""
-    path = results / LATEST if url == LATEST else Path(url)
+def update_of(path: Path) -> int:
+    """The number in the name of a checkpoint or replay file."""
+    return int(path.stem.rsplit("_", 1)[1])
+
+
+def find_checkpoints(url: str, results: Path) -> list[Path]:
+    """What a checkpoint file, a run directory, its `best` or `latest` name, to be tried in this order: a run's newest first.
+
+    Raises ValueError with one line.
+    """
+    path = results / url if url in (LATEST, f"{LATEST}/{BEST}") else Path(url)
     try:
+        if path.name == BEST and path.parent.is_dir() and not path.exists():
+            path = RunDirectory(path.parent).best
         if path.is_file():
-            return path.resolve()
+            return [path.resolve()]
         is_folder = path.is_dir()
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        raise ValueError(f"load_model_url: wanted something readable, got {url!r} ({error.strerror})") from None
+    except (OSError, ValueError) as error:  # a name that is too long or holds a null byte, a folder that may not be entered
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"load_model_url: wanted something readable, got {url[:200]!r} ({reason})") from None
     if not is_folder:
-        wanted = "a run directory, a checkpoint file or latest"
+        wanted = "a run directory, its best, a checkpoint file or latest"
         there = f"no run under {results}/ yet" if url == LATEST else "no such file or directory"
+        if path.name != Path(url).name == BEST:
+            there = "no window of episodes was full at a checkpoint yet"
         raise ValueError(f"load_model_url: wanted {wanted}, got {url!r} ({there})")
-    found = RunDirectory(path.resolve()).checkpoint_paths()
+    run = RunDirectory(path.resolve())
+    found = [*reversed(run.checkpoint_paths()), *([run.best] if run.best.is_file() else [])]
     if not found:
         raise ValueError(f"load_model_url: wanted a run directory with checkpoints, got {url!r} (it has none)")
-    return found[-1]
+    return found
 
 
 def run_of_checkpoint(checkpoint: Path) -> RunDirectory | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,21 +15,35 @@ from agents.compute import computes_bfloat16, prepare_torch
 from agents.networks import make_network
 from agents.schedules import linear_schedule
 from learner.background import make_feeder
-from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators, save_checkpoint
+from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
 from learner.config import Config, TrainingConfig, make_contract
 from learner.encoder import Encoder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
+from learner.resuming import replay_state, restore_replays, restore_under_way, saves_replay
 from learner.run_directory import RunDirectory
+from learner.saving import Saver
 from learner.signals import StopSignals
 from replay import make_mixture, replay_names
 from replay.trajectory import make_batch
 from workers import WORKERS, WorkerError, WorkerSetup, first_seeds, random_observations
 from wrappers import make_spec
 
+log = logging.getLogger("springbok")
 
-def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool = True) -> int:
-    """Train until the step budget is used up or a signal asks to stop. Returns the exit code."""
+
+def train(
+    config: Config,
+    run: RunDirectory,
+    resumed: Checkpoint | None,
+    *,
+    load_optimizer: bool = True,
+    replay: dict[str, Any] | None = None,
+) -> int:
+    """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
+
+    replay: what was saved with the checkpoint, see `learner.resuming`; without it replays start empty, with fresh episodes.
+    """
     settings = config.training
     _prepare_torch(config)
     seeds = np.random.SeedSequence(settings.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
@@ -67,11 +83,21 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         encode=Encoder(network, workers.weights, spec.frames_stacked, device),
         progress=lambda: counters.frames / total_frames,  # of the batches taken so far
     )
+    if replay:
+        restore_replays(replay, mixture)
     feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
     recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
 
-    def checkpoint() -> Path:
-        return save_checkpoint(run, _make_checkpoint(config, asdict(spec), agent, recorder, generator))
+    saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed)
+
+    def state() -> dict[str, Any]:
+        return replay_state(mixture, workers, feeder, under_way=settings.reproducible)
+
+    def checkpoint() -> Path | None:
+        recorder.write_row()  # so that metrics and checkpoint tell of the same moment
+        with mixture.lock:  # nothing comes in or goes out while the replays are written
+            saved = _make_checkpoint(config, asdict(spec), agent, recorder, generator)
+            return saver.save(saved, state if saves_replay(config) else None)
 
     def stop() -> None:
         feeder.stop()
@@ -81,11 +107,14 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
+            if resumed and replay and settings.reproducible and "workers" in replay:
+                restore_under_way(replay, workers, feeder)
+                restore_generators(resumed.generators, generator)  # again: building all this has drawn from them
             feeder.start()
-            while counters.steps < settings.environment_max_steps:
+            while counters.steps < settings.environment_max_steps and not signals.requested:
                 with recorder.stage("wait"):
                     prepared = feeder.next_batch(lambda: signals.requested)
-                if prepared is None or signals.requested:
+                if prepared is None:
                     break
                 recorder.add_arrivals(prepared.arrivals)
                 host = prepared.host
@@ -101,11 +130,15 @@ def train(config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load
                 recorder.report()
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
-            stop()
-            recorder.finish(checkpoint(), interrupted=signals.requested)
-            return 0
+            feeder.stop()
+            saved = checkpoint()
+            workers.stop()
+            recorder.finish(saved, interrupted=signals.requested)
+            if saved is None:
+                log.error("error: the last checkpoint could not be saved: %s", saver.error)
+            return 0 if saved else 1
     except WorkerError:
-        stop()
+        feeder.stop()
         checkpoint()
         raise
     finally:

@@ -65,7 +65,7 @@ def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
     Raises ValueError with one line that says what was wanted and what came.
     """
     try:
-        entries = json.loads(text)
+        entries = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, too many brackets
         raise ValueError(
             f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({_short(str(error))})"
@@ -77,6 +77,15 @@ def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
     if abs(total - 1) > RATIO_TOLERANCE:
         raise ValueError(f"replay_parameters: wanted sample_ratio values that sum to 1, got a sum of {total:g}")
     return replays
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entry = dict(pairs)
+    if len(entry) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{_short(repr(twice))} stands twice in one object")
+    return entry
 
 
 def needs_features(configs: Sequence[ReplayConfig]) -> bool:

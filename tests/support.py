@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from learner.config import DEFAULTS, Config, make_config
 from learner.machine import Machine, fit_to_machine
 
@@ -25,6 +27,17 @@ CATCH: dict[str, Any] = {
     "environment_max_steps": 2000,
 }
 """A run of seconds on the toy environment, in one process."""
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether plain data and tensors are equal, bit for bit."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return (first.shape, first.dtype, first.numpy().tobytes()) == (second.shape, second.dtype, second.numpy().tobytes())
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return type(first) is type(second) and bool(first == second)
 
 
 def small_config(**settings: Any) -> Config:

@@ -11,6 +11,16 @@ from workers.random_play import random_observations
 from workers.seeds import first_seeds
 from workers.serial import SerialWorkers
 
-__all__ = ["WORKERS", "Block", "WorkerConfig", "WorkerError", "WorkerSetup", "Workers", "first_seeds", "random_observations"]
+__all__ = [
+    "WORKERS",
+    "Block",
+    "SerialWorkers",
+    "WorkerConfig",
+    "WorkerError",
+    "WorkerSetup",
+    "Workers",
+    "first_seeds",
+    "random_observations",
+]
 
 WORKERS: dict[str, Callable[[WorkerSetup, ActorCritic], Workers]] = {"cpu": ProcessWorkers, "serial": SerialWorkers}

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from agents.networks import ActorCritic
 from workers.base import Block, Workers, WorkerSetup, block_of
 from workers.policy import CpuPolicy
 from workers.rollout import Rollout
 from wrappers import make_vector_env
+from wrappers.journal import JournaledEnv
 
 
 class SerialWorkers(Workers):
-    """Every `poll` lets the next worker in turn fill one block."""
+    """Every `poll` lets the next worker in turn fill one block. Between two updates all of it can be saved."""
 
     def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
         super().__init__(setup, network)
+        self._envs: list[JournaledEnv] = []
+        self._policies: list[CpuPolicy] = []
         self._rollouts: list[Rollout] = []
         self._free: list[Block] = []
 
@@ -21,17 +28,60 @@ class SerialWorkers(Workers):
         config = self.setup.config
         for worker in range(config.worker_count):
             seed = self.setup.seeds[worker]
-            self._rollouts.append(
-                Rollout(
-                    make_vector_env(self.setup.env, config.envs_per_worker),
-                    CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features),
-                    self.slots,
-                    self.seconds[worker],
-                    seed=seed,
-                    first_environment=worker * config.envs_per_worker,
+            env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
+            policy = CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features)
+            first = worker * config.envs_per_worker
+            rollout = Rollout(env, policy, self.slots, self.seconds[worker], seed=seed, first_environment=first)
+            self._envs.append(env)
+            self._policies.append(policy)
+            self._rollouts.append(rollout)
+        self._free = [self._block(worker) for worker in range(config.worker_count)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Environments, random numbers, and the blocks that are filled and not yet released, to be taken between updates.
+
+        Published weights are not among it. Tensors look at the slots' own memory where they can.
+        """
+        free = [block.worker for block in self._free]
+        filled = [worker for worker in range(len(self._rollouts)) if worker not in free]
+        return {
+            "settings": self._settings(),
+            "envs": [env.state_dict() for env in self._envs],
+            "observations": [torch.from_numpy(rollout.observations.copy()) for rollout in self._rollouts],
+            "generators": [policy.generator.get_state() for policy in self._policies],
+            "free": free,
+            "filled": {worker: self._rows(worker) for worker in filled},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`, after `start`. Raises ValueError where settings differ or environments do not repeat."""
+        if state["settings"] != self._settings():
+            raise ValueError(f"wanted workers of {self._settings()}, got {state['settings']}")
+        for worker, rollout in enumerate(self._rollouts):
+            rollout.observations = self._envs[worker].load_state_dict(state["envs"][worker])
+            if not torch.from_numpy(rollout.observations).equal(state["observations"][worker]):
+                raise ValueError(
+                    f"{self.setup.env.env}: wanted the observations of before from the same seed and actions, got others; was "
+                    "it saved with another ale-py?"
                 )
-            )
-        self._free = [block_of(config, worker, 0) for worker in range(config.worker_count)]
+            self._policies[worker].generator.set_state(state["generators"][worker])
+        for worker, rows in state["filled"].items():
+            for name, own in self._rows(worker).items():
+                own.copy_(rows[name])
+        self._free = [self._block(worker) for worker in state["free"]]
+
+    def _settings(self) -> str:
+        config = self.setup.config
+        return str([config.worker_count, config.envs_per_worker, self.setup.env, self.setup.contract])
+
+    def _block(self, worker: int) -> Block:
+        return block_of(self.setup.config, worker, 0)
+
+    def _rows(self, worker: int) -> dict[str, torch.Tensor]:
+        """The slots of a worker's block, `[envs_per_worker, *shape]` each field."""
+        block = self._block(worker)
+        rows = slice(block.first_slot, block.first_slot + block.slot_count)
+        return {name: torch.from_numpy(array[rows]) for name, array in self.slots.items()}
 
     def poll(self, timeout: float) -> list[Block]:
         if not self._free:
@@ -49,5 +99,5 @@ class SerialWorkers(Workers):
     def stop(self) -> None:
         for rollout in self._rollouts:
             rollout.env.close()
-        self._rollouts, self._free = [], []
+        self._envs, self._policies, self._rollouts, self._free = [], [], [], []
         self.shared.close()

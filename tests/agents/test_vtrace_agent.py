@@ -201,3 +201,10 @@ def test_metrics_name_what_a_minute_must_show() -> None:
     assert {"losses/entropy", "losses/explained_variance", "losses/value_std", "losses/gradient_norm"} <= set(scalars)
     assert 0 < float(scalars["losses/entropy"]) <= torch.log(torch.tensor(float(A))) + 1e-6
     assert float(scalars["vtrace/used_fraction"]) == pytest.approx(1 - 1 / (T * B))
+
+
+def test_the_optimizer_s_settings_are_those_of_the_config_not_of_what_is_loaded() -> None:
+    agent = VTraceAgent(replace(CONFIG, rmsprop_eps=0.5), make_network_here())
+    other = VTraceAgent(replace(CONFIG, rmsprop_eps=0.25), make_network_here())
+    other.load_state_dict(agent.state_dict(), load_optimizer=True)
+    assert other.optimizer.param_groups[0]["eps"] == 0.25

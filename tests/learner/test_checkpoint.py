@@ -1,12 +1,11 @@
-"""A checkpoint is complete or absent, gives back what was saved, and nothing that is none of ours gets in or runs."""
+"""A checkpoint gives back what was saved, and what is damaged, foreign or of another version is refused in one line."""
 
 from __future__ import annotations
 
-import contextlib
-import pickle
+import json
 import random
-import shutil
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,22 @@ import numpy as np
 import pytest
 import torch
 
-from learner import checkpoint as module
 from learner.checkpoint import (
-    KEPT,
     Checkpoint,
     Counters,
     generator_states,
     load_checkpoint,
+    load_replay,
     restore_generators,
     save_checkpoint,
+    save_replay,
 )
-from learner.run_directory import RunDirectory
+from tests.support import same
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory.create(tmp_path, "Catch-v0")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "update_000000005.pt"
 
 
 def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
@@ -52,15 +51,6 @@ def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
     )
 
 
-def same(first: Any, second: Any) -> bool:
-    """Equal, tensors bit for bit."""
-    if isinstance(first, torch.Tensor):
-        return isinstance(second, torch.Tensor) and first.dtype == second.dtype and torch.equal(first, second)
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
-    return type(first) is type(second) and bool(first == second)
-
-
 def refused(path: Path) -> str:
     """The one line with which the file is refused; nothing else is said."""
     with warnings.catch_warnings(record=True) as warned:
@@ -74,81 +64,35 @@ def refused(path: Path) -> str:
     return line
 
 
-def test_what_was_saved_comes_back(run: RunDirectory) -> None:
-    checkpoint = make_checkpoint()
-    path = save_checkpoint(run, checkpoint)
-    assert path == run.checkpoint_path(5)
+def test_what_was_saved_comes_back(path: Path) -> None:
+    checkpoint = replace(make_checkpoint(), replay="checksum")
+    save_checkpoint(path, checkpoint)
     loaded = load_checkpoint(path)
-    for name in ("settings", "spec", "protocol", "counters", "agent", "learning_rate", "generators", "returns"):
-        wanted, got = getattr(checkpoint, name), getattr(loaded, name)
+    for name, wanted in vars(checkpoint).items():
+        got = getattr(loaded, name)
         assert same(asdict(wanted), asdict(got)) if name == "counters" else same(wanted, got), name
 
 
-def test_settings_of_another_version_are_left_out(run: RunDirectory) -> None:
-    path = save_checkpoint(run, replace(make_checkpoint(), settings={"seed": 7, "no_longer_there": 1}))
+def test_settings_of_another_version_are_left_out(path: Path) -> None:
+    save_checkpoint(path, replace(make_checkpoint(), settings={"seed": 7, "no_longer_there": 1}))
     assert load_checkpoint(path).settings == {"seed": 7}
 
 
-def test_the_file_holds_tensors_and_plain_data_only(run: RunDirectory) -> None:
-    content = torch.load(save_checkpoint(run, make_checkpoint()), weights_only=True)
-    assert content["format"] == module.FORMAT
-
-    def plain(value: Any) -> bool:
-        if isinstance(value, dict):
-            return all(plain(part) for pair in value.items() for part in pair)
-        if isinstance(value, list | tuple):
-            return all(plain(part) for part in value)
-        return isinstance(value, torch.Tensor | int | float | str | bool | None)
-
-    assert plain(content)
+def content_of(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=True)
 
 
-def test_a_failed_save_leaves_the_old_file_and_nothing_else(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save_checkpoint(run, make_checkpoint(seed=0))
-    before = path.read_bytes()
-
-    def half_a_file(content: object, file: Any) -> None:
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(module.torch, "save", half_a_file)
-    for updates in (5, 6):
-        with pytest.raises(OSError, match="disk full"):
-            save_checkpoint(run, make_checkpoint(updates, seed=1))
-    assert [file.name for file in run.checkpoints.iterdir()] == [path.name]
-    assert path.read_bytes() == before
-
-
-def test_a_file_appears_only_when_it_is_complete(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the moment of the sync everything is written, and under its name there is nothing yet."""
-    seen: list[tuple[bool, bool]] = []
-    sync = module.os.fsync
-
-    def look(descriptor: int) -> None:
-        sync(descriptor)
-        (beside,) = run.checkpoints.iterdir()
-        shutil.copy(beside, run.path / "copy.pt")
-        seen.append(
-            (run.checkpoint_path(5).exists(), same(load_checkpoint(run.path / "copy.pt").agent, make_checkpoint().agent))
-        )
-
-    monkeypatch.setattr(module.os, "fsync", look)
-    save_checkpoint(run, make_checkpoint())
-    assert seen == [(False, True)]
-
-
-def test_only_the_newest_are_kept(run: RunDirectory) -> None:
-    for updates in (1, 20, 300, 4000, 50000):
-        assert save_checkpoint(run, make_checkpoint(updates)).is_file()
-    assert KEPT == 3
-    assert [path.name for path in run.checkpoint_paths()] == [f"update_{updates:09d}.pt" for updates in (300, 4000, 50000)]
-
-
-def test_an_update_saved_twice_is_one_file(run: RunDirectory) -> None:
-    save_checkpoint(run, make_checkpoint(seed=0))
-    path = save_checkpoint(run, make_checkpoint(seed=1))
-    assert run.checkpoint_paths() == [path]
-    assert same(load_checkpoint(path).agent, make_checkpoint(seed=1).agent)
+def test_the_first_format_is_still_read(path: Path) -> None:
+    """It had no checksum, and nothing about replays."""
+    checkpoint = make_checkpoint()
+    save_checkpoint(path, checkpoint)
+    content = content_of(path)
+    del content["replay"]
+    torch.save({**content, "format": 1}, path)
+    loaded = load_checkpoint(path)
+    assert loaded.counters == checkpoint.counters
+    assert same(loaded.agent, checkpoint.agent)
+    assert loaded.replay is None
 
 
 FOREIGN: dict[str, object] = {
@@ -160,116 +104,118 @@ FOREIGN: dict[str, object] = {
     "number": 3,
     "dictionary": {"format": 1},
     "other_format": {"format": 99},
+    "format of tensors": {"format": torch.ones(3)},
 }
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_foreign_torch_file_is_refused(name: str, tmp_path: Path) -> None:
-    torch.save(FOREIGN[name], tmp_path / "foreign.pt")
-    refused(tmp_path / "foreign.pt")
-
-
-def test_another_format_is_named(tmp_path: Path) -> None:
-    torch.save(FOREIGN["other_format"], tmp_path / "foreign.pt")
-    assert refused(tmp_path / "foreign.pt").endswith("(wanted format 1, got 99)")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\n", b"PK\x03\x04", b"{}", b"\x80\x02", b"\x80\x63K\x01.", bytes(1000), b"\x89PNG\r\n\x1a\n" + bytes(100)],
-)
-def test_what_is_no_torch_file_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "foreign.pt"
-    path.write_bytes(content)
+def test_a_foreign_torch_file_is_refused(name: str, path: Path) -> None:
+    torch.save(FOREIGN[name], path)
     refused(path)
+
+
+def test_another_format_is_named(path: Path) -> None:
+    torch.save(FOREIGN["other_format"], path)
+    assert refused(path).endswith("(wanted format 2, got 99)")
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere.pt")
-    refused(tmp_path)
+    assert "No such file" in refused(tmp_path / "nowhere.pt")
+    assert "Is a directory" in refused(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "missing", ["settings", "spec", "protocol", "counters", "agent", "learning_rate", "generators", "returns"]
-)
-def test_a_file_with_a_part_missing_is_refused(missing: str, run: RunDirectory) -> None:
-    path = save_checkpoint(run, make_checkpoint())
-    content = torch.load(path, weights_only=True)
+PARTS = ["settings", "spec", "protocol", "counters", "agent", "learning_rate", "generators", "returns"]
+
+
+@pytest.mark.parametrize("missing", PARTS)
+def test_a_file_with_a_part_missing_is_refused(missing: str, path: Path) -> None:
+    save_checkpoint(path, make_checkpoint())
+    content = content_of(path)
     del content[missing]
-    torch.save(content, path)
+    torch.save({**content, "format": 1}, path)
     assert missing in refused(path)
 
 
-def test_a_cut_file_is_refused(run: RunDirectory) -> None:
-    path = save_checkpoint(run, make_checkpoint())
+def test_a_file_whose_checksum_was_cut_off_is_refused(path: Path) -> None:
+    save_checkpoint(path, make_checkpoint())
+    path.write_bytes(path.read_bytes()[:-73])
+    assert refused(path).endswith("(damaged: its checksum is missing)")
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "settings that are no JSON": lambda content: content.update(settings="{"),
+    "settings that are no table": lambda content: content.update(settings="[1]"),
+    "settings of a million brackets": lambda content: content.update(settings="[" * 10**6),
+    "a spec without actions": lambda content: content.update(spec=json.dumps({"env": "x", "frame_shape": []})),
+    "actions that are text": lambda content: content.update(
+        spec=json.dumps({"env": "x", "frame_shape": [], "action_count": "3"})
+    ),
+    "a network of numbers": lambda content: content["agent"].update(network={"a": 1}),
+    "an agent that is a list": lambda content: content.update(agent=[1]),
+    "an optimizer that is a tensor": lambda content: content["agent"].update(optimizer=torch.ones(1)),
+    "counters below zero": lambda content: content["counters"].update(steps=-1),
+    "counters beyond all bounds": lambda content: content["counters"].update(frames=10**30),
+    "counters with a fraction": lambda content: content["counters"].update(updates=1.5),
+    "counters nobody knows": lambda content: content["counters"].update(apples=1),
+    "seconds that are no number": lambda content: content["counters"].update(seconds=float("nan")),
+    "an infinite learning rate": lambda content: content.update(learning_rate=float("inf")),
+    "returns of text": lambda content: content.update(returns=["1"]),
+    "a returns tensor": lambda content: content.update(returns=torch.ones(1)),
+    "a random state of three bytes": lambda content: content["generators"].update(torch=torch.zeros(3, dtype=torch.uint8)),
+    "a random state of another kind": lambda content: content["generators"].update(numpy=json.dumps({"bit_generator": "X"})),
+    "a random state that is no JSON": lambda content: content["generators"].update(numpy="?"),
+    "no random state": lambda content: content.update(generators={}),
+    "a replay that is a number": lambda content: content.update(replay=3),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_part_that_is_not_as_it_was_written_is_refused(name: str, path: Path) -> None:
+    save_checkpoint(path, make_checkpoint())
+    content = content_of(path)
+    CHANGES[name](content)
+    torch.save({**content, "format": 1}, path)
+    refused(path)
+
+
+def test_damage_is_refused(path: Path) -> None:
+    """Whichever bytes are wrong, and always in one line."""
+    save_checkpoint(path, make_checkpoint())
     whole = path.read_bytes()
-    for length in range(0, len(whole), 97):
-        path.write_bytes(whole[:length])
+    generator = random.Random(0)
+    for _ in range(100):
+        damaged = bytearray(whole)
+        first = generator.randrange(len(damaged) - 8)
+        damaged[first : first + 8] = bytes(byte ^ 0xFF for byte in damaged[first : first + 8])
+        path.write_bytes(damaged)
         refused(path)
 
 
-def test_damage_is_refused_or_does_no_harm(run: RunDirectory) -> None:
-    """Never another exception than the one line, whichever bytes are wrong."""
-    path = save_checkpoint(run, make_checkpoint())
-    whole = path.read_bytes()
-    generator = random.Random(0)
-    refusals: list[str] = []
-    for _ in range(150):
-        damaged = bytearray(whole)
-        first = generator.randrange(len(damaged))
-        damaged[first : first + 8] = generator.randbytes(8)
-        path.write_bytes(damaged)
-        try:
-            load_checkpoint(path)
-        except ValueError as error:
-            refusals.append(str(error))
-    assert len(refusals) > 15
-    assert not [line for line in refusals if "\n" in line]
-
-
-@pytest.mark.parametrize("error", [IndexError, AssertionError, OverflowError, RecursionError, EOFError, pickle.UnpicklingError])
-def test_whatever_the_unpickler_raises_is_one_line(
-    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error("first line\nsecond line")
-
-    monkeypatch.setattr(module.torch, "load", fail)
-    assert refused(tmp_path / "x.pt").endswith("(first line)")
-
-
-class Malicious:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, made: Path) -> None:
-        self.made = made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.made,)
-
-
-@pytest.mark.parametrize("written_by", ["pickle", "torch", "torch_before_zip"])
-def test_a_file_that_would_run_code_is_refused_and_runs_nothing(written_by: str, tmp_path: Path) -> None:
-    path, made = tmp_path / "evil.pt", tmp_path / "made"
-    content = {"format": module.FORMAT, "agent": Malicious(made)}
-    if written_by == "pickle":
-        path.write_bytes(pickle.dumps(content))
-    else:
-        torch.save(content, path, _use_new_zipfile_serialization=written_by == "torch")
-    refused(path)
-    assert not made.exists()
-    with contextlib.suppress(RuntimeError):
-        torch.load(path, weights_only=False)
-    assert made.exists()
-
-
-def test_random_states_go_on_where_they_were(run: RunDirectory) -> None:
+def test_random_states_go_on_where_they_were(path: Path) -> None:
     sampling = np.random.default_rng(5)
     sampling.random(3)
     torch.manual_seed(8)
-    path = save_checkpoint(run, replace(make_checkpoint(), generators=generator_states(sampling)))
+    save_checkpoint(path, replace(make_checkpoint(), generators=generator_states(sampling)))
     wanted = (sampling.random(4).tolist(), torch.rand(4).tolist())
     other = np.random.default_rng(99)
     torch.manual_seed(1)
     restore_generators(load_checkpoint(path).generators, other)
     assert (other.random(4).tolist(), torch.rand(4).tolist()) == wanted
+
+
+def test_a_replay_belongs_to_its_checkpoint_alone(tmp_path: Path) -> None:
+    file, state = tmp_path / "replay.pt", {"frames": torch.arange(100)}
+    mine = replace(make_checkpoint(), replay=save_replay(file, 5, state))
+    assert same(load_replay(file, mine), state)
+    with pytest.raises(ValueError, match="belongs to another checkpoint"):
+        load_replay(file, replace(mine, replay="0" * 64))
+    with pytest.raises(ValueError, match="belongs to another checkpoint"):
+        load_replay(file, make_checkpoint())
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(ValueError, match="checksum does not match"):
+        load_replay(file, mine)
+    file.unlink()
+    with pytest.raises(ValueError, match="No such file"):
+        load_replay(file, mine)

@@ -195,7 +195,7 @@ OTHER: dict[str, Any] = {
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
 
-NOT_IN_THE_CONFIG = {"results_dir", "verbosity", "load_model_url", "load_optimizer_save"}
+NOT_IN_THE_CONFIG = {"results_dir", "verbosity", "load_model_url", "load_optimizer_save", "resume_in"}
 
 
 def other_value(name: str) -> Any:

@@ -148,13 +148,33 @@ def test_resuming_forgets_a_row_that_was_cut_short(run: RunDirectory) -> None:
     assert [(row["steps"], row["losses/a"]) for row in cells(run)] == [("100", "1"), ("200", "2"), ("300", "3")]
 
 
-def test_text_reaches_tensorboard(run: RunDirectory) -> None:
+def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes half a row, and TensorBoard's writer takes nothing after its first error; with room both go on."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def half_a_row(*_: object) -> None:
+        with run.metrics.open("a") as file:
+            file.write("1,2")
+        refuse()
+
     writer = MetricsWriter(run)
-    writer.add_text("config", "lr=0.001")
+    for step in range(100, 900, 100):
+        with monkeypatch.context() as patch:
+            if 300 <= step < 600:
+                patch.setattr("csv.DictWriter.writerow", half_a_row)
+            if step == 700:
+                patch.setattr(writer._board, "add_scalar", refuse)
+            writer.write({**dict.fromkeys(MetricsWriter.LEADING, 1), "steps": step}, {"losses/a": step})
     writer.close()
+    assert lines == 2 * ["Metrics could not be written: No space left on device; training goes on"]
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
-    assert events.Tags()["tensors"] == ["config/text_summary"]
+    assert [event.step for event in events.Scalars("losses/a")] == [100, 200, 600, 800]
+    assert [row["steps"] for row in cells(run)] == ["100", "200", "600", "700", "800"]
 
 
 def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from learner import run_directory as module
-from learner.run_directory import RunDirectory, check_results_folder, find_checkpoint, run_of_checkpoint
+from learner.run_directory import (
+    RunDirectory,
+    check_results_folder,
+    check_run_folder,
+    find_checkpoints,
+    run_of_checkpoint,
+)
 
 
 @pytest.fixture
@@ -92,7 +98,7 @@ def test_a_system_without_links_goes_without(results: Path, monkeypatch: pytest.
 
 
 def test_checkpoints_are_listed_oldest_first(results: Path) -> None:
-    run = make_run(results, 1000, 5, 20)
+    run = make_run(results, 1000, 5, 20, 12_345_678_901)
     (run.checkpoints / "update_x.pt").touch()
     (run.checkpoints / ".update_000000009.pt_12").touch()
     (run.checkpoints / "notes.txt").touch()
@@ -100,6 +106,7 @@ def test_checkpoints_are_listed_oldest_first(results: Path) -> None:
         "update_000000005.pt",
         "update_000000020.pt",
         "update_000001000.pt",
+        "update_12345678901.pt",
     ]
 
 
@@ -112,6 +119,45 @@ def test_config_json_says_how_the_run_was_started(results: Path) -> None:
     assert content["chosen_for_this_machine"] == ["worker_count=2 (one a core)"]
     assert {"python", "torch", "numpy", "ale-py"} <= set(content["versions"])
     assert "git_commit" in content
+
+
+def test_every_command_of_a_run_keeps_its_config(results: Path) -> None:
+    run = RunDirectory.create(results, "Catch-v0")
+    for number in range(3):
+        run.write_config({"seed": number}, [f"command {number}"], [], parent=f"parent {number}")
+    told = {path.name: json.loads(path.read_text()) for path in run.path.glob("*.json")}
+    assert {name: content["command"] for name, content in told.items()} == {
+        "config.json": ["command 2"],
+        "config_1.json": ["command 0"],
+        "config_2.json": ["command 1"],
+    }
+    assert told["config.json"]["parent"] == "parent 2"
+    assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_best_is_named_below_its_run(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(results, 3, 12)
+    for url in (f"{run.path}/best", "latest/best"):
+        with pytest.raises(ValueError, match="no window of episodes was full"):
+            find_checkpoints(url, results)
+    run.best.touch()
+    for url in (f"{run.path}/best", "latest/best", str(run.best)):
+        assert find_checkpoints(url, results) == [run.best.resolve()], url
+    assert find_checkpoints(str(run.path), results)[-1] == run.best.resolve()
+    monkeypatch.chdir(results)
+    (results / "best").mkdir()
+    with pytest.raises(ValueError, match="it has none"):
+        find_checkpoints("best", results)  # a folder of that name is what it is
+
+
+def test_a_run_that_cannot_be_written_to_is_refused(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(results)
+    check_run_folder(run)
+    for folder in (run.path, run.checkpoints):
+        with monkeypatch.context() as patch:
+            patch.setattr(module.os, "access", lambda path, mode, folder=folder: path != folder)
+            with pytest.raises(ValueError, match="^load_model_url: .*--resume_in=new"):
+                check_run_folder(run)
 
 
 def test_a_checkout_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +173,10 @@ def test_a_run_a_checkpoint_and_latest_name_the_same(results: Path, monkeypatch:
     run = make_run(results, 3, 12)
     wanted = run.checkpoint_path(12).resolve()
     for url in (str(run.path), f"{run.path}/", str(wanted), "latest", str(results / "latest")):
-        assert find_checkpoint(url, results) == wanted, url
+        assert find_checkpoints(url, results)[0] == wanted, url
     monkeypatch.chdir(run.path)
-    assert find_checkpoint(".", results) == wanted
-    assert find_checkpoint("checkpoints/update_000000003.pt", results) == run.checkpoint_path(3).resolve()
+    assert find_checkpoints(".", results) == [wanted, run.checkpoint_path(3).resolve()]
+    assert find_checkpoints("checkpoints/update_000000003.pt", results) == [run.checkpoint_path(3).resolve()]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +189,7 @@ def test_a_run_a_checkpoint_and_latest_name_the_same(results: Path, monkeypatch:
 )
 def test_what_names_nothing_is_refused_in_one_line(url: str, reason: str, results: Path) -> None:
     with pytest.raises(ValueError, match=f"^load_model_url: .*{reason}") as caught:
-        find_checkpoint(url, results)
+        find_checkpoints(url, results)
     assert "\n" not in str(caught.value)
 
 
@@ -153,14 +199,14 @@ def test_a_run_without_checkpoints_is_refused_in_one_line(results: Path) -> None
         with pytest.raises(
             ValueError, match=r"^load_model_url: wanted a run directory with checkpoints, got .* \(it has none\)$"
         ):
-            find_checkpoint(url, results)
+            find_checkpoints(url, results)
 
 
 def test_a_dangling_latest_is_refused_in_one_line(results: Path) -> None:
     results.mkdir(parents=True)
     (results / "latest").symlink_to("gone")
     with pytest.raises(ValueError, match=r"^load_model_url: .*no run under"):
-        find_checkpoint("latest", results)
+        find_checkpoints("latest", results)
 
 
 def test_a_checkpoint_knows_its_run(results: Path, tmp_path: Path) -> None:
@@ -179,11 +225,13 @@ def test_going_on_from_an_older_checkpoint_puts_the_newer_ones_aside(tmp_path: P
     run = RunDirectory.create(tmp_path, "Catch-v0")
     for update in (20, 30, 40):
         run.checkpoint_path(update).write_text(str(update))
+        run.replay_path(update).write_text(str(update))
     aside = run.put_aside_after(20)
+    assert run.replay_paths() == [run.replay_path(20)]
     assert [path.read_text() for path in aside] == ["30", "40"]
     assert run.checkpoint_paths() == [run.checkpoint_path(20)]
     run.checkpoint_path(21).write_text("21")
-    assert find_checkpoint(str(run.path), tmp_path) == run.checkpoint_path(21).resolve()
+    assert find_checkpoints(str(run.path), tmp_path)[0] == run.checkpoint_path(21).resolve()
 
 
 def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

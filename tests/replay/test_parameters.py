@@ -263,3 +263,8 @@ def test_a_setting_that_cannot_be_is_told_in_one_line(changes: dict[str, object]
         parse_replay_parameters(entry(**changes))
     assert len(str(caught.value).splitlines()) == 1
     assert str(caught.value).startswith("replay_parameters[0]: ")
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="'capacity' stands twice"):
+        parse_replay_parameters('[{"type": "queue", "capacity": 1, "capacity": 2, "sample_ratio": 1.0}]')

@@ -1,0 +1,174 @@
+"""Going on from a run: in the same directory or a new one, with the replay or without, and always saying which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learner import launch
+from learner.checkpoint import load_checkpoint
+from learner.config import DEFAULTS
+from learner.metrics import read_metrics
+from learner.run_directory import RunDirectory
+from tests.support import CATCH
+
+MIXTURE = json.dumps(
+    [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]
+)
+
+
+@pytest.fixture(autouse=True)
+def tidy() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+    launch.log.handlers.clear()
+    launch.log.propagate = True
+
+
+def command(results: Path, mode: str, **given: Any) -> launch.Job:
+    given = {"results_dir": str(results), **given}
+    if mode == "train":
+        given = {**CATCH, "environment_max_steps": 300, "log_period": 1e5, **given}
+    return launch.prepare(mode, {**DEFAULTS, **given}, given, ["main.py", mode])
+
+
+def trained(results: Path, **given: Any) -> RunDirectory:
+    assert launch.run(command(results, "train", **given)) == 0
+    return RunDirectory((results / "latest").resolve())
+
+
+def go_on(run: RunDirectory, capsys: pytest.CaptureFixture[str], **given: Any) -> tuple[RunDirectory, str]:
+    """Go on from a run; returns where, and what was said."""
+    capsys.readouterr()
+    given = {"environment_max_steps": 600, **given}
+    assert launch.run(command(run.path.parent, "train_w_load", load_model_url=str(run.path), **given)) == 0
+    return RunDirectory((run.path.parent / "latest").resolve()), capsys.readouterr().out
+
+
+def test_a_run_goes_on_in_its_own_directory_and_keeps_what_was_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path)
+    before = json.loads(run.config.read_text())
+    again, _ = go_on(run, capsys)
+    assert again.path == run.path
+    assert json.loads((run.path / "config_1.json").read_text()) == before
+    now = json.loads(run.config.read_text())
+    assert (now["settings"]["environment_max_steps"], now["parent"]) == (600, None)
+
+
+def test_a_run_goes_on_in_a_new_directory_that_names_its_parent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path)
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    again, _ = go_on(run, capsys, resume_in="new")
+    assert again.path != run.path
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files
+    parent = run.checkpoint_paths()[-1]
+    assert json.loads(again.config.read_text())["parent"] == str(parent)
+    assert load_checkpoint(again.checkpoint_paths()[-1]).counters.steps >= 600
+    steps = read_metrics(again.metrics)["steps"]
+    assert steps[0] > load_checkpoint(parent).counters.steps
+    assert load_checkpoint(again.checkpoint_paths()[-1]).settings["resume_in"] == "new"
+    assert go_on(again, capsys, environment_max_steps=700)[0].path == again.path  # it belongs to a command, not to a run
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_put_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path, save_model_period=2)
+    older, newest = run.checkpoint_paths()[-2:]
+    newest.write_bytes(newest.read_bytes()[:-100])
+    _, said = go_on(run, capsys)
+    (line,) = [line for line in said.splitlines() if "passed over" in line]
+    assert str(newest) in line
+    assert f"Going on from {older}" in said
+    assert newest.with_name(f"left_behind_{newest.name}").is_file()
+
+
+def test_the_replay_goes_on_where_it_was_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also in a new directory: it is taken from beside the checkpoint."""
+    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
+    (path,) = run.replay_paths()
+    again, said = go_on(run, capsys, resume_in="new")
+    assert f"Replays go on with what was saved in {path}" in said
+    assert "Replays start empty" not in said
+    assert len(again.replay_paths()) == 1
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "reason"),
+    [
+        (False, {}, "saved without --save_replay"),
+        (True, {"unroll_length": 5}, "unroll_length was 10"),
+        (True, {"replay_parameters": MIXTURE.replace("40", "60")}, "replay_parameters was"),
+    ],
+)
+def test_replays_that_start_empty_say_so_and_why(
+    saved: bool, given: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=saved)
+    _, said = go_on(run, capsys, **given)
+    (line,) = [line for line in said.splitlines() if "Replays start empty" in line]
+    assert reason in line
+    assert f"{12 if '60' in str(given) else 8} trajectories fill them" in line  # a fifth of the capacity
+
+
+def test_a_damaged_replay_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
+    (path,) = run.replay_paths()
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    _, said = go_on(run, capsys)
+    assert f"Replays start empty ({path}: damaged: its checksum does not match)" in said
+
+
+def test_a_queue_alone_has_nothing_to_fill_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, said = go_on(trained(tmp_path), capsys)
+    assert "Replays" not in said
+
+
+def test_a_reproducible_run_from_one_that_was_not_says_that_it_is_not_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path, save_replay=True, prepared_batches=0)
+    _, said = go_on(run, capsys, reproducible=True)
+    assert "goes on with fresh episodes and not to the bit (its environments were not saved" in said
+
+
+def test_a_saved_state_of_other_workers_ends_the_run_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path, reproducible=True)
+    given = {"environment_max_steps": 600, "envs_per_worker": 3, "load_model_url": str(run.path)}
+    assert launch.run(command(tmp_path, "train_w_load", **given)) == 1
+    assert "wanted workers of [1, 3" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_run_directory_without_room_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    job = command(tmp_path, "train")
+    monkeypatch.setattr(RunDirectory, "write_config", full)
+    assert launch.run(job) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("error: the run directory could not be written")
+
+
+def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("learner.checkpoint_file.torch.save", full)
+    assert launch.run(command(tmp_path, "train", save_model_period=5)) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
+    assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
+    assert not [line for line in said if line.startswith("Go on:")]

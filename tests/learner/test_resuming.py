@@ -1,0 +1,182 @@
+"""A reproducible run that is killed and resumed ends as if nothing had happened, bit for bit; any other goes on as told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.run_directory import RunDirectory, update_of
+from learner.saving import Saver
+from learner.train import train
+from tests.support import REPOSITORY, catch_flags, run_program, same, small_config
+
+HALF = 10
+WALL_CLOCK = ("seconds", "time/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
+
+MIXTURES: dict[str, list[dict[str, Any]]] = {
+    "queue": [{"type": "queue", "capacity": 6, "sample_ratio": 1.0}],
+    "fifo and reservoir": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.4},
+        {"type": "standard", "capacity": 30, "sample_ratio": 0.3},
+        {"type": "standard", "capacity": 30, "sample_ratio": 0.3, "retention": "reservoir"},
+    ],
+    "elite": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "elite", "capacity": 30, "sample_ratio": 0.5, "lambda_batch_multiplier": 3},
+    ],
+    "attentive": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "attentive", "capacity": 30, "sample_ratio": 0.5, "dist_function": "cos_dist"},
+    ],
+    "custom with insertion": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "custom", "capacity": 30, "sample_ratio": 0.5, "insert_strategy": "elite_insertion", "elite_batch_size": 4},
+    ],
+}
+
+
+class Killed(BaseException):
+    """Ends a run at once, wherever it stands."""
+
+
+def settings_of(mixture: str) -> dict[str, Any]:
+    return {
+        "reproducible": True,
+        "replay_parameters": json.dumps(MIXTURES[mixture]),
+        "environment_max_steps": 800,
+        "worker_count": 2,
+        "envs_per_worker": 3,
+        "save_model_period": HALF,
+        "avg_buff_size": 10,
+        "log_period": 1e5,
+        "precision": "float32",  # and not what the machine is fastest in
+    }
+
+
+def play(run: RunDirectory, resumed: Checkpoint | None = None, replay: dict[str, Any] | None = None, **settings: Any) -> None:
+    threads = torch.get_num_threads()
+    try:
+        assert train(small_config(**settings), run, resumed, replay=replay) == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
+def rows_of(run: RunDirectory) -> list[dict[str, str]]:
+    """metrics.csv without what a clock says."""
+    with run.metrics.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: cell for name, cell in row.items() if not name.startswith(WALL_CLOCK)} for row in rows]
+
+
+def assert_same_end(one: RunDirectory, other: RunDirectory) -> None:
+    """Newest checkpoint, replay, best and metrics are the same, the clock aside."""
+    first, second = (load_checkpoint(run.checkpoint_paths()[-1]) for run in (one, other))
+    for name in ("spec", "protocol", "agent", "learning_rate", "generators", "returns"):
+        assert same(getattr(first, name), getattr(second, name)), name
+    counters = [{**asdict(checkpoint.counters), "seconds": 0} for checkpoint in (first, second)]
+    assert counters[0] == counters[1]
+    states = [
+        load_replay(run.replay_paths()[-1], checkpoint) for run, checkpoint in zip((one, other), (first, second), strict=True)
+    ]
+    assert states[0].keys() == {"mixture", "workers", "feeder"}
+    for name in states[0]:
+        assert same(states[0][name], states[1][name]), name
+    assert [path.name for path in one.checkpoint_paths()] == [path.name for path in other.checkpoint_paths()]
+    assert same(load_checkpoint(one.best).agent, load_checkpoint(other.best).agent)
+    assert rows_of(one) == rows_of(other)
+    assert len(rows_of(one)) == math.ceil(update_of(one.checkpoint_paths()[-1]) / HALF)
+
+
+PONG: dict[str, Any] = {
+    "env": "PongNoFrameskip-v4",
+    "network": "impala_shallow",
+    "frame_scale_resolution": "42,42",
+    "frames_stacked": 2,
+    "sticky_actions": 0.25,
+    "max_episode_frames": 150,
+    "calibrate_input": False,
+    "environment_max_steps": 480,
+    "batch_size": 6,
+    "unroll_length": 4,
+    "avg_buff_size": 2,
+}
+"""Episodes that end within a few updates, and actions that the emulator repeats at random."""
+
+
+@pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
+def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
+    mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Saver, "save", kill_after_one(Saver.save))
+        with pytest.raises(Killed):
+            play(broken, **settings)
+    (path,) = broken.checkpoint_paths()
+    checkpoint = load_checkpoint(path)
+    assert checkpoint.counters.updates == HALF
+    broken.metrics.write_text(broken.metrics.read_text() + rows_after(broken))
+    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates >= 2 * HALF
+    assert_same_end(straight, broken)
+
+
+def kill_after_one(save: Any) -> Any:
+    def save_then_die(*arguments: Any) -> None:
+        save(*arguments)
+        raise Killed
+
+    return save_then_die
+
+
+def rows_after(run: RunDirectory) -> str:
+    """A row as a run writes it between its last checkpoint and its death."""
+    with run.metrics.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    newest = dict(zip(header, rows[-1], strict=True))
+    return ",".join({**newest, "steps": str(int(newest["steps"]) + 30), "updates": "99"}.values()) + "\r\n"
+
+
+KILLED_AFTER_ONE = """
+import os, signal, sys
+from main import main
+from learner.saving import Saver
+save = Saver.save
+def save_then_die(*arguments):
+    save(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+Saver.save = save_then_die
+sys.exit(main(sys.argv))
+"""
+
+
+def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None:
+    settings = settings_of("fifo and reservoir")
+    straight = RunDirectory.create(tmp_path, "straight")
+    play(straight, **settings)
+    program = [sys.executable, "-c", KILLED_AFTER_ONE, "--op_mode=train", f"--results_dir={tmp_path / 'broken'}"]
+    killed = subprocess.run([*program, *catch_flags(**settings)], cwd=REPOSITORY, capture_output=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    broken = RunDirectory((tmp_path / "broken" / "latest").resolve())
+    assert broken.checkpoint_paths() == [broken.checkpoint_path(HALF)]
+    broken.best.unlink(missing_ok=True)  # as if it had been killed just before that was done
+
+    done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Replays go on with what was saved" in done.stdout
+    assert "not to the bit" not in done.stdout
+    assert_same_end(straight, broken)

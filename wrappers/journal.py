@@ -1,0 +1,51 @@
+"""A state for environments that have none to give: their seed and all actions since.
+
+Environments follow from these two to the byte, sticky actions included, because what is random in them is seeded. ale-py's
+vector environment can neither be copied nor looked into, and the state that its single one gives lacks the action before,
+which sticky actions may repeat.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from wrappers.spec import Step, VectorEnv
+
+
+class JournaledEnv(VectorEnv):
+    """Passes everything through and remembers it, one byte an action; at most 256 actions."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        self.env = env
+        self.spec = env.spec
+        self.num_envs = env.num_envs
+        self._seed = 0
+        self._actions = bytearray()
+
+    def reset(self, seed: int) -> np.ndarray:
+        self._seed = int(seed)
+        self._actions.clear()
+        return self.env.reset(seed)
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = self.env.step(actions)
+        self._actions += actions.astype(np.uint8).tobytes()
+        return step
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """seed, and actions uint8 `[steps, N]`."""
+        actions = np.frombuffer(bytes(self._actions), np.uint8).reshape(-1, self.num_envs)
+        return {"seed": self._seed, "actions": torch.from_numpy(actions.copy())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> np.ndarray:
+        """Play all of it again, at the speed of the environment. Returns the newest observations, `[N, S, *frame_shape]`."""
+        observations = self.reset(state["seed"])
+        for actions in state["actions"].numpy():
+            observations = self.step(actions.astype(np.int64)).observations
+        return observations
