@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from learner.launch import Job
 
 USAGE = """Trains, resumes and tests V-trace agents:
 
@@ -22,22 +26,34 @@ def main(command: list[str]) -> int:
     from absl import flags
 
     from learner import launch
-    from option_flags import all_settings, define_flags, given_settings
+    from option_flags import define_flags
 
-    values = flags.FlagValues()
-    define_flags(values)
     if {"--help", "-help", "-h", "--helpfull"} & set(command[1:]):
+        values = flags.FlagValues()
+        define_flags(values)
         print(USAGE + values.get_help())
         return 0
     try:
-        rest = values(command)[1:]
-        if rest:
-            raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
-        job = launch.prepare(values.op_mode, all_settings(values), given_settings(values), command)
+        job = prepare(command)
     except (flags.Error, ValueError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return launch.run(job)
+
+
+def prepare(command: list[str]) -> Job:
+    """What the flags ask for, checked and ready to start. Raises flags.Error or ValueError, whose text is the one line."""
+    from absl import flags
+
+    from learner import launch
+    from option_flags import all_settings, define_flags, given_settings
+
+    values = flags.FlagValues()
+    define_flags(values)
+    rest = values(command)[1:]
+    if rest:
+        raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
+    return launch.prepare(values.op_mode, all_settings(values), given_settings(values), command)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from learner.config import Config, Settings, check_settings, make_config
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.memory import check_memory, describe_memory
-from learner.resuming import ResumeError, trajectories_to_fill_in
+from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from workers import WorkerError
 from wrappers import make_spec
@@ -116,11 +116,9 @@ def _train(job: Job) -> int:
     load_optimizer = job.config.settings["load_optimizer_save"]
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=_load_replay(job))
-    except ResumeError as error:
-        log.error("%s", error)
-        return 1
-    except WorkerError as error:
-        log.info("Saved; go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
+    except (ResumeError, WorkerError) as error:
+        if isinstance(error, WorkerError) and directory.checkpoint_paths():
+            log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
         log.error("%s", error)
         return 1
 
@@ -174,7 +172,7 @@ def _load_replay(job: Job) -> dict[str, Any] | None:
         reason = str(error)
         if count := trajectories_to_fill_in(job.config):
             log.info("Replays start empty (%s): %s trajectories fill them before training goes on", reason, f"{count:,}")
-    if job.config.training.reproducible and "workers" not in (state or {}):
+    if job.config.training.reproducible and UNDER_WAY not in (state or {}):
         log.warning("This run goes on with fresh episodes and not to the bit (%s)", reason)
     return state
 

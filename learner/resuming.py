@@ -17,22 +17,25 @@ from workers import SerialWorkers, Workers
 from wrappers import make_spec
 
 
+UNDER_WAY = "under_way"
+
+
 class ResumeError(RuntimeError):
     """What was saved beside a checkpoint does not fit."""
 
 
-def saves_replay(config: Config) -> bool:
-    """Whether checkpoints come with a replay file; what has to go on to the bit needs one."""
-    return config.training.save_replay or config.training.reproducible
+def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: Feeder) -> dict[str, Any] | None:
+    """The content of the replay file that goes with a checkpoint, None where the settings want none.
 
-
-def replay_state(mixture: Mixture, workers: Workers, feeder: Feeder, *, under_way: bool) -> dict[str, Any]:
-    """The content of a replay file. under_way: with what a reproducible run needs too."""
+    A reproducible run always has one, with what is under way.
+    """
+    if not config.training.save_replay and not config.training.reproducible:
+        return None
     state: dict[str, Any] = {"mixture": mixture.state_dict()}
-    if under_way:
+    if config.training.reproducible:
         assert isinstance(workers, SerialWorkers)
         assert isinstance(feeder, BatchFeeder)
-        state |= {"workers": workers.state_dict(), "feeder": feeder.state_dict()}
+        state |= {UNDER_WAY: {"workers": workers.state_dict(), "feeder": feeder.state_dict()}}
     return state
 
 
@@ -42,13 +45,17 @@ def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:
         mixture.load_state_dict(state["mixture"])
 
 
-def restore_under_way(state: dict[str, Any], workers: Workers, feeder: Feeder) -> None:
-    """Go on with what was under way, after the workers were started. Raises ResumeError."""
+def restore_under_way(config: Config, state: dict[str, Any] | None, workers: Workers, feeder: Feeder) -> bool:
+    """Go on with what was under way, after the workers were started; false where there is none. Raises ResumeError."""
+    if not config.training.reproducible or UNDER_WAY not in (state or {}):
+        return False
+    assert state is not None
     assert isinstance(workers, SerialWorkers)
     assert isinstance(feeder, BatchFeeder)
     with _one_line("--noreproducible goes on with fresh episodes"):
-        workers.load_state_dict(state["workers"])
-        feeder.load_state_dict(state["feeder"])
+        workers.load_state_dict(state[UNDER_WAY]["workers"])
+        feeder.load_state_dict(state[UNDER_WAY]["feeder"])
+    return True
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,15 @@ class Saver:
             if path.is_file():  # it may have been killed just before it saw that this is the best
                 self._keep_if_best(path, resumed)
 
-    def save(self, checkpoint: Checkpoint, replay_state: Callable[[], dict[str, Any]] | None = None) -> Path | None:
-        """Save a checkpoint, with the replay where its state is given; None where it failed, which is said in one line."""
+    def save(self, checkpoint: Checkpoint, replay: dict[str, Any] | None = None) -> Path | None:
+        """Save a checkpoint, and the state of its replay beside it; None where it failed, which is said in one line."""
         update = checkpoint.counters.updates
         path = self._run.checkpoint_path(update)
         try:
             self._run.checkpoints.mkdir(parents=True, exist_ok=True)
             remove_partial_files(self._run.checkpoints)
-            if replay_state:
-                checkpoint = replace(checkpoint, replay=self._save_replay(update, replay_state()))
+            if replay is not None:
+                checkpoint = replace(checkpoint, replay=self._save_replay(update, replay))
             save_checkpoint(path, checkpoint)
         except OSError as error:
             self.error = error.strerror or str(error)

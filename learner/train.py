@@ -20,7 +20,7 @@ from learner.config import Config, TrainingConfig, make_contract
 from learner.encoder import Encoder
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
-from learner.resuming import replay_state, restore_replays, restore_under_way, saves_replay
+from learner.resuming import replay_to_save, restore_replays, restore_under_way
 from learner.run_directory import RunDirectory
 from learner.saving import Saver
 from learner.signals import StopSignals
@@ -87,17 +87,13 @@ def train(
         restore_replays(replay, mixture)
     feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
     recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
-
     saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed)
-
-    def state() -> dict[str, Any]:
-        return replay_state(mixture, workers, feeder, under_way=settings.reproducible)
 
     def checkpoint() -> Path | None:
         recorder.write_row()  # so that metrics and checkpoint tell of the same moment
         with mixture.lock:  # nothing comes in or goes out while the replays are written
             saved = _make_checkpoint(config, asdict(spec), agent, recorder, generator)
-            return saver.save(saved, state if saves_replay(config) else None)
+            return saver.save(saved, replay_to_save(config, mixture, workers, feeder))
 
     def stop() -> None:
         feeder.stop()
@@ -107,8 +103,7 @@ def train(
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
-            if resumed and replay and settings.reproducible and "workers" in replay:
-                restore_under_way(replay, workers, feeder)
+            if resumed and restore_under_way(config, replay, workers, feeder):
                 restore_generators(resumed.generators, generator)  # again: building all this has drawn from them
             feeder.start()
             while counters.steps < settings.environment_max_steps and not signals.requested:

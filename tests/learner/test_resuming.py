@@ -90,7 +90,7 @@ def assert_same_end(one: RunDirectory, other: RunDirectory) -> None:
     states = [
         load_replay(run.replay_paths()[-1], checkpoint) for run, checkpoint in zip((one, other), (first, second), strict=True)
     ]
-    assert states[0].keys() == {"mixture", "workers", "feeder"}
+    assert states[0].keys() == {"mixture", "under_way"}
     for name in states[0]:
         assert same(states[0][name], states[1][name]), name
     assert [path.name for path in one.checkpoint_paths()] == [path.name for path in other.checkpoint_paths()]

@@ -137,7 +137,7 @@ def state(number: int) -> dict[str, Any]:
 def test_one_replay_is_kept_and_belongs_to_the_newest_checkpoint(run: RunDirectory) -> None:
     saver = Saver(run, kept=3, window=100)
     for update in (1, 2, 3):
-        saver.save(make_checkpoint(update), lambda update=update: state(update))  # type: ignore[misc]
+        saver.save(make_checkpoint(update), state(update))
     assert names(run) == ["replay_000000003.pt", *(f"update_00000000{update}.pt" for update in (1, 2, 3))]
     assert load_replay(run.replay_path(3), load_checkpoint(run.checkpoint_path(3))) == state(3)
 
@@ -151,12 +151,12 @@ def test_without_the_replay_a_checkpoint_says_so(run: RunDirectory) -> None:
 
 def test_the_replay_before_stays_until_the_next_checkpoint_is_there(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     saver = Saver(run, kept=1, window=100)
-    saver.save(make_checkpoint(1), lambda: state(1))
+    saver.save(make_checkpoint(1), state(1))
     with monkeypatch.context() as patch:
         patch.setattr(module, "save_checkpoint", full)
-        assert saver.save(make_checkpoint(2), lambda: state(2)) is None
+        assert saver.save(make_checkpoint(2), state(2)) is None
     assert load_replay(run.replay_path(1), load_checkpoint(run.checkpoint_path(1))) == state(1)
-    saver.save(make_checkpoint(3), lambda: state(3))
+    saver.save(make_checkpoint(3), state(3))
     assert names(run) == ["replay_000000003.pt", "update_000000003.pt"]
 
 
@@ -164,10 +164,10 @@ def test_a_replay_without_room_is_one_line_and_the_checkpoint_goes_without(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saver = Saver(run, kept=2, window=100)
-    saver.save(make_checkpoint(1), lambda: state(1))
+    saver.save(make_checkpoint(1), state(1))
     with monkeypatch.context() as patch:
         patch.setattr(module, "save_replay", full)
-        path = saver.save(make_checkpoint(2), lambda: state(2))
+        path = saver.save(make_checkpoint(2), state(2))
     assert path is not None
     assert load_checkpoint(path).replay is None
     assert lines == ["The replay of update 2 was not saved: No space left on device"]
