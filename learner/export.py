@@ -103,7 +103,15 @@ def read_program(path: Path) -> Callable[[Tensor], Outputs]:
 def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write `policy.onnx`, weights inside."""
     with _quietly():
-        exported = torch.onnx.export(program, (), input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, verbose=False)
+        exported = torch.onnx.export(
+            program,
+            (),
+            input_names=[INPUT],
+            output_names=list(OUTPUTS),
+            dynamic_shapes={INPUT: {0: "batch"}},
+            dynamo=True,
+            verbose=False,
+        )
         assert exported is not None
         exported.save(path, external_data=False)
 

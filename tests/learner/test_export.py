@@ -62,6 +62,17 @@ def test_a_file_gives_the_networks_logits_and_values(
     assert wanted_logits.std() > 0.1, "else anything would be close"
 
 
+def test_the_onnx_file_names_its_axes(exported: tuple[Path, ExportedPolicy, Tensor]) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(exported[0] / ONNX, providers=["CPUExecutionProvider"])
+    told = {value.name: (value.type, value.shape) for value in [*session.get_inputs(), *session.get_outputs()]}
+    assert told == {
+        "observations": ("tensor(uint8)", ["batch", 2, 10, 5]),
+        "logits": ("tensor(float)", ["batch", 3]),
+        "values": ("tensor(float)", ["batch"]),
+    }
+
+
 def test_the_file_beside_says_how_to_feed_it(exported: tuple[Path, ExportedPolicy, Tensor]) -> None:
     folder, _, observations = exported
     told = json.loads((folder / LAYOUT).read_text())
