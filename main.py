@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from learner.launch import Job
 
-USAGE = """Trains, resumes and tests V-trace agents:
+USAGE = """Trains, resumes, tests and exports V-trace agents:
 
   python main.py --op_mode=train                                  train
   python main.py --op_mode=train_w_load --load_model_url=RUN      go on from a checkpoint
   python main.py --op_mode=test --render --load_model_url=RUN     watch and measure what was learned
+  python main.py --op_mode=export --load_model_url=RUN            write it as PyTorch and ONNX files for use elsewhere
 
 Flags, with their defaults:
 """

@@ -13,7 +13,7 @@ from absl import flags
 from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
 
 WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
-OP_MODES = ("train", "train_w_load", "test")
+OP_MODES = ("train", "train_w_load", "test", "export")
 
 HELP = {
     "env": "Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.",
@@ -91,7 +91,9 @@ ALIASES = {"r_f_steps": "unroll_length"}
 
 def define_flags(values: flags.FlagValues) -> None:
     """Register every flag in `values`."""
-    flags.DEFINE_enum("op_mode", "train", OP_MODES, "What to do: train, train_w_load (go on) or test.", flag_values=values)
+    flags.DEFINE_enum(
+        "op_mode", "train", OP_MODES, "What to do: train, train_w_load (go on), test or export.", flag_values=values
+    )
     for name, default in DEFAULTS.items():
         _define(values, name, default)
     for alias, name in ALIASES.items():

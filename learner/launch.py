@@ -25,6 +25,9 @@ from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
+TRAINING_MODES = ("train", "train_w_load")
+TITLES = {"train": "Training", "train_w_load": "Training", "test": "Testing", "export": "Exporting"}
+
 TEST_SETTINGS = ("device", "learner_threads", "test_environments")
 """What test mode has to do with of all that is fitted to the machine."""
 
@@ -57,15 +60,17 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config)
-    if checkpoint:
-        check_fit(config, checkpoint, load_optimizer=op_mode != "test" and settings["load_optimizer_save"])
-    if op_mode != "test":
-        _check_training(config, checkpoint, machine)
-        if checkpoint and path:
+    if checkpoint and path:
+        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer_save"])
+        if op_mode != "test":
             check_finite(checkpoint, path)
+    if op_mode in TRAINING_MODES:
+        _check_training(config, checkpoint, machine)
         run = _run_to_go_on_in(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
-    if op_mode == "test":
+    if op_mode == "export":
+        chosen = []
+    elif op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
     return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
 
@@ -88,11 +93,13 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
     _log_to_console(job.config.settings["verbosity"])
-    log.info("%s on %s", "Testing" if job.op_mode == "test" else "Training", job.config.env.env)
+    log.info("%s on %s", TITLES[job.op_mode], job.config.env.env)
     for note in job.notes:
         log.info("  %s", note)
     if job.op_mode == "test":
         return _test(job)
+    if job.op_mode == "export":
+        return _export(job)
     return _train(job)
 
 
@@ -102,6 +109,15 @@ def _test(job: Job) -> int:
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
     return evaluate(job.config, job.checkpoint, job.checkpoint_path, run_of_checkpoint(job.checkpoint_path))
+
+
+def _export(job: Job) -> int:
+    from learner.export import export_policy
+
+    assert job.checkpoint is not None
+    assert job.checkpoint_path is not None
+    run = run_of_checkpoint(job.checkpoint_path)
+    return export_policy(job.config, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
 
 
 def _train(job: Job) -> int:

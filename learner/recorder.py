@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from learner.checkpoint import Checkpoint, Counters
 from learner.config import Config
 from learner.curve import draw_learning_curve
 from learner.feeder import FEEDER_CLOCKS, Arrivals, Feeder
+from learner.hardware import HardwareMeter
+from learner.machine import detect_machine
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
@@ -57,6 +60,7 @@ class Recorder:
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
         self._shares = TimeShares({"worker": (CLOCKS, workers.seconds), "feeder": (FEEDER_CLOCKS, feeder.seconds[None])})
+        self._hardware = HardwareMeter(detect_machine().cores, torch.device(config.training.device))
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -111,6 +115,7 @@ class Recorder:
             **self._replays(),
             **self._feeder.metrics(),
             **self._shares.read(passed),
+            **self._hardware.read(passed),
             "workers/restarts": self._workers.restarts,
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
