@@ -16,7 +16,6 @@ from replay import Mixture, settle_capacities
 from workers import SerialWorkers, Workers
 from wrappers import make_spec
 
-
 UNDER_WAY = "under_way"
 
 
