@@ -30,6 +30,8 @@ HELP = {
     "max_worker_restarts": "Restarts of failed workers within an hour, all together; one failure more ends the run.",
     "prepared_batches": "Most batches that are prepared ahead in the background; as few as keep the learner busy are. "
     "0 prepares each in the learner's own thread.",
+    "preflight": "Measure for two seconds before training what a step costs here: it settles worker_count and envs_per_worker "
+    "where they are auto, and the speed to expect is printed.",
     "batch_size": "Trajectories in one update, or auto.",
     "unroll_length": "Steps in one trajectory.",
     "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories) "
@@ -75,6 +77,7 @@ HELP = {
     "checkpoints_kept": "Checkpoints that a run keeps, the newest ones; the best one stays beside them.",
     "save_replay": "Save the replays' contents with each checkpoint too (as large as they are; reproducible runs always do).",
     "log_period": "Seconds between rows of metrics.",
+    "profile": "Updates after warm-up whose trace is written into the run directory, for ui.perfetto.dev; 0 none.",
     "avg_buff_size": "Episodes in the mean return that is shown.",
     "verbosity": "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics too.",
     "test_episode_count": "Test mode: whole episodes to play.",

@@ -38,6 +38,7 @@ LAYOUT: dict[str, dict[str, list[Any]]] = {
         "learner": ["Multiline", [r"time/learner_.*"]],
         "workers": ["Multiline", [r"time/worker_.*"]],
         "feeder": ["Multiline", [r"time/feeder_.*", r"feeder/.*"]],
+        "cores": ["Multiline", [r"cores/.*"]],
         "processor and GPU, per cent": ["Multiline", [r"hardware/.*_percent"]],
         "memory, GB": ["Multiline", [r"hardware/.*_gb"]],
     },

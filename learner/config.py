@@ -40,6 +40,7 @@ DEFAULTS: Settings = {
     "worker_timeout": 3.0,
     "max_worker_restarts": 10,
     "prepared_batches": AUTO,
+    "preflight": True,
     # what one update sees
     "batch_size": AUTO,
     "unroll_length": 20,
@@ -88,6 +89,7 @@ DEFAULTS: Settings = {
     "checkpoints_kept": 3,
     "save_replay": False,
     "log_period": 10.0,
+    "profile": 0,
     "avg_buff_size": 100,
     "verbosity": 1,
     # test mode
@@ -105,7 +107,7 @@ DEFAULTS: Settings = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period: updates. log_period: seconds.
+    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period, profile: updates. log_period: seconds.
 
     prepared_batches: the most that are prepared ahead in the background; 0: none, all in the learner's own thread.
     """
@@ -127,6 +129,7 @@ class TrainingConfig:
     checkpoints_kept: int
     save_replay: bool
     log_period: float
+    profile: int
     avg_buff_size: int
 
 
@@ -271,6 +274,7 @@ BOUNDS: dict[str, Bound] = {
     "save_model_period": ("a whole number of updates >= 1", 1, 1e12),
     "checkpoints_kept": ("a whole number of checkpoints >= 1", 1, 1e6),
     "log_period": ("a number of seconds > 0", 1e-3, 1e6),
+    "profile": ("a whole number of updates from 0 to 1000", 0, 1000),
     "avg_buff_size": ("a whole number of episodes >= 1", 1, 1e6),
     "verbosity": ("0 (silent), 1 (normal) or 2 (every detail)", 0, 2),
     "test_episode_count": ("a whole number of episodes >= 1", 1, 1e9),

@@ -17,7 +17,9 @@ from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
+from learner.measuring import measure_costs
 from learner.memory import check_memory, describe_memory
+from learner.preflight import PART_SECONDS, wants_preflight
 from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from workers import WorkerError
@@ -56,7 +58,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         notes = passed_over + overridden
     check_settings(settings)
     settled, chosen = fit_to_machine(settings, machine)
-    config = make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
+    config = _settled_config(settings, settled)
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config)
@@ -68,11 +70,19 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         _check_training(config, checkpoint, machine)
         run = _run_to_go_on_in(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
+        if wants_preflight(settings, config):
+            settled, chosen = fit_to_machine(settings, machine, measure_costs(config, PART_SECONDS))
+            config = _settled_config(settings, settled)
     if op_mode == "export":
         chosen = []
     elif op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
     return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
+
+
+def _settled_config(settings: Settings, settled: Settings) -> Config:
+    """What was fitted to this machine is for this run; its checkpoints carry the machine's settings as they were given."""
+    return make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
 
 
 def _check_environment(config: Config) -> None:

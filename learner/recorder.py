@@ -15,17 +15,20 @@ from torch import Tensor
 
 from learner.checkpoint import Checkpoint, Counters
 from learner.config import Config
+from learner.cores import CoreUse
 from learner.curve import draw_learning_curve
+from learner.doctor import Doctor
 from learner.feeder import FEEDER_CLOCKS, Arrivals, Feeder
 from learner.hardware import HardwareMeter
-from learner.machine import detect_machine
+from learner.machine import available_cores
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
+from learner.profiler import UpdateProfiler
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
 from replay import replay_names
 from replay.mixture import HostBatch, Mixture
 from workers import Workers
-from workers.rollout import CLOCKS
+from workers.rollout import CLOCKS, cpu_seconds
 
 log = logging.getLogger("springbok")
 
@@ -60,7 +63,11 @@ class Recorder:
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
         self._shares = TimeShares({"worker": (CLOCKS, workers.seconds), "feeder": (FEEDER_CLOCKS, feeder.seconds[None])})
-        self._hardware = HardwareMeter(detect_machine().cores, torch.device(config.training.device))
+        cores = available_cores()
+        self._hardware = HardwareMeter(cores, torch.device(config.training.device))
+        self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.kind == "serial")
+        self._doctor = Doctor(config, cores)
+        self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -88,11 +95,13 @@ class Recorder:
     def stage(self, name: str) -> Iterator[None]:
         """Count the time of a stage of the loop."""
         started = time.perf_counter()
-        yield
+        with self._profiler.stage(name):
+            yield
         self._shares.add(name, time.perf_counter() - started)
 
     def report(self) -> None:
-        """Once an update: the progress line and a row of metrics, each when its time has come."""
+        """Once an update: the profile, the progress line and a row of metrics, each when its time has come."""
+        self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
         if now - self._last_row >= self.config.training.log_period:
             self.write_row()
@@ -116,6 +125,7 @@ class Recorder:
             **self._feeder.metrics(),
             **self._shares.read(passed),
             **self._hardware.read(passed),
+            **self._core_use.read(passed),
             "workers/restarts": self._workers.restarts,
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
@@ -126,6 +136,8 @@ class Recorder:
         self._writer.write(asdict(counters), row)
         self._progress.clear()
         log.debug("%s", self._text())
+        if verdict := self._doctor.add(row, passed):
+            log.debug("%s", verdict.line)
 
     def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:
         """Picture and summary, and how to go on; checkpoint: the last one, None where it could not be saved."""
@@ -143,6 +155,8 @@ class Recorder:
             f"{counters.episodes:,}",
             "no episode has ended yet" if mean is None else f"mean return of the last {len(self.episodes.recent)}: {mean:.2f}",
         )
+        if verdict := self._doctor.verdict():
+            log.info("%s", verdict.line)
         if drawn:
             log.info("Learning curve: %s", self.run.curve)
         if checkpoint:
@@ -172,6 +186,7 @@ class Recorder:
 
     def close(self) -> None:
         self._progress.clear()
+        self._profiler.stop(self.counters.updates)
         self._writer.close()
 
     def _replays(self) -> Row:

@@ -83,6 +83,10 @@ class RunDirectory:
         """The replay saved with the checkpoint of this update."""
         return self.checkpoints / f"replay_{update:09d}.pt"
 
+    def trace_path(self, update: int) -> Path:
+        """The profile that ends with this update."""
+        return self.path / f"trace_update_{update:09d}.json.gz"
+
     def checkpoint_paths(self) -> list[Path]:
         """This run's checkpoints, oldest first; the best is one of them or one that was kept beside them."""
         return self._numbered(CHECKPOINT_PATTERN)

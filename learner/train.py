@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from agents import AGENTS, Agent
-from agents.compute import computes_bfloat16, prepare_torch
+from agents.compute import prepare_torch
 from agents.networks import make_network
 from agents.schedules import linear_schedule
 from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
-from learner.config import Config, TrainingConfig, make_contract
+from learner.config import Config, make_contract
 from learner.encoder import Encoder
+from learner.machine import acting_precision
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.resuming import replay_to_save, restore_replays, restore_under_way
@@ -70,7 +71,7 @@ def train(
         contract,
         config.workers,
         first_seeds(worker_seeds, config.workers.worker_count),
-        _acting_precision(settings),
+        acting_precision(settings),
     )
     workers = WORKERS[config.workers.kind](setup, network)
     total_frames = settings.environment_max_steps * spec.frames_per_step
@@ -146,11 +147,6 @@ def _prepare_torch(config: Config) -> None:
     prepare_torch(threads=1)  # the agent divides its work itself
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
-
-
-def _acting_precision(settings: TrainingConfig) -> str:
-    """The learner's, unless that is a GPU's and the CPU that acts would be slow in it."""
-    return settings.precision if settings.device == "cpu" or computes_bfloat16("cpu") else "float32"
 
 
 def _make_checkpoint(

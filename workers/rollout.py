@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +11,14 @@ from replay.trajectory import Arrays
 from workers.policy import Acted
 from wrappers.spec import VectorEnv
 
-CLOCKS = ("env", "act", "write", "wait")
-"""What a worker's time goes into: stepping, inference, writing rows, waiting for free slots."""
+CLOCKS = ("env", "act", "write", "wait", "env_cpu", "act_cpu", "write_cpu")
+"""What a worker's time goes into: stepping, inference, writing rows, waiting for free slots. Then how much of the first three
+its process computed: where cores are short, the rest is waiting for one."""
+
+
+def cpu_seconds(seconds: np.ndarray) -> float:
+    """CPU time of all workers together, out of their clocks `[workers, len(CLOCKS)]`."""
+    return float(seconds[:, CLOCKS.index("env_cpu") :].sum())
 
 
 class Policy(Protocol):
@@ -54,11 +60,11 @@ class Rollout:
             self._step(rows, t, stack)
 
     def _step(self, rows: Arrays, t: int, stack: int) -> None:
-        started = perf_counter()
+        started, started_cpu = perf_counter(), process_time()  # of all threads: native environments step in their own
         acted = self.policy.act(self.observations)
-        inferred = perf_counter()
+        inferred, inferred_cpu = perf_counter(), process_time()
         step = self.env.step(acted.actions)
-        stepped = perf_counter()
+        stepped, stepped_cpu = perf_counter(), process_time()
         rows["actions"][:, t] = acted.actions
         rows["behaviour_logits"][:, t] = acted.logits
         rows["behaviour_values"][:, t] = acted.values
@@ -73,7 +79,10 @@ class Rollout:
         rows["episode_return"][:, t] = step.episode_return
         rows["episode_length"][:, t] = step.episode_length
         self.observations = step.observations
-        written = perf_counter()
+        written, written_cpu = perf_counter(), process_time()
         self.seconds[0] += stepped - inferred
         self.seconds[1] += inferred - started
         self.seconds[2] += written - stepped
+        self.seconds[4] += stepped_cpu - inferred_cpu
+        self.seconds[5] += inferred_cpu - started_cpu
+        self.seconds[6] += written_cpu - stepped_cpu
