@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from learner.config import make_contract
 from replay.trajectory import Arrays, make_batch, poison_arrays
 from tests.support import small_config
 from workers.policy import Acted
-from workers.rollout import CLOCKS, Rollout
+from workers.rollout import CLOCKS, Rollout, cpu_seconds
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig, Step, VectorEnv
 
@@ -119,3 +120,26 @@ def test_clocks_count_stepping_acting_and_writing() -> None:
     named = dict(zip(CLOCKS, seconds.tolist(), strict=True))
     assert min(named["env"], named["act"], named["write"]) > 0
     assert named["wait"] == 0
+
+
+def test_computing_is_counted_beside_waiting_for_a_core() -> None:
+    """A policy that sleeps takes time and computes nothing."""
+    env = make_vector_env(CATCH, 2)
+    policy = RandomPolicy(env.spec.action_count)
+    act = policy.act
+
+    def sleep_and_act(observations: np.ndarray) -> Acted:
+        time.sleep(0.02)
+        return act(observations)
+
+    policy.act = sleep_and_act  # type: ignore[method-assign]
+    config = small_config(unroll_length=6)
+    slots = make_contract(replace(config, env=CATCH), env.spec).allocate(2)
+    seconds = np.zeros((1, len(CLOCKS)))
+    Rollout(env, policy, slots, seconds[0], seed=11, first_environment=0).collect(0)
+    named = dict(zip(CLOCKS, seconds[0].tolist(), strict=True))
+    assert named["act"] >= 6 * 0.02
+    assert 0 < named["act_cpu"] < named["act"] / 2
+    for stage in ("env", "write"):
+        assert 0 < named[f"{stage}_cpu"] <= named[stage] + 1e-3
+    assert cpu_seconds(seconds) == pytest.approx(named["env_cpu"] + named["act_cpu"] + named["write_cpu"])
