@@ -49,5 +49,9 @@ class UpdateProfiler:
         recorded, self._running = self._running, None
         recorded.stop()
         path = self._run.trace_path(update)
-        recorded.export_chrome_trace(str(path))
+        try:
+            recorded.export_chrome_trace(str(path))
+        except OSError as error:
+            log.warning("The trace could not be written: %s", error.strerror or error)
+            return
         log.info("Trace of %d updates: %s (open it in ui.perfetto.dev)", min(self._seen - WARM_UP, self._updates), path)
