@@ -60,6 +60,8 @@ HELP = {
     "relevance": "LASER: divergence from the implied policy (the paper's) or from the behaviour policy.",
     "clip_rewards": "Clip rewards for learning; reported returns stay raw.",
     "reward_clipping_method": "How rewards are clipped for learning.",
+    "protocol": "Atari: classic (no sticky actions, up to 30 no-ops, the game's own actions), machado (sticky actions 0.25, "
+    "all 18 actions, no no-ops, a lost life is no end), or as_set: what the settings below say.",
     "frame_scale_resolution": "Size of a frame, height,width in pixels.",
     "frames_stacked": "Frames in one observation.",
     "skipped_frames": "Emulator frames that one step lasts (the action is repeated).",
@@ -71,6 +73,9 @@ HELP = {
     "full_action_space": "All 18 actions instead of those the game uses.",
     "max_episode_frames": "Emulator frames after which an episode is cut.",
     "results_dir": "Folder that run directories are made in.",
+    "eval_period": "Updates between evaluations that a process of low priority plays beside training; 0: none. With them "
+    "the best checkpoint is the one that played best.",
+    "eval_episodes": "Whole episodes of one such evaluation.",
     "save_model_period": "Updates between checkpoints.",
     "checkpoints_kept": "Checkpoints that a run keeps, the newest ones; the best one stays beside them.",
     "save_replay": "Save the replays' contents with each checkpoint too (as large as they are; reproducible runs always do).",
