@@ -11,11 +11,14 @@ from typing import Any
 from absl import flags
 
 from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
+from learner.presets import load_preset
 
 WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 OP_MODES = ("train", "train_w_load", "test", "export")
 
 HELP = {
+    "preset": "Settings by name, a file each in presets/: atari (IMPALA), atari_replay (LASER), pong_fast, quick (a minute). "
+    "Flags come before it.",
     "env": "Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.",
     "environment_max_steps": "Length of the run in agent steps (one action each; the program prints frames beside).",
     "seed": "Seed of everything random in the run.",
@@ -139,13 +142,13 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def all_settings(values: flags.FlagValues) -> Settings:
-    """Every setting, given or default."""
-    return {name: _plain(name, values[name].value) for name in DEFAULTS}
+    """Every setting: given, of the preset, or default."""
+    return {name: _plain(name, values[name].value) for name in DEFAULTS} | given_settings(values)
 
 
 def given_settings(values: flags.FlagValues) -> Settings:
-    """Only the settings that stand on the command line."""
+    """Only the settings that the command line gives, itself or by a preset."""
     given = {name for name in DEFAULTS if values[name].present} | {
         name for alias, name in ALIASES.items() if values[alias].present
     }
-    return {name: value for name, value in all_settings(values).items() if name in given}
+    return load_preset(values.preset) | {name: _plain(name, values[name].value) for name in given}

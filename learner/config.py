@@ -15,7 +15,8 @@ from agents.compute import PRECISIONS
 from agents.laser import RELEVANCES
 from agents.networks import NETWORKS, make_network
 from agents.rewards import REWARD_CLIPPING
-from learner.protocols import PROTOCOLS, check_protocol
+from learner.presets import NO_PRESET, PRESETS
+from learner.protocols import AS_SET, PROTOCOLS, check_protocol
 from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
 from workers import WORKERS, WorkerConfig
@@ -26,6 +27,7 @@ AUTO = "auto"
 Settings = dict[str, Any]
 
 DEFAULTS: Settings = {
+    "preset": NO_PRESET,
     # what to run on
     "env": "PongNoFrameskip-v4",
     "environment_max_steps": 2_000_000,
@@ -73,7 +75,7 @@ DEFAULTS: Settings = {
     "clip_rewards": True,
     "reward_clipping_method": "abs_one_sign",
     # Atari: what decides a score, and how frames are made
-    "protocol": "as_set",
+    "protocol": AS_SET,
     "frame_scale_resolution": "84,84",
     "frames_stacked": 4,
     "skipped_frames": 4,
@@ -290,7 +292,8 @@ BOUNDS: dict[str, Bound] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "worker_kind": (AUTO, *sorted(WORKERS)),
     "network": tuple(sorted(NETWORKS)),
-    "protocol": ("as_set", *PROTOCOLS),
+    "preset": (NO_PRESET, *PRESETS),
+    "protocol": (AS_SET, *PROTOCOLS),
     "optimizer": ("adam", "rmsprop"),
     "relevance": RELEVANCES,
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),

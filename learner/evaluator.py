@@ -125,7 +125,7 @@ class Evaluator:
             log.debug("%s", message)
             self._fail(f"failed: {message.strip().splitlines()[-1]}")
             return None
-        asked, self._requestsed_for = self._asked_for, None
+        asked, self._asked_for = self._asked_for, None
         assert asked is not None
         return Evaluation(asked.updates, asked.steps, tuple(message[1]))
 
