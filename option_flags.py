@@ -11,11 +11,14 @@ from typing import Any
 from absl import flags
 
 from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
+from learner.presets import load_preset
 
 WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 OP_MODES = ("train", "train_w_load", "test", "export")
 
 HELP = {
+    "preset": "Settings by name, a file each in presets/: atari (IMPALA), atari_replay (LASER), pong_fast, quick (a minute). "
+    "Flags come before it.",
     "env": "Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.",
     "environment_max_steps": "Length of the run in agent steps (one action each; the program prints frames beside).",
     "seed": "Seed of everything random in the run.",
@@ -62,6 +65,8 @@ HELP = {
     "relevance": "LASER: divergence from the implied policy (the paper's) or from the behaviour policy.",
     "clip_rewards": "Clip rewards for learning; reported returns stay raw.",
     "reward_clipping_method": "How rewards are clipped for learning.",
+    "protocol": "Atari: classic (no sticky actions, up to 30 no-ops, the game's own actions), machado (sticky actions 0.25, "
+    "all 18 actions, no no-ops, a lost life is no end), or as_set: what the settings below say.",
     "frame_scale_resolution": "Size of a frame, height,width in pixels.",
     "frames_stacked": "Frames in one observation.",
     "skipped_frames": "Emulator frames that one step lasts (the action is repeated).",
@@ -73,6 +78,9 @@ HELP = {
     "full_action_space": "All 18 actions instead of those the game uses.",
     "max_episode_frames": "Emulator frames after which an episode is cut.",
     "results_dir": "Folder that run directories are made in.",
+    "eval_period": "Updates between evaluations that a process of low priority plays beside training; 0: none. With them "
+    "the best checkpoint is the one that played best.",
+    "eval_episodes": "Whole episodes of one such evaluation.",
     "save_model_period": "Updates between checkpoints.",
     "checkpoints_kept": "Checkpoints that a run keeps, the newest ones; the best one stays beside them.",
     "save_replay": "Save the replays' contents with each checkpoint too (as large as they are; reproducible runs always do).",
@@ -137,13 +145,13 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def all_settings(values: flags.FlagValues) -> Settings:
-    """Every setting, given or default."""
-    return {name: _plain(name, values[name].value) for name in DEFAULTS}
+    """Every setting: given, of the preset, or default."""
+    return {name: _plain(name, values[name].value) for name in DEFAULTS} | given_settings(values)
 
 
 def given_settings(values: flags.FlagValues) -> Settings:
-    """Only the settings that stand on the command line."""
+    """Only the settings that the command line gives, itself or by a preset."""
     given = {name for name in DEFAULTS if values[name].present} | {
         name for alias, name in ALIASES.items() if values[alias].present
     }
-    return {name: value for name, value in all_settings(values).items() if name in given}
+    return load_preset(values.preset) | {name: _plain(name, values[name].value) for name in given}

@@ -15,6 +15,8 @@ from agents.compute import PRECISIONS
 from agents.laser import RELEVANCES
 from agents.networks import NETWORKS, make_network
 from agents.rewards import REWARD_CLIPPING
+from learner.presets import NO_PRESET, PRESETS
+from learner.protocols import AS_SET, PROTOCOLS, check_protocol
 from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
 from workers import WORKERS, WorkerConfig
@@ -25,6 +27,7 @@ AUTO = "auto"
 Settings = dict[str, Any]
 
 DEFAULTS: Settings = {
+    "preset": NO_PRESET,
     # what to run on
     "env": "PongNoFrameskip-v4",
     "environment_max_steps": 2_000_000,
@@ -72,7 +75,8 @@ DEFAULTS: Settings = {
     "relevance": "implied",
     "clip_rewards": True,
     "reward_clipping_method": "abs_one_sign",
-    # Atari preprocessing
+    # Atari: what decides a score, and how frames are made
+    "protocol": AS_SET,
     "frame_scale_resolution": "84,84",
     "frames_stacked": 4,
     "skipped_frames": 4,
@@ -85,6 +89,8 @@ DEFAULTS: Settings = {
     "max_episode_frames": 108_000,
     # output
     "results_dir": "results",
+    "eval_period": 0,
+    "eval_episodes": 10,
     "save_model_period": 1000,
     "checkpoints_kept": 3,
     "save_replay": False,
@@ -108,6 +114,7 @@ DEFAULTS: Settings = {
 @dataclass(frozen=True)
 class TrainingConfig:
     """The learner's loop. environment_max_steps: fresh agent steps. save_model_period, profile: updates. log_period: seconds.
+    eval_period: updates between evaluations beside training; 0: none.
 
     prepared_batches: the most that are prepared ahead in the background; 0: none, all in the learner's own thread.
     """
@@ -125,6 +132,8 @@ class TrainingConfig:
     precision: str
     prepared_batches: int
     calibrate_input: bool
+    eval_period: int
+    eval_episodes: int
     save_model_period: int
     checkpoints_kept: int
     save_replay: bool
@@ -271,6 +280,8 @@ BOUNDS: dict[str, Bound] = {
     "noop_threshold": ("a whole number of frames from 0 to 1000", 0, 1000),
     "sticky_actions": ("a probability in [0, 1]", 0, 1),
     "max_episode_frames": ("a whole number of frames >= 1", 1, 1e9),
+    "eval_period": ("a whole number of updates >= 0", 0, 1e12),
+    "eval_episodes": ("a whole number of episodes >= 1", 1, 1e6),
     "save_model_period": ("a whole number of updates >= 1", 1, 1e12),
     "checkpoints_kept": ("a whole number of checkpoints >= 1", 1, 1e6),
     "log_period": ("a number of seconds > 0", 1e-3, 1e6),
@@ -285,6 +296,8 @@ BOUNDS: dict[str, Bound] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "worker_kind": (AUTO, *sorted(WORKERS)),
     "network": tuple(sorted(NETWORKS)),
+    "preset": (NO_PRESET, *PRESETS),
+    "protocol": (AS_SET, *PROTOCOLS),
     "optimizer": ("adam", "rmsprop"),
     "relevance": RELEVANCES,
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),
@@ -328,6 +341,7 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     """Check every setting and the combinations that cannot be. Raises ValueError."""
     for name, value in flat.items():
         check_setting(name, value)
+    check_protocol(flat)
     if flat["reproducible"] and flat["worker_kind"] not in (AUTO, "serial"):
         raise ValueError(f"reproducible: wanted worker_kind serial or auto with it, got {flat['worker_kind']!r}")
     if flat["reproducible"] and flat["prepared_batches"] not in (AUTO, 0):

@@ -20,6 +20,8 @@ from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_ma
 from learner.measuring import measure_costs
 from learner.memory import check_memory, describe_memory
 from learner.preflight import PART_SECONDS, wants_preflight
+from learner.protocol import is_atari
+from learner.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from workers import WorkerError
@@ -56,7 +58,10 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
         settings, overridden = merge_settings(settings, checkpoint.settings, given)
         notes = passed_over + overridden
+    settings = apply_protocol(settings, given)
     check_settings(settings)
+    if op_mode == "train_w_load" and checkpoint:
+        check_same_protocol(settings, checkpoint.settings)
     settled, chosen = fit_to_machine(settings, machine)
     config = _settled_config(settings, settled)
     if config.training.device == "cuda" and machine.gpu is None:
@@ -86,9 +91,13 @@ def _settled_config(settings: Settings, settled: Settings) -> Config:
 
 
 def _check_environment(config: Config) -> None:
-    """Refuse an environment or a network that cannot be made. Raises ValueError."""
+    """Refuse an environment or a network that cannot be made, and a protocol of other environments. Raises ValueError."""
     spec = make_spec(config.env)
     make_network(config.network, spec.observation_shape, spec.action_count)
+    if config.settings["protocol"] != AS_SET and not is_atari(config.env.env):
+        raise ValueError(
+            f"protocol: wanted as_set for an environment other than an Atari game, got {config.settings['protocol']}"
+        )
 
 
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:

@@ -18,6 +18,7 @@ from learner.config import Config
 from learner.cores import CoreUse
 from learner.curve import draw_learning_curve
 from learner.doctor import Doctor
+from learner.evaluator import Evaluation
 from learner.feeder import FEEDER_CLOCKS, Arrivals, Feeder
 from learner.hardware import HardwareMeter
 from learner.machine import available_cores
@@ -68,6 +69,7 @@ class Recorder:
         self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.kind == "serial")
         self._doctor = Doctor(config, cores)
         self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
+        self._evaluation: Row = {}
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -90,6 +92,23 @@ class Recorder:
         self._lag.add(self.counters.updates, batch.columns["policy_version"], batch.is_replay, batch.source)
         self._updates.add(scalars)
         self.counters.updates += 1
+
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Say what an evaluation found; its figures stand in the next row."""
+        self._evaluation = {
+            "eval/episodic_return": evaluation.mean_return,
+            "eval/standard_error": evaluation.standard_error,
+            "eval/update": evaluation.update,
+            "eval/steps": evaluation.steps,
+        }
+        self._progress.clear()
+        log.info(
+            "Evaluation of update %s: mean return %.2f, standard error %.2f, %d episodes",
+            f"{evaluation.update:,}",
+            evaluation.mean_return,
+            evaluation.standard_error,
+            len(evaluation.returns),
+        )
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -126,12 +145,14 @@ class Recorder:
             **self._shares.read(passed),
             **self._hardware.read(passed),
             **self._core_use.read(passed),
+            **self._evaluation,
             "workers/restarts": self._workers.restarts,
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
             "charts/FPS": self._frames_per_second,
             "charts/updates_per_second": (counters.updates - before.updates) / passed,
         }
+        self._evaluation = {}
         self._at_last_row, self._last_row = replace(counters), now
         self._writer.write(asdict(counters), row)
         self._progress.clear()

@@ -43,6 +43,7 @@ class RunDirectory:
         self.config = path / "config.json"
         self.log = path / "log.txt"
         self.metrics = path / "metrics.csv"
+        self.evaluations = path / "evaluations.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "learning_curve.png"
         self.summary = path / "summary.json"

@@ -18,6 +18,7 @@ from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
 from learner.config import Config, make_contract
 from learner.encoder import Encoder
+from learner.evaluations import Evaluations
 from learner.machine import acting_precision
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
@@ -88,7 +89,8 @@ def train(
         restore_replays(replay, mixture)
     feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
     recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
-    saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed)
+    saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0)
+    evaluations = Evaluations(config, run, network, resumed)
 
     def checkpoint() -> Path | None:
         recorder.write_row()  # so that metrics and checkpoint tell of the same moment
@@ -96,7 +98,11 @@ def train(
             saved = _make_checkpoint(config, asdict(spec), agent, recorder, generator)
             return saver.save(saved, replay_to_save(config, mixture, workers, feeder))
 
+    def to_evaluate() -> Checkpoint:
+        return _make_checkpoint(config, asdict(spec), agent, recorder, generator)
+
     def stop() -> None:
+        evaluations.stop()
         feeder.stop()
         workers.stop()
 
@@ -104,6 +110,7 @@ def train(
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
+            evaluations.start(counters.updates)
             if resumed and restore_under_way(config, replay, workers, feeder):
                 restore_generators(resumed.generators, generator)  # again: building all this has drawn from them
             feeder.start()
@@ -124,6 +131,8 @@ def train(
                     workers.weights.publish(network, counters.updates)
                 prepared.release()  # publishing waited for the update, so nothing reads its memory any more
                 recorder.report()
+                if found := evaluations.step(network, counters, to_evaluate):
+                    recorder.add_evaluation(found)
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
             feeder.stop()

@@ -32,7 +32,7 @@ if sys.platform == "linux":
 """
 
 
-class _Entry:
+class Entry:
     """Calls what it is given; unpickled in a spawned process, it first asks the kernel to end that process with the learner.
 
     A spawned process unpickles its target before its arguments, and ours take seconds: they import PyTorch. A learner that
@@ -65,7 +65,7 @@ class WorkerHandle:
         self.hung_at: float | None = None
         self.silent = False  # it has closed its end
         self._process = context.Process(
-            target=_Entry(),
+            target=Entry(),
             args=(run_worker, setup, worker, seed, shared, free_reader, filled_writer, words_writer),
             name=f"worker-{worker}",
             daemon=True,

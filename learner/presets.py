@@ -1,0 +1,19 @@
+"""Presets: named settings, a file each in presets/. What the command line says comes before what a preset says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent.parent / "presets"
+NO_PRESET = "none"
+PRESETS = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset, one of `PRESETS` or "none", as the command line would give them."""
+    if name == NO_PRESET:
+        return {}
+    settings = json.loads((FOLDER / f"{name}.json").read_text())["settings"]
+    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
