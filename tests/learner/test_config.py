@@ -195,7 +195,16 @@ OTHER: dict[str, Any] = {
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
 
-NOT_IN_THE_CONFIG = {"results_dir", "verbosity", "load_model_url", "load_optimizer_save", "resume_in"}
+NOT_IN_THE_CONFIG = {
+    "results_dir",
+    "verbosity",
+    "load_model_url",
+    "load_optimizer_save",
+    "preflight",
+    "preset",
+    "protocol",
+    "resume_in",
+}
 
 
 def other_value(name: str) -> Any:
