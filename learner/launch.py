@@ -18,6 +18,7 @@ from learner.config import Config, Settings, check_settings, make_config
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.memory import check_memory, describe_memory
+from learner.presets import apply_preset
 from learner.protocol import is_atari
 from learner.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.resuming import ResumeError, trajectories_to_fill_in
@@ -50,6 +51,7 @@ class Job:
 def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
     """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
     machine = detect_machine()
+    settings, given = apply_preset(settings, given)
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
