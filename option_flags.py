@@ -11,7 +11,6 @@ from typing import Any
 from absl import flags
 
 from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
-from learner.presets import load_preset
 
 WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 OP_MODES = ("train", "train_w_load", "test", "export")
@@ -145,13 +144,13 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def all_settings(values: flags.FlagValues) -> Settings:
-    """Every setting: given, of the preset, or default."""
-    return {name: _plain(name, values[name].value) for name in DEFAULTS} | given_settings(values)
+    """Every setting, given or default."""
+    return {name: _plain(name, values[name].value) for name in DEFAULTS}
 
 
 def given_settings(values: flags.FlagValues) -> Settings:
-    """Only the settings that the command line gives, itself or by a preset."""
+    """Only the settings that stand on the command line."""
     given = {name for name in DEFAULTS if values[name].present} | {
         name for alias, name in ALIASES.items() if values[alias].present
     }
-    return load_preset(values.preset) | {name: _plain(name, values[name].value) for name in given}
+    return {name: value for name, value in all_settings(values).items() if name in given}

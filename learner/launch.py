@@ -20,6 +20,7 @@ from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_ma
 from learner.measuring import measure_costs
 from learner.memory import check_memory, describe_memory
 from learner.preflight import PART_SECONDS, wants_preflight
+from learner.presets import apply_preset
 from learner.protocol import is_atari
 from learner.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
@@ -52,6 +53,7 @@ class Job:
 def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
     """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
     machine = detect_machine()
+    settings, given = apply_preset(settings, given)
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":

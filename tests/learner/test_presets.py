@@ -10,7 +10,7 @@ from absl import flags
 
 from learner.config import DEFAULTS, Config, make_config
 from learner.machine import Machine, fit_to_machine
-from learner.presets import PRESETS, load_preset
+from learner.presets import PRESETS, apply_preset, load_preset
 from learner.protocols import apply_protocol
 from option_flags import all_settings, define_flags, given_settings
 
@@ -26,8 +26,8 @@ def parsed(*arguments: str) -> flags.FlagValues:
 
 def config_of(*arguments: str) -> Config:
     values = parsed(*arguments)
-    settings = apply_protocol(all_settings(values), given_settings(values))
-    return make_config(fit_to_machine(settings, SMALL)[0])
+    settings, given = apply_preset(all_settings(values), given_settings(values))
+    return make_config(fit_to_machine(apply_protocol(settings, given), SMALL)[0])
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -48,9 +48,10 @@ def test_flags_come_before_the_preset() -> None:
 
 
 def test_a_preset_counts_as_given_so_that_it_overrides_a_checkpoint() -> None:
-    given = given_settings(parsed("--preset=quick", "--seed=3"))
-    assert given == {**load_preset("quick"), "preset": "quick", "seed": 3}
-    assert given_settings(parsed()) == {}
+    settings, given = apply_preset(dict(DEFAULTS), {"preset": "quick", "lr": 0.5})
+    assert given == {**load_preset("quick"), "preset": "quick", "lr": 0.5}
+    assert settings == {**DEFAULTS, **given}
+    assert apply_preset(dict(DEFAULTS), {}) == (DEFAULTS, {})
 
 
 @pytest.mark.parametrize(
