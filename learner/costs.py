@@ -51,7 +51,7 @@ def enough_workers(costs: Costs, cores: int, learner_threads: int, *, gpu: bool)
     """
     learner_speed = (1 if gpu else learner_threads) / costs.learn
     workers = cores
-    while workers > 1 and workers // 2 / costs.collect >= HEADROOM * learner_speed:
+    while workers // 2 / costs.collect >= HEADROOM * learner_speed:
         workers //= 2
     return workers
 

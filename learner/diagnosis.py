@@ -74,7 +74,7 @@ def _other_programs(seen: Seen) -> Verdict | None:
     if not seen.full or others <= CROWDED * seen.cores:
         return None
     own = seen.cores - seen.idle - others
-    line = f"other programs: they keep {others:.1f} of {seen.cores} cores busy, this run {own:.1f}; no flag changes that"
+    line = f"other programs: they keep {others:.1f} of {seen.cores} cores busy, this run {own:.2f}; no flag changes that"
     return Verdict("other programs", line)
 
 
