@@ -1,4 +1,4 @@
-"""Who keeps the cores busy: the workers, the learner's process, other programs, or nobody."""
+"""Who keeps the cores busy: the workers, the learner's process, what else the run started, other programs, or nobody."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ class CoreUse:
         self._inside = inside
         self._before = self._totals()
 
-    def read(self, passed: float) -> Row:
-        """Over the `passed` seconds since the last reading. `cores/others` is absent where the system does not tell."""
+    def read(self, passed: float, own: float) -> Row:
+        """Over the `passed` seconds since the last reading. `cores/others` is absent where the system does not tell.
+
+        own: cores that all processes of the run kept busy. Those beside workers and learner evaluate, or only just start.
+        """
         totals = self._totals()
         used = {name: (seconds - self._before.get(name, 0.0)) / passed for name, seconds in totals.items()}
         self._before = totals
         row = {"cores/workers": used["workers"], "cores/learner": used["learner"]}
+        row["cores/beside"] = max(0.0, own - sum(row.values()))
         if "all" in used:
             row["cores/others"] = max(0.0, used["all"] - sum(row.values()))
         return {**row, "cores/idle": max(0.0, self.cores - sum(row.values()))}

@@ -36,7 +36,7 @@ class Seen:
         self.row = row
         self.config = config
         self.cores = cores
-        self.idle = row["cores/idle"]
+        self.idle = row["cores/idle"] + row["cores/beside"]  # evaluation has the lowest priority: it gives way
         self.full = self.idle <= (1 - FULL) * cores
         self.ahead = config.training.prepared_batches > 0
         self.gpu = config.training.device == "cuda"

@@ -136,6 +136,8 @@ class Recorder:
         passed = max(now - self._last_row, 1e-9)
         self._frames_per_second = (counters.frames - before.frames) / passed
         counters.seconds = self._at_start.seconds + now - self._started
+        hardware = self._hardware.read(passed)
+        own_cores = hardware.get("hardware/cpu_percent", 0.0) / 100 * self._core_use.cores
         row: Row = {
             **self.episodes.read(),
             **self._updates.read(),
@@ -143,8 +145,8 @@ class Recorder:
             **self._replays(),
             **self._feeder.metrics(),
             **self._shares.read(passed),
-            **self._hardware.read(passed),
-            **self._core_use.read(passed),
+            **hardware,
+            **self._core_use.read(passed, own_cores),
             **self._evaluation,
             "workers/restarts": self._workers.restarts,
             "charts/learning_rate": self.learning_rate,

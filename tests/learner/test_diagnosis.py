@@ -29,6 +29,7 @@ HALF_IDLE = {
     "time/feeder_wait_learner": 0.0,
     "cores/workers": 1.8,
     "cores/learner": 1.0,
+    "cores/beside": 0.0,
     "cores/others": 0.1,
     "cores/idle": 5.1,
     "charts/policy_lag": 2.0,
@@ -132,6 +133,12 @@ def test_other_programs_are_named_before_anything_else() -> None:
     assert "this run 0.8" in found.line
     assert verdict({**STARVED, "cores/others": 0.2, "cores/idle": 0.0}, cores=2).limit != "other programs"
     assert verdict({**STARVED, "cores/others": 3.0, "cores/idle": 2.0}, cores=8).limit == "stepping"
+
+
+def test_a_core_on_which_only_evaluation_runs_is_free_for_workers() -> None:
+    found = verdict({**STARVED, "cores/beside": 1.0, "cores/idle": 0.0}, cores=2)
+    assert found.limit == "stepping"
+    assert "1.0 of 2 cores are idle" in found.line
 
 
 def test_a_system_that_does_not_tell_of_other_programs() -> None:
