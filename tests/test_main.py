@@ -109,6 +109,8 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),
+        (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),
+        (["--preset=quick", "--protocol=machado"], "other than an Atari game"),
         (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
         (["--op_mode=train_w_load", "--load_model_url=latest"], "latest"),
     ],

@@ -25,7 +25,7 @@ def write(run: RunDirectory, *returns: float) -> None:
         counters = {"seconds": 100.0 * row, "steps": 1000 * row, "frames": 4000 * row, "updates": 10 * row, "episodes": row}
         metrics = {"charts/episodic_return_mean": value, "charts/FPS": 40.0, "charts/SPS": 10.0}
         if row == 1:
-            metrics["eval/episodic_return"] = -7.5
+            metrics |= {"eval/episodic_return": -7.5, "losses/policy_loss": 0.25}
         writer.write(counters, metrics | {"losses/entropy": 0.5, "time/learner_update": 0.625, "hardware/cpu_percent": 97.0})
     writer.close()
 
@@ -42,6 +42,7 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
     assert "3.00 (from -20.00 to 3.00)" in text
     assert "-7.50" in text, "the last known evaluation, whatever rows came after it"
     assert "entropy 0.5" in text
+    assert "policy_loss 0.25" in text, "the last known number of a column"
     assert "update 62.5" in text
     assert "cpu_percent 97" in text
     assert max(map(len, lines)) <= 100
