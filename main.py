@@ -20,6 +20,9 @@ Flags, with their defaults:
 """
 
 
+LONGEST_LINE = 1000  # characters
+
+
 def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
     # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
@@ -37,9 +40,15 @@ def main(command: list[str]) -> int:
     try:
         job = prepare(command)
     except (flags.Error, ValueError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {refusal(error)}", file=sys.stderr)
         return 2
     return launch.run(job)
+
+
+def refusal(error: Exception) -> str:
+    """The one line about bad input, cut where it quotes too much of it."""
+    line = " ".join(str(error).split())
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 
 
 def prepare(command: list[str]) -> Job:

@@ -25,5 +25,9 @@ class Agent(ABC):
         """Network and optimiser, as tensors and plain data."""
 
     @abstractmethod
+    def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        """Raise ValueError where `load_state_dict` could not take this over; the network may be one without memory."""
+
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         """Take over what `state_dict` gave; without the optimiser's part its moments start anew."""

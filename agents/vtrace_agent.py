@@ -181,13 +181,14 @@ class VTraceAgent(Agent):
     def state_dict(self) -> dict[str, Any]:
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        """Moments come from `state`, the optimiser's settings from the config. Raises ValueError where moments do not fit."""
-        self.network.load_state_dict(state["network"])
+    def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        shapes = [
+            {name: (v.shape, v.dtype) for name, v in one.items()} for one in (self.network.state_dict(), state["network"])
+        ]
+        if shapes[0] != shapes[1]:
+            raise ValueError("wanted weights of this network, got those of another")
         if load_optimizer:
-            moments = state["optimizer"]["state"]
-            self._check_moments(moments)
-            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+            self._check_moments(state["optimizer"]["state"])
 
     def _check_moments(self, moments: dict[int, dict[str, Any]]) -> None:
         """Of every parameter or, before the first update, of none; the optimiser itself looks at nothing."""
@@ -200,5 +201,11 @@ class VTraceAgent(Agent):
                 raise ValueError(f"wanted {', '.join(sorted(names))} of each parameter, got {', '.join(sorted(kept))}")
             for name, value in kept.items():
                 shape = () if name == "step" else parameters[index].shape
-                if not isinstance(value, Tensor) or value.shape != shape:
-                    raise ValueError(f"wanted {name} of shape {list(shape)} for parameter {index}, got another")
+                if not isinstance(value, Tensor) or value.shape != shape or value.dtype != torch.float32:
+                    raise ValueError(f"wanted {name} as float32 {list(shape)} for parameter {index}, got another")
+
+    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        """Moments come from `state`, the optimiser's settings from the config."""
+        self.network.load_state_dict(state["network"])
+        if load_optimizer:
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]["state"]})

@@ -18,9 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.disk_faults import full_disk, read_only_disk
+from benchmarks.fault_row import Row
 from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
 from learner.checkpoint import Counters, load_checkpoint
@@ -30,16 +32,6 @@ NOTICED_SECONDS = 5.0
 WATCHED_SECONDS = 15.0  # that a row waits for what should take less than that
 SHARED_MEMORY = Path("/dev/shm")
 ENDLESS_RESTARTS = "--max_worker_restarts=1000000"
-
-
-@dataclass
-class Row:
-    """What a row found. faults: how many there were; survived: how many of them did no harm."""
-
-    name: str
-    faults: int = 0
-    survived: int = 0
-    notes: str = ""
 
 
 def kill_workers(count: int, generator: random.Random, folder: Path) -> Row:
@@ -188,6 +180,8 @@ ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
     "environment_faults": (environment_faults, 2 * len(FAULTS)),
     "kill_learner": (kill_learner, 30),
     "kill_in_checkpoint": (kill_in_checkpoint, 30),
+    "full_disk": (full_disk, 30),
+    "read_only_disk": (read_only_disk, 10),
 }
 """Name -> the row and how many faults it makes."""
 

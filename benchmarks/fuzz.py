@@ -32,10 +32,9 @@ from absl import flags
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
 from benchmarks.fuzzed_flags import fuzzed_flags
 from learner import launch
-from main import prepare
+from main import prepare, refusal
 
 CASE_SECONDS = 60
-LONGEST_LINE = 2000  # characters; some lines quote what was given
 MOST_MEMORY = 24 * 2**30  # bytes of address space: what would take more fails at once
 
 
@@ -60,8 +59,8 @@ class Row:
             self.taken += 1
             return False
         except (flags.Error, ValueError) as error:
-            if not 0 < len(str(error)) <= LONGEST_LINE:
-                self.complain(case, f"a line of {len(str(error))} characters")
+            if not refusal(error):
+                self.complain(case, "it was refused without a word")
             self.refused += 1
             return True
         except Exception as error:  # whatever it is, it is what this program looks for

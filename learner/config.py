@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from agents import VTraceConfig
 from agents.compute import PRECISIONS
 from agents.laser import RELEVANCES
-from agents.networks import NETWORKS, make_network
+from agents.networks import NETWORKS, ActorCritic, make_network
 from agents.rewards import REWARD_CLIPPING
 from learner.presets import NO_PRESET, PRESETS
 from learner.protocols import AS_SET, PROTOCOLS, check_protocol
@@ -231,11 +233,17 @@ def parse_resolution(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
+def make_network_shapes(config: Config, spec: EnvSpec) -> ActorCritic:
+    """The network of a run without memory or values: names, shapes and types only. Raises ValueError."""
+    with torch.device("meta"):
+        return make_network(config.network, spec.observation_shape, spec.action_count)
+
+
 def make_contract(config: Config, spec: EnvSpec) -> TrajectoryContract:
     """The data contract of a run: its environment's shapes and its unroll length."""
     feature_count = 0
     if needs_features(config.replays):
-        feature_count = make_network(config.network, spec.observation_shape, spec.action_count).feature_count
+        feature_count = make_network_shapes(config, spec).feature_count
     return TrajectoryContract(
         config.training.unroll_length,
         spec.frame_shape,

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.networks import make_network
 from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
-from learner.config import Config, Settings, check_settings, make_config
+from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.measuring import measure_costs
@@ -32,6 +31,7 @@ log = logging.getLogger("springbok")
 
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {"train": "Training", "train_w_load": "Training", "test": "Testing", "export": "Exporting"}
+BYTES_A_WEIGHT = 16  # a weight in float32, its gradient, and up to two moments
 
 TEST_SETTINGS = ("device", "learner_threads", "test_environments")
 """What test mode has to do with of all that is fitted to the machine."""
@@ -68,13 +68,14 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     config = _settled_config(settings, settled)
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
-    _check_environment(config)
-    if checkpoint and path:
+    _check_environment(config, machine)
+    if checkpoint:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer_save"])
-        if op_mode != "test":
-            check_finite(checkpoint, path)
     if op_mode in TRAINING_MODES:
         _check_training(config, checkpoint, machine)
+    if checkpoint and path and op_mode != "test":
+        check_finite(checkpoint, path)
+    if op_mode in TRAINING_MODES:
         run = _run_to_go_on_in(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
         if wants_preflight(settings, config):
@@ -92,10 +93,15 @@ def _settled_config(settings: Settings, settled: Settings) -> Config:
     return make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
 
 
-def _check_environment(config: Config) -> None:
-    """Refuse an environment or a network that cannot be made, and a protocol of other environments. Raises ValueError."""
-    spec = make_spec(config.env)
-    make_network(config.network, spec.observation_shape, spec.action_count)
+def _check_environment(config: Config, machine: Machine) -> None:
+    """Refuse what cannot be made: environment, network, protocol, or a network that is too large. Raises ValueError."""
+    network = make_network_shapes(config, make_spec(config.env))
+    needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
+    if needed > machine.memory_bytes:
+        raise ValueError(
+            f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
+            f"{config.env.frame_height},{config.env.frame_width} frames, which takes {needed / 1e9:.1f} GB to train"
+        )
     if config.settings["protocol"] != AS_SET and not is_atari(config.env.env):
         raise ValueError(
             f"protocol: wanted as_set for an environment other than an Atari game, got {config.settings['protocol']}"
@@ -224,7 +230,14 @@ def _log_to_console(verbosity: int) -> None:
     log.addHandler(console)
 
 
+class _LogFile(logging.FileHandler):
+    """A line that a full disk does not take is lost there; the run goes on, and the console has it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return
+
+
 def _log_to_file(path: Path) -> None:
-    file = logging.FileHandler(path)
+    file = _LogFile(path)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)

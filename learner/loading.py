@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from agents import AGENTS
-from agents.networks import make_network
 from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
-from learner.config import DEFAULTS, Config, Settings
+from learner.config import DEFAULTS, Config, Settings, make_network_shapes
 from learner.run_directory import find_checkpoints
 from wrappers import make_spec
 
@@ -60,7 +59,7 @@ def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tupl
 def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
     """Refuse a checkpoint of other actions, another network or, where it is to be loaded, another optimiser. ValueError."""
     spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    network = make_network_shapes(config, spec)
     if checkpoint.spec["action_count"] != spec.action_count:
         raise ValueError(
             f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
@@ -80,8 +79,8 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             "--noload_optimizer_save"
         )
     try:
-        AGENTS["vtrace"](config.agent, network).load_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        AGENTS["vtrace"](config.agent, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
 

@@ -140,11 +140,16 @@ class RunDirectory:
 def check_results_folder(results: Path) -> None:
     """Refuse a folder that run directories cannot be made in. Raises ValueError."""
     existing = results
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    try:
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
         reason = "cannot be written to" if existing.is_dir() else "is no folder"
-        raise ValueError(f"results_dir: wanted a folder that can be written to, got {str(results)!r} ({existing} {reason})")
+        good = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    except (OSError, ValueError) as error:  # a name that is too long
+        good, reason = False, f"is refused: {getattr(error, 'strerror', None) or error}"
+    if not good:
+        wanted, got = "wanted a folder that can be written to", str(results)[:200]
+        raise ValueError(f"results_dir: {wanted}, got {got!r} ({str(existing)[:200]} {reason})")
 
 
 def check_run_folder(run: RunDirectory) -> None:

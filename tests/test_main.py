@@ -111,6 +111,8 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--device=cuda"], "device"),
         (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),
         (["--preset=quick", "--protocol=machado"], "other than an Atari game"),
+        ([f"--batch_size={'9' * 5000}"], "batch_size"),
+        (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
         (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
         (["--op_mode=train_w_load", "--load_model_url=latest"], "latest"),
     ],
@@ -129,6 +131,7 @@ def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, argument
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert said in lines[0]
+    assert len(lines[0]) < 1100
     assert not results.exists()
 
 

@@ -241,3 +241,5 @@ def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is no folder"):
             check_results_folder(results)
     check_results_folder(tmp_path / "made" / "later")
+    with pytest.raises(ValueError, match="^results_dir: wanted .*File name too long"):
+        check_results_folder(tmp_path / ("x" * 300))

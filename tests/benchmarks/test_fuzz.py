@@ -1,0 +1,81 @@
+"""A little of what `benchmarks.fuzz` does, and that it would notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.fuzz import Row, fuzz_checkpoints, fuzz_flags
+from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
+from learner import launch
+
+
+@pytest.fixture(autouse=True)
+def tidy() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    launch.log.handlers.clear()
+    launch.log.propagate = True
+
+
+def test_no_command_line_raises_hangs_or_writes(tmp_path: Path) -> None:
+    row = fuzz_flags(200, random.Random(0), tmp_path)
+    assert row.bad == []
+    assert row.cases == 200
+    assert row.refused > 100
+    assert row.taken > 5
+
+
+def test_no_checkpoint_raises_hangs_or_runs_code(tmp_path: Path) -> None:
+    row = fuzz_checkpoints(50, random.Random(0), tmp_path)
+    assert row.bad == []
+    assert row.cases == 50
+    assert row.refused > 20
+    assert row.taken > 3
+
+
+def test_the_same_seed_gives_the_same_cases(tmp_path: Path) -> None:
+    bases = base_checkpoints(tmp_path)
+    runs = []
+    for _ in range(2):
+        generator = random.Random(5)
+        runs.append(
+            [(fuzzed_checkpoint(generator, bases, tmp_path / "x.pt"), (tmp_path / "x.pt").read_bytes()) for _ in range(20)]
+        )
+    assert runs[0] == runs[1]
+
+
+def raise_value_error(text: str) -> Callable[[], None]:
+    def fail() -> None:
+        raise ValueError(text)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("action", "bad"),
+    [
+        (raise_value_error("one line"), 0),
+        (raise_value_error(""), 1),
+        (raise_value_error(" \n"), 1),
+        (lambda: {}["missing"], 1),
+        (lambda: [][1], 1),
+        (lambda: torch.zeros(2) @ torch.zeros(3), 1),
+        (lambda: None, 0),
+    ],
+)
+def test_a_bad_case_is_noticed(action: Callable[[], object], bad: int) -> None:
+    row = Row("test")
+    row.try_case("case", action)
+    assert len(row.bad) == bad
+    assert row.cases == 1
+
+
+def test_what_is_written_or_taken_wrongly_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.fuzz.prepare", lambda command: Path("written").touch())
+    assert "it wrote ['written']" in fuzz_flags(3, random.Random(0), tmp_path).bad[0]
