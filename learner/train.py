@@ -72,7 +72,8 @@ def train(
         contract,
         config.workers,
         first_seeds(worker_seeds, config.workers.worker_count),
-        acting_precision(settings),
+        settings.precision if config.workers.kind == "central" else acting_precision(settings),
+        device=settings.device,
     )
     workers = WORKERS[config.workers.kind](setup, network)
     total_frames = settings.environment_max_steps * spec.frames_per_step
