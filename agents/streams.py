@@ -27,6 +27,11 @@ class Fence:
         if self._event:
             self._event.wait()
 
+    @property
+    def passed(self) -> bool:
+        """Whether nobody would have to wait."""
+        return self._event is None or self._event.query()
+
     def wait(self) -> None:
         """The calling thread waits for it."""
         if self._event:

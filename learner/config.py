@@ -36,6 +36,7 @@ DEFAULTS: Settings = {
     "device": AUTO,
     "learner_threads": AUTO,
     "precision": AUTO,
+    "compile": False,
     # who collects
     "worker_kind": AUTO,
     "worker_count": AUTO,
@@ -130,6 +131,7 @@ class TrainingConfig:
     device: str
     learner_threads: int
     precision: str
+    compile: bool
     prepared_batches: int
     calibrate_input: bool
     eval_period: int

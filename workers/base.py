@@ -71,6 +71,7 @@ class WorkerSetup:
     precision: str = "float32"  # what the acting network computes in
     poison: bool = False
     device: str = "cpu"  # where the policy of the central kind acts
+    compiled: bool = False  # whether that policy goes through torch.compile
 
     @property
     def wants_features(self) -> bool:

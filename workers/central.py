@@ -36,6 +36,7 @@ class CentralWorkers(ProcessWorkers):
             torch.device(setup.device),
             policy_seed(setup.seeds),
             with_features=setup.wants_features,
+            compiled=setup.compiled,
         )
         self._server = InferenceServer(policy, self.shared, setup.config, self._policy_failed)
 

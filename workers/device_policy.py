@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks import ActorCritic
+from agents.networks import ActorCritic, on_device
 from agents.streams import Fence, side_stream
 from workers.policy import Acted
 from workers.weights import Weights
@@ -31,6 +31,7 @@ class DevicePolicy:
         seed: int,
         *,
         with_features: bool = False,
+        compiled: bool = False,
     ) -> None:
         self.weights = weights
         self.device = device
@@ -46,7 +47,10 @@ class DevicePolicy:
         self._places = torch.empty((environments, 2), dtype=torch.int64, pin_memory=pinned)  # row in the stacks, first
         self._answers = torch.empty((environments, columns), dtype=torch.float32, pin_memory=pinned)
         with torch.cuda.stream(self._stream):
-            self.network = network.to(device)
+            self.network = on_device(network, device)
+            self._features: Callable[[Tensor], Tensor] = network.features
+            if compiled:
+                self._features = torch.compile(network.features, dynamic=True)  # as many rows as happen to ask
             # The stack is the innermost axis, as the network's first convolution reads it.
             self._stacks = torch.zeros((environments, *spec.frame_shape, spec.frames_stacked), dtype=frame_dtype, device=device)
 
@@ -78,7 +82,7 @@ class DevicePolicy:
         older = older.masked_fill(first.bool().view(-1, *(1 for _ in older.shape[1:])), 0)
         stacks = torch.cat([older, newest.unsqueeze(-1)], -1)
         self._stacks[rows] = stacks
-        features = self.network.features(stacks.movedim(-1, 1))
+        features = self._features(stacks.movedim(-1, 1))
         output = self.network.heads(features)
         parts = [self._sample(output.logits)[:, None].float(), output.values[:, None], output.logits]
         return torch.cat([*parts, features] if self.with_features else parts, 1)

@@ -39,7 +39,7 @@ def run_training(
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
-@pytest.mark.parametrize(("worker_kind", "prepared_batches"), [("serial", 0), ("cpu", 3)])
+@pytest.mark.parametrize(("worker_kind", "prepared_batches"), [("serial", 0), ("cpu", 3), ("central", 3)])
 def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int) -> None:
     """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1."""
     _, checkpoint = run_training(
