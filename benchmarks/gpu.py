@@ -29,7 +29,7 @@ import torch
 
 from agents import AGENTS
 from agents.compute import allow_tf32, prepare_torch
-from agents.networks import make_network, on_device
+from agents.networks import ActorCritic, make_network, on_device
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.host_buffers import HostBuffers
 from learner.machine import Machine, detect_machine, fit_to_machine
@@ -145,8 +145,8 @@ def acting(config: Config, count: int, budget: float) -> Result:
     return {"milliseconds": 1e3 * call, "steps_per_second": count / call}
 
 
-def learning(config: Config, budget: float) -> Result:
-    """Batches out of host memory, stacked on the device, and updates; queued one after another as in a run."""
+def updates_of(config: Config) -> tuple[ActorCritic, Callable[[], None]]:
+    """A network, and a function that trains it: a batch out of host memory, stacked on the device, and an update."""
     spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
     contract = make_contract(config, spec)
     network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
@@ -163,16 +163,43 @@ def learning(config: Config, budget: float) -> Result:
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
     columns["action_used"].fill(True)
     nothing = np.zeros(training.batch_size, np.int64)
+
+    def update() -> None:
+        batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
+        agent.update(batch, 1e-6)
+
+    return network, update
+
+
+def learning(config: Config, budget: float) -> Result:
+    """Updates alone, queued one after another as in a run."""
+    training, device = config.training, torch.device(config.training.device)
+    _, update = updates_of(config)
     at_once = 5 if device.type == "cuda" else 1
 
     def updates() -> None:
         for _ in range(at_once):
-            batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
-            agent.update(batch, 1e-6)
+            update()
 
     call = seconds_a_call(updates, device, budget) / at_once
     steps = training.batch_size * training.unroll_length
     return {"milliseconds": 1e3 * call, "steps_per_second": steps / call}
+
+
+def repeating(config: Config) -> Result:
+    """Whether `--reproducible` holds on the device: the same updates twice, bit by bit."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        weights = []
+        for _ in range(2):
+            torch.manual_seed(1)
+            network, updates = updates_of(config)
+            for _ in range(3):
+                updates()
+            weights.append(torch.cat([tensor.flatten() for tensor in network.state_dict().values()]))
+        return {"equal": torch.equal(*weights), "largest_difference": float((weights[0] - weights[1]).abs().max())}
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
@@ -252,6 +279,7 @@ def run_all(arguments: argparse.Namespace) -> list[Result]:
     run(most, "central", precision=arguments.precisions[0])
     for workers in reversed(arguments.workers[:-1]):
         run(workers, "cpu")
+    experiment.measure("three updates, twice", lambda: repeating(config), 5)
     compiled = config_of(arguments, machine, worker_kind="central", precision=best, compile=True)
     experiment.measure(f"learning, {best}, compiled", lambda: learning(compiled, budget), budget + 60)
     experiment.measure(f"acting 256, {best}, compiled", lambda: acting(compiled, 256, budget), budget + 60)
@@ -293,6 +321,7 @@ def main() -> None:
     parser.add_argument("--network", default="impala_deep")
     parser.add_argument("--batch-size", type=int, default=32)
     arguments = parser.parse_args()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as main.py does
     arguments.out = arguments.out.resolve()
     os.chdir(REPOSITORY)
     draw(run_all(arguments), arguments.out / "curve.png")
