@@ -255,7 +255,9 @@ def make_network(
 
 def on_device(network: ActorCritic, device: torch.device) -> ActorCritic:
     """Move a network; on a GPU its kernels lie channels-last, as its input does, or each call would turn them around."""
-    return network.to(device, memory_format=torch.channels_last) if device.type == "cuda" else network.to(device)
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which PyTorch's stubs forget
+    return network.to(device)
 
 
 class _ResidualBlock(nn.Module):

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,10 +258,8 @@ def run_all(arguments: argparse.Namespace) -> list[Result]:
     for precision in arguments.precisions:
         each = config_of(arguments, machine, worker_kind="central", precision=precision)
         for count in ACTING_BATCHES:
-            experiment.measure(
-                f"acting {count}, {precision}", lambda each=each, count=count: acting(each, count, budget), budget + 2
-            )
-        experiment.measure(f"learning, {precision}", lambda each=each: learning(each, budget), budget + 5)
+            experiment.measure(f"acting {count}, {precision}", partial(acting, each, count, budget), budget + 2)
+        experiment.measure(f"learning, {precision}", partial(learning, each, budget), budget + 5)
     best = arguments.precisions[-1]
 
     def run(workers: int, kind: str, needs: float = 0.0, **settings: Any) -> None:
