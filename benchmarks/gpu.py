@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -44,7 +43,6 @@ from wrappers import make_spec, make_vector_env
 REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
-STOP_SECONDS = 30.0
 ACTING_BATCHES = (16, 64, 256, 512)
 SHOWN = (
     "charts/policy_lag",
@@ -213,15 +211,12 @@ def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
         try:
             _wait_for_rows(process, Path(folder), time.monotonic() + START_SECONDS)
             _sleep(process, arguments.warm_up + arguments.seconds)
-            process.send_signal(signal.SIGINT)
-            process.wait(STOP_SECONDS)
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()  # at once: nothing it would still save is wanted, and its workers die with it
+            process.wait()
         columns = read_metrics(next(Path(folder).glob("*_*/metrics.csv")))
     after = columns["seconds"] > columns["seconds"][0] + arguments.warm_up
-    steady = {name: column[after][:-1] for name, column in columns.items()}  # the last row is written while the run stops
+    steady = {name: column[after] for name, column in columns.items()}
     found = {name: float(np.nanmedian(steady[name])) for name in SHOWN if name in steady}
     return {"steps_per_second": float(np.median(steady["charts/SPS"])), **found, **settings}
 
