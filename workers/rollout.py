@@ -60,14 +60,14 @@ class Rollout:
         rows["environment_id"][:] = self.environment_ids
         rows["frames"][:, :stack] = self.observations  # the first observation, with the frames before it
         for t in range(self.unroll_length):
-            started = perf_counter()
+            started, started_cpu = perf_counter(), process_time()  # of all threads: native environments step in their own
             self.policy.ask(self.observations, self.first)
-            asking = perf_counter() - started
+            asking, asking_cpu = perf_counter() - started, process_time() - started_cpu
             yield
-            self._step(rows, t, stack, asking)
+            self._step(rows, t, stack, asking, asking_cpu)
 
-    def _step(self, rows: Arrays, t: int, stack: int, asking: float) -> None:
-        started, started_cpu = perf_counter() - asking, process_time()  # of all threads: native environments step in theirs
+    def _step(self, rows: Arrays, t: int, stack: int, asking: float, asking_cpu: float) -> None:
+        started, started_cpu = perf_counter() - asking, process_time() - asking_cpu
         acted = self.policy.answer()
         inferred, inferred_cpu = perf_counter(), process_time()
         step = self.env.step(acted.actions)

@@ -130,17 +130,17 @@ def test_computing_is_counted_beside_waiting_for_a_core() -> None:
     """A policy that sleeps takes time and computes nothing."""
     env = make_vector_env(CATCH, 2)
     policy = RandomPolicy(env.spec.action_count)
-    act = policy.act
+    answer = policy.answer
 
-    def sleep_and_act(observations: np.ndarray) -> Acted:
+    def sleep_and_answer() -> Acted:
         time.sleep(0.02)
-        return act(observations)
+        return answer()
 
-    policy.act = sleep_and_act  # type: ignore[method-assign]
+    policy.answer = sleep_and_answer  # type: ignore[method-assign]
     config = small_config(unroll_length=6)
     slots = make_contract(replace(config, env=CATCH), env.spec).allocate(2)
     seconds = np.zeros((1, len(CLOCKS)))
-    Rollout(env, policy, slots, seconds[0], seed=11, first_environment=0).collect(0)
+    Rollout(env, policy, slots, seconds[0], seed=11, environment_ids=np.arange(2)).collect(0)
     named = dict(zip(CLOCKS, seconds[0].tolist(), strict=True))
     assert named["act"] >= 6 * 0.02
     assert 0 < named["act_cpu"] < named["act"] / 2
