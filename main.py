@@ -27,6 +27,8 @@ def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
     # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # What cuBLAS needs to repeat itself bit for bit (--reproducible); read when CUDA starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from absl import flags
 
     from learner import launch

@@ -25,7 +25,10 @@ HELP = {
     "device": "Where the learner computes: auto takes the GPU where there is one.",
     "learner_threads": "CPU threads of the learner, or auto.",
     "precision": "What the hidden layers compute in: auto takes bfloat16 where the hardware multiplies it, else float32.",
-    "worker_kind": "Who acts: cpu (each worker its own copy of the policy), serial (in the learner's process), or auto.",
+    "compile": "Let torch.compile fuse the operations of an update and of a central policy; the first ones then take a minute. "
+    "Needs a C++ compiler on a CPU.",
+    "worker_kind": "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device "
+    "for all workers), serial (in the learner's process), or auto.",
     "worker_count": "Worker processes, or auto.",
     "envs_per_worker": "Environments that one worker steps together, or auto.",
     "worker_timeout": "Seconds without a step after which a worker counts as hanging and is started again.",

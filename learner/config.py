@@ -21,7 +21,7 @@ from learner.presets import NO_PRESET, PRESETS
 from learner.protocols import AS_SET, PROTOCOLS, check_protocol
 from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
-from workers import WORKERS, WorkerConfig
+from workers import WORKERS, WorkerConfig, groups_of
 from wrappers.spec import EnvConfig, EnvSpec
 
 AUTO = "auto"
@@ -38,6 +38,7 @@ DEFAULTS: Settings = {
     "device": AUTO,
     "learner_threads": AUTO,
     "precision": AUTO,
+    "compile": False,
     # who collects
     "worker_kind": AUTO,
     "worker_count": AUTO,
@@ -132,6 +133,7 @@ class TrainingConfig:
     device: str
     learner_threads: int
     precision: str
+    compile: bool
     prepared_batches: int
     calibrate_input: bool
     eval_period: int
@@ -352,5 +354,9 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     check_protocol(flat)
     if flat["reproducible"] and flat["worker_kind"] not in (AUTO, "serial"):
         raise ValueError(f"reproducible: wanted worker_kind serial or auto with it, got {flat['worker_kind']!r}")
+    groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
+    if envs != AUTO and envs % groups:
+        wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
+        raise ValueError(f"envs_per_worker: wanted {wanted}, got {envs}")
     if flat["reproducible"] and flat["prepared_batches"] not in (AUTO, 0):
         raise ValueError(f"reproducible: wanted prepared_batches 0 or auto with it, got {flat['prepared_batches']!r}")

@@ -131,6 +131,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
     if settled["reproducible"]:
         choose("worker_kind", "serial", "reproducible: one process, a fixed order")
+    if settled["device"] == "cuda":
+        choose("worker_kind", "central", "one policy on the GPU acts for all workers")
     choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
     cores = machine.cores
     if settled["worker_kind"] == "serial":
@@ -147,6 +149,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     if costs and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
         costs = replace(costs, act=costs.act_doubled)
     choose("worker_count", *_workers(costs, cores, settled["learner_threads"], small=small, gpu=gpu))
+    if settled["worker_kind"] == "central":
+        choose("envs_per_worker", 2 * ENVIRONMENTS, "two groups of 16: one steps while the policy thinks about the other")
     choose("envs_per_worker", environments, why)
     choose(
         "batch_size",

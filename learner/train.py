@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from agents import AGENTS, Agent
-from agents.compute import prepare_torch
-from agents.networks import make_network
+from agents.compute import allow_tf32, prepare_torch
+from agents.networks import make_network, on_device
 from agents.schedules import linear_schedule
+from agents.streams import Fence
 from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
 from learner.config import Config, make_contract
@@ -55,8 +56,11 @@ def train(
     spec = make_spec(config.env)
     contract = make_contract(config, spec)
 
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision).to(device)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays), threads=settings.learner_threads)
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision)
+    network = on_device(network, device)
+    agent = AGENTS["vtrace"](
+        config.agent, network, replay_names(config.replays), threads=settings.learner_threads, compiled=settings.compile
+    )
     counters = Counters()
     if settings.calibrate_input and not resumed:
         network.calibrate(random_observations(config.env, settings.seed).to(device))
@@ -72,7 +76,9 @@ def train(
         contract,
         config.workers,
         first_seeds(worker_seeds, config.workers.worker_count),
-        acting_precision(settings),
+        settings.precision if config.workers.kind == "central" else acting_precision(settings),
+        device=settings.device,
+        compiled=settings.compile,
     )
     workers = WORKERS[config.workers.kind](setup, network)
     total_frames = settings.environment_max_steps * spec.frames_per_step
@@ -123,13 +129,15 @@ def train(
                 host = prepared.host
                 with recorder.stage("batch"):
                     batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device)
+                    copied = Fence(device)
+                    copied.record()
                 recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, total_frames)
                 with recorder.stage("update"):
                     scalars = agent.update(batch, recorder.learning_rate)
                 recorder.add_update(scalars, host)
                 with recorder.stage("publish"):
                     workers.weights.publish(network, counters.updates)
-                prepared.release()  # publishing waited for the update, so nothing reads its memory any more
+                prepared.release(copied)  # a CPU has finished the update, a GPU the copy once that is
                 recorder.report()
                 if found := evaluations.step(network, counters, to_evaluate):
                     recorder.add_evaluation(found)
@@ -154,6 +162,8 @@ def train(
 def _prepare_torch(config: Config) -> None:
     torch.manual_seed(config.training.seed)
     prepare_torch(threads=1)  # the agent divides its work itself
+    if config.training.device == "cuda":
+        allow_tf32()
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
 

@@ -106,6 +106,15 @@ def test_worker_processes_use_every_core() -> None:
     assert (settled["worker_kind"], settled["worker_count"]) == ("cpu", 16)
 
 
+def test_beside_a_gpu_one_policy_acts_for_all_and_one_thread_feeds_it() -> None:
+    settled, reasons = fit_to_machine(DEFAULTS, Machine(16, 10**10, "GPU 9000"))
+    names = ("worker_kind", "worker_count", "envs_per_worker", "learner_threads")
+    assert tuple(settled[name] for name in names) == ("central", 16, 32, 1)
+    on_cpu, _ = fit_to_machine({**DEFAULTS, "device": "cpu"}, Machine(16, 10**10, "GPU 9000"))
+    assert tuple(on_cpu[name] for name in names) == ("cpu", 16, 16, 8)
+    assert any(reason.startswith("worker_kind=central (one policy on the GPU") for reason in reasons)
+
+
 @pytest.mark.parametrize(("cores", "gpu", "batch"), [(2, None, 8), (4, None, 8), (5, None, 32), (2, "GPU 9000", 32)])
 def test_small_machines_take_small_batches(cores: int, gpu: str | None, batch: int) -> None:
     settled, _ = fit_to_machine(DEFAULTS, Machine(cores, 10**10, gpu))

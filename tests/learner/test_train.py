@@ -41,15 +41,17 @@ def run_training(
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
-@pytest.mark.parametrize(("worker_kind", "prepared_batches"), [("serial", 0), ("cpu", 3)])
-def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int) -> None:
+@pytest.mark.parametrize(
+    ("worker_kind", "prepared_batches", "steps"), [("serial", 0, 60_000), ("cpu", 3, 60_000), ("central", 3, 30_000)]
+)
+def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int, steps: int) -> None:
     """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1."""
     _, checkpoint = run_training(
         tmp_path,
         worker_kind=worker_kind,
         worker_count=1,
         prepared_batches=prepared_batches,
-        environment_max_steps=60_000,
+        environment_max_steps=steps,
         envs_per_worker=8,
         batch_size=8,
         lr=2e-3,

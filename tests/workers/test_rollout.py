@@ -45,14 +45,18 @@ class RandomPolicy:
     def __init__(self, action_count: int) -> None:
         self.version = 40
         self.action_count = action_count
+        self.asked: list[tuple[np.ndarray, np.ndarray]] = []
         self.acted: list[Acted] = []
         self.generator = np.random.default_rng(3)
 
     def refresh(self) -> None:
         self.version += 1
 
-    def act(self, observations: np.ndarray) -> Acted:
-        n, step = len(observations), len(self.acted)
+    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+        self.asked.append((observations.copy(), first.copy()))
+
+    def answer(self) -> Acted:
+        n, step = len(self.asked[-1][0]), len(self.acted)
         logits = np.full((n, self.action_count), step, np.float32) + np.arange(n, dtype=np.float32)[:, None]
         acted = Acted(self.generator.integers(self.action_count, size=n), logits, logits[:, 0] / 7)
         self.acted.append(acted)
@@ -75,7 +79,7 @@ def collect(env_config: EnvConfig, unroll_length: int, blocks: int, num_envs: in
     slots = contract.allocate(blocks * num_envs)
     poison_arrays(slots)
     seconds = np.zeros(len(CLOCKS))
-    rollout = Rollout(env, policy, slots, seconds, seed=11, first_environment=20)
+    rollout = Rollout(env, policy, slots, seconds, seed=11, environment_ids=20 + np.arange(num_envs))
     for block in range(blocks):
         rollout.collect(block * num_envs)
     return Collected(env, policy, slots, seconds)
@@ -126,17 +130,17 @@ def test_computing_is_counted_beside_waiting_for_a_core() -> None:
     """A policy that sleeps takes time and computes nothing."""
     env = make_vector_env(CATCH, 2)
     policy = RandomPolicy(env.spec.action_count)
-    act = policy.act
+    answer = policy.answer
 
-    def sleep_and_act(observations: np.ndarray) -> Acted:
+    def sleep_and_answer() -> Acted:
         time.sleep(0.02)
-        return act(observations)
+        return answer()
 
-    policy.act = sleep_and_act  # type: ignore[method-assign]
+    policy.answer = sleep_and_answer  # type: ignore[method-assign]
     config = small_config(unroll_length=6)
     slots = make_contract(replace(config, env=CATCH), env.spec).allocate(2)
     seconds = np.zeros((1, len(CLOCKS)))
-    Rollout(env, policy, slots, seconds[0], seed=11, first_environment=0).collect(0)
+    Rollout(env, policy, slots, seconds[0], seed=11, environment_ids=np.arange(2)).collect(0)
     named = dict(zip(CLOCKS, seconds[0].tolist(), strict=True))
     assert named["act"] >= 6 * 0.02
     assert 0 < named["act_cpu"] < named["act"] / 2
