@@ -79,6 +79,14 @@ def test_a_run_goes_on_in_a_new_directory_that_names_its_parent(tmp_path: Path, 
     assert go_on(again, capsys, environment_max_steps=700)[0].path == again.path  # it belongs to a command, not to a run
 
 
+def test_the_best_is_tested_by_its_name(tmp_path: Path) -> None:
+    run = trained(tmp_path, avg_buff_size=5, save_model_period=2, checkpoints_kept=1)
+    job = command(tmp_path, "test", load_model_url=f"{run.path}/best")
+    assert job.checkpoint_path == run.best
+    assert job.checkpoint is not None
+    assert len(job.checkpoint.returns) == 5
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over_and_put_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path, save_model_period=2)
     older, newest = run.checkpoint_paths()[-2:]
