@@ -23,6 +23,7 @@ COPY --chown=trainer:trainer agents agents
 COPY --chown=trainer:trainer workers workers
 COPY --chown=trainer:trainer learner learner
 COPY --chown=trainer:trainer benchmarks benchmarks
+COPY --chown=trainer:trainer presets presets
 
 RUN mkdir results && chown trainer:trainer results
 USER 1000

@@ -1,8 +1,9 @@
-# make train  -- install and train Pong with settings fitted to this machine
+# make train  -- install and train Pong with settings fitted to this machine; PRESET=quick is a minute's demonstration
 # make test   -- install what tests need and run every check
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+PRESET ?= pong_fast
 
 BIN := $(VENV)/bin
 PACKAGES := wrappers replay agents workers learner benchmarks
@@ -10,7 +11,7 @@ PACKAGES := wrappers replay agents workers learner benchmarks
 .PHONY: train test lint types unit format clean
 
 train: $(VENV)/.installed
-	$(BIN)/python main.py --op_mode=train $(ARGS)
+	$(BIN)/python main.py --op_mode=train --preset=$(PRESET) $(ARGS)
 
 test: lint types unit
 
@@ -35,7 +36,7 @@ $(VENV)/.installed: requirements.txt
 	$(BIN)/python -m pip install --quiet -r requirements.txt
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-export.txt
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	touch $@
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from learner.launch import Job
 
-USAGE = """Trains, resumes and tests V-trace agents:
+USAGE = """Trains, resumes, tests and exports V-trace agents:
 
   python main.py --op_mode=train                                  train
   python main.py --op_mode=train_w_load --load_model_url=RUN      go on from a checkpoint
   python main.py --op_mode=test --render --load_model_url=RUN     watch and measure what was learned
+  python main.py --op_mode=export --load_model_url=RUN            write it as PyTorch and ONNX files for use elsewhere
 
 Flags, with their defaults:
 """
@@ -26,6 +27,8 @@ def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
     # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # What cuBLAS needs to repeat itself bit for bit (--reproducible); read when CUDA starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from absl import flags
 
     from learner import launch

@@ -13,9 +13,11 @@ from absl import flags
 from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
 
 WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
-OP_MODES = ("train", "train_w_load", "test")
+OP_MODES = ("train", "train_w_load", "test", "export")
 
 HELP = {
+    "preset": "Settings by name, a file each in presets/: atari (IMPALA), atari_replay (LASER), pong_fast, quick (a minute). "
+    "Flags come before it.",
     "env": "Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.",
     "environment_max_steps": "Length of the run in agent steps (one action each; the program prints frames beside).",
     "seed": "Seed of everything random in the run.",
@@ -23,13 +25,18 @@ HELP = {
     "device": "Where the learner computes: auto takes the GPU where there is one.",
     "learner_threads": "CPU threads of the learner, or auto.",
     "precision": "What the hidden layers compute in: auto takes bfloat16 where the hardware multiplies it, else float32.",
-    "worker_kind": "Who acts: cpu (each worker its own copy of the policy), serial (in the learner's process), or auto.",
+    "compile": "Let torch.compile fuse the operations of an update and of a central policy; the first ones then take a minute. "
+    "Needs a C++ compiler on a CPU.",
+    "worker_kind": "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device "
+    "for all workers), serial (in the learner's process), or auto.",
     "worker_count": "Worker processes, or auto.",
     "envs_per_worker": "Environments that one worker steps together, or auto.",
     "worker_timeout": "Seconds without a step after which a worker counts as hanging and is started again.",
     "max_worker_restarts": "Restarts of failed workers within an hour, all together; one failure more ends the run.",
     "prepared_batches": "Most batches that are prepared ahead in the background; as few as keep the learner busy are. "
     "0 prepares each in the learner's own thread.",
+    "preflight": "Measure for two seconds before training what a step costs here: it settles worker_count and envs_per_worker "
+    "where they are auto, and the speed to expect is printed.",
     "batch_size": "Trajectories in one update, or auto.",
     "unroll_length": "Steps in one trajectory.",
     "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories) "
@@ -60,6 +67,8 @@ HELP = {
     "relevance": "LASER: divergence from the implied policy (the paper's) or from the behaviour policy.",
     "clip_rewards": "Clip rewards for learning; reported returns stay raw.",
     "reward_clipping_method": "How rewards are clipped for learning.",
+    "protocol": "Atari: classic (no sticky actions, up to 30 no-ops, the game's own actions), machado (sticky actions 0.25, "
+    "all 18 actions, no no-ops, a lost life is no end), or as_set: what the settings below say.",
     "frame_scale_resolution": "Size of a frame, height,width in pixels.",
     "frames_stacked": "Frames in one observation.",
     "skipped_frames": "Emulator frames that one step lasts (the action is repeated).",
@@ -71,10 +80,14 @@ HELP = {
     "full_action_space": "All 18 actions instead of those the game uses.",
     "max_episode_frames": "Emulator frames after which an episode is cut.",
     "results_dir": "Folder that run directories are made in.",
+    "eval_period": "Updates between evaluations that a process of low priority plays beside training; 0: none. With them "
+    "the best checkpoint is the one that played best.",
+    "eval_episodes": "Whole episodes of one such evaluation.",
     "save_model_period": "Updates between checkpoints.",
     "checkpoints_kept": "Checkpoints that a run keeps, the newest ones; the best one stays beside them.",
     "save_replay": "Save the replays' contents with each checkpoint too (as large as they are; reproducible runs always do).",
     "log_period": "Seconds between rows of metrics.",
+    "profile": "Updates after warm-up whose trace is written into the run directory, for ui.perfetto.dev; 0 none.",
     "avg_buff_size": "Episodes in the mean return that is shown.",
     "verbosity": "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics too.",
     "test_episode_count": "Test mode: whole episodes to play.",
@@ -91,7 +104,9 @@ ALIASES = {"r_f_steps": "unroll_length"}
 
 def define_flags(values: flags.FlagValues) -> None:
     """Register every flag in `values`."""
-    flags.DEFINE_enum("op_mode", "train", OP_MODES, "What to do: train, train_w_load (go on) or test.", flag_values=values)
+    flags.DEFINE_enum(
+        "op_mode", "train", OP_MODES, "What to do: train, train_w_load (go on), test or export.", flag_values=values
+    )
     for name, default in DEFAULTS.items():
         _define(values, name, default)
     for alias, name in ALIASES.items():

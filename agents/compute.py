@@ -23,6 +23,11 @@ def prepare_torch(threads: int) -> None:
     keep_freed_memory()
 
 
+def allow_tf32() -> None:
+    """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa), as it does convolutions by default."""
+    torch.set_float32_matmul_precision("high")
+
+
 def keep_freed_memory() -> None:
     """Ask the C library to reuse what large tensors leave behind instead of giving it back to the system.
 

@@ -253,6 +253,13 @@ def make_network(
     return network
 
 
+def on_device(network: ActorCritic, device: torch.device) -> ActorCritic:
+    """Move a network; on a GPU its kernels lie channels-last, as its input does, or each call would turn them around."""
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which PyTorch's stubs forget
+    return network.to(device)
+
+
 class _ResidualBlock(nn.Module):
     """x + conv(relu(conv(relu(x)))), 3x3, channels unchanged."""
 

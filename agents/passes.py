@@ -21,20 +21,24 @@ Made = TypeVar("Made")
 
 
 class NetworkPasses:
-    """Forward and backward of one network; the gradients of all threads are added in a fixed order."""
+    """Forward and backward of one network; the gradients of all threads are added in a fixed order.
 
-    def __init__(self, network: ActorCritic, threads: int = 1) -> None:
+    compiled: through torch.compile, for the batch size that comes first.
+    """
+
+    def __init__(self, network: ActorCritic, threads: int = 1, *, compiled: bool = False) -> None:
         if threads < 1:
             raise ValueError(f"threads: wanted 1 or more, got {threads}")
         self.network = network
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner") if threads > 1 else None
+        self._forward: Callable[[Tensor], PolicyOutput] = torch.compile(network, dynamic=False) if compiled else network
         self._parts: Sequence[PolicyOutput] = ()
 
     def forward(self, observations: Tensor) -> PolicyOutput:
         """Outputs of N observations `[N, *observation_shape]`: leaves, whose gradients `backward` takes up."""
         parts = [part for part in observations.tensor_split(self.threads) if len(part)]
-        self._parts = self._each(self.network, parts)
+        self._parts = self._each(self._forward, parts)
         together = [torch.cat(tensors).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
         return PolicyOutput(*together)
 

@@ -78,16 +78,24 @@ def make_optimizer(config: VTraceConfig, network: ActorCritic) -> torch.optim.Op
 
 
 class VTraceAgent(Agent):
-    """V-trace on a mixture of fresh and replayed trajectories. threads: how many share the network's passes."""
+    """V-trace on a mixture of fresh and replayed trajectories. threads: how many share the network's passes. compiled: those
+    passes go through torch.compile.
+    """
 
     def __init__(
-        self, config: VTraceConfig, network: ActorCritic, replay_names: Sequence[str] = (), *, threads: int = 1
+        self,
+        config: VTraceConfig,
+        network: ActorCritic,
+        replay_names: Sequence[str] = (),
+        *,
+        threads: int = 1,
+        compiled: bool = False,
     ) -> None:
         self.config = config
         self.replay_names = tuple(replay_names)
         self._clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
         self.network = network
-        self.passes = NetworkPasses(network, threads)
+        self.passes = NetworkPasses(network, threads, compiled=compiled)
         self.optimizer = make_optimizer(config, network)
 
     def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:

@@ -52,8 +52,11 @@ class RandomPolicy:
     def refresh(self) -> None:
         return
 
-    def act(self, observations: np.ndarray) -> Acted:
-        count = len(observations)
+    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+        self.asked = len(observations)
+
+    def answer(self) -> Acted:
+        count = self.asked
         logits, values = np.zeros((count, self.action_count), np.float32), np.zeros(count, np.float32)
         return Acted(self.generator.integers(self.action_count, size=count), logits, values)
 
@@ -67,7 +70,9 @@ def replay_figures(config: Config, steps: int) -> dict[str, Any]:
     replays = {name: _standard(contract, filling * ENVIRONMENTS, name == "compressed") for name in ("plain", "compressed")}
     slots, out = contract.allocate(ENVIRONMENTS), contract.allocate(BATCH_SIZE)
     env = make_vector_env(config.env, ENVIRONMENTS)
-    rollout = Rollout(env, RandomPolicy(spec.action_count), slots, np.zeros(len(CLOCKS)), seed=1, first_environment=0)
+    rollout = Rollout(
+        env, RandomPolicy(spec.action_count), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=np.arange(ENVIRONMENTS)
+    )
     seconds: dict[str, list[float]] = {f"{name}_{what}": [] for name in replays for what in ("insert", "sample")}
     for turn in range(filling + TIMED_ROUNDS):
         rollout.collect(0)

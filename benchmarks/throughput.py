@@ -1,10 +1,14 @@
 """How fast the whole system is against what its parts cost alone, measured in one run.
 
     python -m benchmarks.throughput --seconds=60 -- --network=nature --batch_size=32
+    python -m benchmarks.throughput -- --network=impala_shallow --frame_scale_resolution=42,42 --unroll_length=20 \
+        --worker_count=2 --envs_per_worker=16 --replay_parameters='[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "elite", "capacity": 1000, "sample_ratio": 0.5}]'
 
-Measures, with the settings given after `--` (those of main.py): stepping, acting and learning alone on one core, the native
-vector environment alone on all cores, then the program itself (`main.py --op_mode=train`) in steady state. Prints the limit
-n / (c_env + c_act + c_learn), the achieved speed, and both ratios; `--json=FILE` writes them too.
+Measures, with the settings given after `--` (those of main.py): stepping, acting and learning alone, the native vector
+environment alone on all cores, then the program itself (`main.py --op_mode=train`) in steady state. Prints the limit,
+n / (c_env + c_act + c_learn) on n cores and n / c_env beside a GPU, the achieved speed, and both ratios; `--json=FILE` writes
+them too.
 """
 
 from __future__ import annotations
@@ -12,119 +16,76 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from absl import flags
 
-from agents import AGENTS
-from agents.compute import prepare_torch
-from agents.networks import make_network
-from learner.config import Config, make_config, make_contract
+from learner.config import make_config
+from learner.costs import limit
 from learner.machine import detect_machine, fit_to_machine
+from learner.measuring import environment_seconds, fresh_part, measure_costs
 from learner.metrics import read_metrics
+from learner.preflight import MEASURED
 from option_flags import all_settings, define_flags
-from replay import replay_names
-from replay.slot_store import SharedArrays
-from replay.trajectory import make_batch
-from workers.policy import CpuPolicy
-from workers.weights import SharedWeights, weights_layout
-from wrappers import make_spec, make_vector_env
+from wrappers import make_spec
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-WARM_UP_SECONDS = 20.0
+START_SECONDS = 300.0  # until the first row of metrics: imports, and replays that are filled in
+WARM_UP_SECONDS = 20.0  # after it
 WINDOW_SECONDS = 5.0
 PART_SECONDS = 4.0
 
 
-def seconds_a_call(function: Callable[[], object], budget: float = PART_SECONDS) -> float:
-    """Median time of one call over a time budget; the first two calls are warm-up."""
-    function()
-    function()
-    times: list[float] = []
-    end = time.perf_counter() + budget
-    while time.perf_counter() < end or len(times) < 3:
-        started = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
-
-
-def environment_seconds(config: Config, num_envs: int, threads: int) -> float:
-    """Seconds of one agent step of one environment, stepped natively with random actions."""
-    env = make_vector_env(config.env, num_envs, threads)
-    env.reset(1)
-    generator = np.random.default_rng(0)
-    call = seconds_a_call(lambda: env.step(generator.integers(env.spec.action_count, size=num_envs)))
-    env.close()
-    return call / num_envs
-
-
-def acting_seconds(config: Config) -> float:
-    """Seconds of inference for one agent step, at a worker's batch, on one core."""
-    spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
-    weights = SharedWeights(SharedArrays(weights_layout(network)))
-    policy = CpuPolicy(network.only_act(), weights, seed=1)
-    num_envs = config.workers.envs_per_worker
-    observations = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.observation_shape), dtype=np.uint8)
-    return seconds_a_call(lambda: policy.act(observations)) / num_envs
-
-
-def learning_seconds(config: Config) -> float:
-    """Seconds of batch making and one update for one FRESH agent step, on one core."""
-    spec = make_spec(config.env)
-    contract = make_contract(config, spec)
-    training = config.training
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
-    columns = {name: np.zeros_like(array) for name, array in contract.allocate(training.batch_size).items()}
-    columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
-    columns["action_used"][:] = True
-    nothing = np.zeros(training.batch_size, np.int64)
-
-    def update() -> None:
-        batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, torch.device("cpu"))
-        agent.update(batch, 1e-6)
-
-    fresh = sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
-    if not fresh:
-        raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
-    return seconds_a_call(update) / (training.batch_size * training.unroll_length * fresh)
-
-
 def program_steps_per_second(arguments: list[str], seconds: float) -> float:
-    """Median agent steps/s of the program over windows, warm-up left out."""
+    """Median agent steps/s of the program over windows of `seconds` in steady state."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "main.py", "--op_mode=train", *arguments]
-        process = subprocess.Popen(
-            [
-                *command,
-                f"--results_dir={folder}",
-                f"--log_period={WINDOW_SECONDS}",
-                "--environment_max_steps=1000000000",
-            ],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-        )
+        command = [
+            *(sys.executable, "main.py", "--op_mode=train", *arguments),
+            *(f"--results_dir={folder}", f"--log_period={WINDOW_SECONDS}", "--environment_max_steps=1000000000"),
+        ]
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
         try:
-            process.wait(WARM_UP_SECONDS + seconds)
+            file = _first_row(Path(folder), process)
+            process.wait(WARM_UP_SECONDS + seconds + WINDOW_SECONDS)
             raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(command)}")
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-        metrics = read_metrics(next(Path(folder).glob("*_*/metrics.csv")))
-    # The last row is written while the run stops.
-    steady = metrics["charts/SPS"][(metrics["seconds"] > WARM_UP_SECONDS)][:-1]
-    return float(np.median(steady))
+        finally:
+            if process.poll() is None:
+                process.kill()
+        return steady_steps_per_second(read_metrics(file))
+
+
+def _first_row(results: Path, process: subprocess.Popen[bytes]) -> Path:
+    """The metrics of the run in `results`, as soon as they have a row."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        if found := list(results.glob("*_*/metrics.csv")):
+            return found[0]
+        time.sleep(0.1)
+    raise RuntimeError(f"no metrics within {START_SECONDS:.0f} s; exit code {process.poll()}")
+
+
+def steady_steps_per_second(metrics: Mapping[str, np.ndarray]) -> float:
+    """Median over the windows between rows that begin `WARM_UP_SECONDS` after the first row, or later.
+
+    Left out are the last one, in which the run stops, and short ones, which a checkpoint ends.
+    """
+    seconds, steps = metrics["seconds"], metrics["steps"]
+    begin, long = seconds[:-1], np.diff(seconds)
+    steady = (begin >= seconds[0] + WARM_UP_SECONDS) & (long >= WINDOW_SECONDS / 2)
+    steady[-1:] = False
+    if not steady.any():
+        raise RuntimeError(f"wanted rows of metrics for {WARM_UP_SECONDS + 2 * WINDOW_SECONDS:.0f} s, got {seconds[-1]:.0f} s")
+    return float(np.median(np.diff(steps)[steady] / long[steady]))
 
 
 def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
@@ -132,29 +93,31 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
     values = flags.FlagValues()
     define_flags(values)
     values([sys.argv[0], *arguments])
-    machine = detect_machine()
-    settled, _ = fit_to_machine({**all_settings(values), "device": "cpu"}, machine)
-    config = make_config(settled)
-    spec = make_spec(config.env)
-    prepare_torch(threads=1)
-    parts = {
-        "c_env": environment_seconds(config, config.workers.envs_per_worker, 1),
-        "c_act": acting_seconds(config),
-        "c_learn": learning_seconds(config),
-    }
-    native = 1 / environment_seconds(config, 32 * machine.cores, machine.cores)
-    achieved = program_steps_per_second(arguments, seconds)
-    limit = machine.cores / sum(parts.values())
+    machine, given = detect_machine(), all_settings(values)
+    config = make_config(fit_to_machine(given, machine)[0])
+    if not fresh_part(config):
+        raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
+    gpu = config.training.device == "cuda"
+    frames = make_spec(config.env).frames_per_step
+    costs = measure_costs(config, PART_SECONDS)
+    native = 1 / environment_seconds(config, 32 * machine.cores, machine.cores, PART_SECONDS)
+    settled, _ = fit_to_machine(given, machine, costs)
+    fixed = [f"--{name}={settled[name]}" for name in MEASURED]  # the program would measure again
+    achieved = program_steps_per_second([*arguments, *fixed], seconds)
+    most = limit(costs, machine.cores, gpu=gpu)
+    parts = {"c_env": costs.env, "c_act": costs.act, "c_learn": costs.learn}
     return {
         "cores": machine.cores,
+        "device": machine.gpu if gpu else "cpu",
         **{f"{name}_microseconds": 1e6 * value for name, value in parts.items()},
-        "native_frames_per_second": native * spec.frames_per_step,
-        "limit_frames_per_second": limit * spec.frames_per_step,
-        "achieved_frames_per_second": achieved * spec.frames_per_step,
+        "native_frames_per_second": native * frames,
+        "limit": "n / c_env" if gpu else "n / (c_env + c_act + c_learn)",
+        "limit_frames_per_second": most * frames,
+        "achieved_frames_per_second": achieved * frames,
         "achieved_steps_per_second": achieved,
-        "ratio_to_limit": achieved / limit,
+        "ratio_to_limit": achieved / most,
         "ratio_to_native": achieved / native,
-        "settings": arguments,
+        "settings": [*arguments, *fixed],
     }
 
 

@@ -17,9 +17,11 @@ from agents.compute import PRECISIONS
 from agents.laser import RELEVANCES
 from agents.networks import NETWORKS, ActorCritic, make_network
 from agents.rewards import REWARD_CLIPPING
+from learner.presets import NO_PRESET, PRESETS
+from learner.protocols import AS_SET, PROTOCOLS, check_protocol
 from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
-from workers import WORKERS, WorkerConfig
+from workers import WORKERS, WorkerConfig, groups_of
 from wrappers.spec import EnvConfig, EnvSpec
 
 AUTO = "auto"
@@ -27,6 +29,7 @@ AUTO = "auto"
 Settings = dict[str, Any]
 
 DEFAULTS: Settings = {
+    "preset": NO_PRESET,
     # what to run on
     "env": "PongNoFrameskip-v4",
     "environment_max_steps": 2_000_000,
@@ -35,6 +38,7 @@ DEFAULTS: Settings = {
     "device": AUTO,
     "learner_threads": AUTO,
     "precision": AUTO,
+    "compile": False,
     # who collects
     "worker_kind": AUTO,
     "worker_count": AUTO,
@@ -42,6 +46,7 @@ DEFAULTS: Settings = {
     "worker_timeout": 3.0,
     "max_worker_restarts": 10,
     "prepared_batches": AUTO,
+    "preflight": True,
     # what one update sees
     "batch_size": AUTO,
     "unroll_length": 20,
@@ -73,7 +78,8 @@ DEFAULTS: Settings = {
     "relevance": "implied",
     "clip_rewards": True,
     "reward_clipping_method": "abs_one_sign",
-    # Atari preprocessing
+    # Atari: what decides a score, and how frames are made
+    "protocol": AS_SET,
     "frame_scale_resolution": "84,84",
     "frames_stacked": 4,
     "skipped_frames": 4,
@@ -86,10 +92,13 @@ DEFAULTS: Settings = {
     "max_episode_frames": 108_000,
     # output
     "results_dir": "results",
+    "eval_period": 0,
+    "eval_episodes": 10,
     "save_model_period": 1000,
     "checkpoints_kept": 3,
     "save_replay": False,
     "log_period": 10.0,
+    "profile": 0,
     "avg_buff_size": 100,
     "verbosity": 1,
     # test mode
@@ -107,7 +116,8 @@ DEFAULTS: Settings = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period: updates. log_period: seconds.
+    """The learner's loop. environment_max_steps: fresh agent steps. save_model_period, profile: updates. log_period: seconds.
+    eval_period: updates between evaluations beside training; 0: none.
 
     prepared_batches: the most that are prepared ahead in the background; 0: none, all in the learner's own thread.
     """
@@ -123,12 +133,16 @@ class TrainingConfig:
     device: str
     learner_threads: int
     precision: str
+    compile: bool
     prepared_batches: int
     calibrate_input: bool
+    eval_period: int
+    eval_episodes: int
     save_model_period: int
     checkpoints_kept: int
     save_replay: bool
     log_period: float
+    profile: int
     avg_buff_size: int
 
 
@@ -276,9 +290,12 @@ BOUNDS: dict[str, Bound] = {
     "noop_threshold": ("a whole number of frames from 0 to 1000", 0, 1000),
     "sticky_actions": ("a probability in [0, 1]", 0, 1),
     "max_episode_frames": ("a whole number of frames >= 1", 1, 1e9),
+    "eval_period": ("a whole number of updates >= 0", 0, 1e12),
+    "eval_episodes": ("a whole number of episodes >= 1", 1, 1e6),
     "save_model_period": ("a whole number of updates >= 1", 1, 1e12),
     "checkpoints_kept": ("a whole number of checkpoints >= 1", 1, 1e6),
     "log_period": ("a number of seconds > 0", 1e-3, 1e6),
+    "profile": ("a whole number of updates from 0 to 1000", 0, 1000),
     "avg_buff_size": ("a whole number of episodes >= 1", 1, 1e6),
     "verbosity": ("0 (silent), 1 (normal) or 2 (every detail)", 0, 2),
     "test_episode_count": ("a whole number of episodes >= 1", 1, 1e9),
@@ -289,6 +306,8 @@ BOUNDS: dict[str, Bound] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "worker_kind": (AUTO, *sorted(WORKERS)),
     "network": tuple(sorted(NETWORKS)),
+    "preset": (NO_PRESET, *PRESETS),
+    "protocol": (AS_SET, *PROTOCOLS),
     "optimizer": ("adam", "rmsprop"),
     "relevance": RELEVANCES,
     "reward_clipping_method": tuple(sorted(REWARD_CLIPPING)),
@@ -332,7 +351,12 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     """Check every setting and the combinations that cannot be. Raises ValueError."""
     for name, value in flat.items():
         check_setting(name, value)
+    check_protocol(flat)
     if flat["reproducible"] and flat["worker_kind"] not in (AUTO, "serial"):
         raise ValueError(f"reproducible: wanted worker_kind serial or auto with it, got {flat['worker_kind']!r}")
+    groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
+    if envs != AUTO and envs % groups:
+        wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
+        raise ValueError(f"envs_per_worker: wanted {wanted}, got {envs}")
     if flat["reproducible"] and flat["prepared_batches"] not in (AUTO, 0):
         raise ValueError(f"reproducible: wanted prepared_batches 0 or auto with it, got {flat['prepared_batches']!r}")

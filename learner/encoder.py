@@ -11,7 +11,7 @@ import torch
 from agents.networks import ActorCritic
 from replay import Encoded
 from replay.trajectory import stack_frames
-from workers.weights import SharedWeights
+from workers.weights import Weights
 
 OBSERVATIONS_AT_ONCE = 1024  # bounds the memory of one pass, however many candidates a replay draws
 
@@ -23,7 +23,7 @@ class Encoder:
     changes the learner's network in place. On a GPU it computes beside the updates, in a stream of its own.
     """
 
-    def __init__(self, network: ActorCritic, weights: SharedWeights, frames_stacked: int, device: torch.device) -> None:
+    def __init__(self, network: ActorCritic, weights: Weights, frames_stacked: int, device: torch.device) -> None:
         self.network = deepcopy(network).only_act()
         self.weights = weights
         self.frames_stacked = frames_stacked

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -37,13 +38,14 @@ class Arrivals:
 class PreparedBatch:
     """A batch in host memory, and what came in for it.
 
-    starved: whether it had to wait for trajectories. release: to be called once, when nothing reads its memory any more.
+    starved: whether it had to wait for trajectories. release: to be called once, when nothing reads its memory any more but
+    a copy that is done when the fence is, which it takes.
     """
 
     host: HostBatch
     arrivals: Arrivals
     starved: bool
-    release: Callable[[], None]
+    release: Callable[..., None]
 
 
 class Feeder(ABC):
@@ -99,7 +101,7 @@ class BatchFeeder(Feeder):
             host = self.mixture.sample(columns)
         arrivals = Arrivals(self._trajectories, self._episodes)
         self._trajectories, self._episodes = 0, []
-        return PreparedBatch(host, arrivals, starved, release=lambda: self.buffers.give_back(columns))
+        return PreparedBatch(host, arrivals, starved, partial(self.buffers.give_back, columns))
 
     def stop(self) -> None:
         return

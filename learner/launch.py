@@ -16,7 +16,12 @@ from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
+from learner.measuring import measure_costs
 from learner.memory import check_memory, describe_memory
+from learner.preflight import PART_SECONDS, wants_preflight
+from learner.presets import apply_preset
+from learner.protocol import is_atari
+from learner.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from workers import WorkerError
@@ -24,6 +29,8 @@ from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
+TRAINING_MODES = ("train", "train_w_load")
+TITLES = {"train": "Training", "train_w_load": "Training", "test": "Testing", "export": "Exporting"}
 BYTES_A_WEIGHT = 16  # a weight in float32, its gradient, and up to two moments
 
 TEST_SETTINGS = ("device", "learner_threads", "test_environments")
@@ -46,39 +53,58 @@ class Job:
 def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
     """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
     machine = detect_machine()
+    settings, given = apply_preset(settings, given)
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
         path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
         settings, overridden = merge_settings(settings, checkpoint.settings, given)
         notes = passed_over + overridden
+    settings = apply_protocol(settings, given)
     check_settings(settings)
+    if op_mode == "train_w_load" and checkpoint:
+        check_same_protocol(settings, checkpoint.settings)
     settled, chosen = fit_to_machine(settings, machine)
-    config = make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
+    config = _settled_config(settings, settled)
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, machine)
     if checkpoint:
-        check_fit(config, checkpoint, load_optimizer=op_mode != "test" and settings["load_optimizer_save"])
-    if op_mode != "test":
+        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer_save"])
+    if op_mode in TRAINING_MODES:
         _check_training(config, checkpoint, machine)
-        if checkpoint and path:
-            check_finite(checkpoint, path)
+    if checkpoint and path and op_mode != "test":
+        check_finite(checkpoint, path)
+    if op_mode in TRAINING_MODES:
         run = _run_to_go_on_in(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
-    if op_mode == "test":
+        if wants_preflight(settings, config):
+            settled, chosen = fit_to_machine(settings, machine, measure_costs(config, PART_SECONDS))
+            config = _settled_config(settings, settled)
+    if op_mode == "export":
+        chosen = []
+    elif op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
     return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
 
 
+def _settled_config(settings: Settings, settled: Settings) -> Config:
+    """What was fitted to this machine is for this run; its checkpoints carry the machine's settings as they were given."""
+    return make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
+
+
 def _check_environment(config: Config, machine: Machine) -> None:
-    """Refuse an environment or a network that cannot be made, or is too large. Raises ValueError."""
+    """Refuse what cannot be made: environment, network, protocol, or a network that is too large. Raises ValueError."""
     network = make_network_shapes(config, make_spec(config.env))
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
         raise ValueError(
             f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
             f"{config.env.frame_height},{config.env.frame_width} frames, which takes {needed / 1e9:.1f} GB to train"
+        )
+    if config.settings["protocol"] != AS_SET and not is_atari(config.env.env):
+        raise ValueError(
+            f"protocol: wanted as_set for an environment other than an Atari game, got {config.settings['protocol']}"
         )
 
 
@@ -94,11 +120,13 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
     _log_to_console(job.config.settings["verbosity"])
-    log.info("%s on %s", "Testing" if job.op_mode == "test" else "Training", job.config.env.env)
+    log.info("%s on %s", TITLES[job.op_mode], job.config.env.env)
     for note in job.notes:
         log.info("  %s", note)
     if job.op_mode == "test":
         return _test(job)
+    if job.op_mode == "export":
+        return _export(job)
     return _train(job)
 
 
@@ -108,6 +136,15 @@ def _test(job: Job) -> int:
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
     return evaluate(job.config, job.checkpoint, job.checkpoint_path, run_of_checkpoint(job.checkpoint_path))
+
+
+def _export(job: Job) -> int:
+    from learner.export import export_policy
+
+    assert job.checkpoint is not None
+    assert job.checkpoint_path is not None
+    run = run_of_checkpoint(job.checkpoint_path)
+    return export_policy(job.config, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
 
 
 def _train(job: Job) -> int:

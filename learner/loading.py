@@ -13,7 +13,10 @@ from learner.config import DEFAULTS, Config, Settings, make_network_shapes
 from learner.run_directory import find_checkpoints
 from wrappers import make_spec
 
-LOADING_ONLY = ("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render")
+LOADING_ONLY = (
+    *("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render"),
+    *("preflight", "profile"),
+)
 """Settings that belong to a command, not to the run it loads."""
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from agents.compute import computes_bfloat16
-from learner.config import AUTO, Settings
+from learner.config import AUTO, Settings, TrainingConfig
+from learner.costs import WORTH_DOUBLING, Costs, doubling_saves, enough_workers, expected
 
 MACHINE_SETTINGS = (
     "device",
@@ -29,6 +30,7 @@ MACHINE_SETTINGS = (
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
 SMALL_BATCH = 8
+ENVIRONMENTS = 16
 MOST_LEARNER_THREADS = 8
 MOST_PREPARED_BATCHES = 4
 
@@ -50,10 +52,11 @@ def detect_machine() -> Machine:
     """Look at cores (affinity and container quota), memory and GPU."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     devices = ("cpu", "cuda") if gpu else ("cpu",)
-    return Machine(_cores(), _memory_bytes(), gpu, frozenset(filter(computes_bfloat16, devices)))
+    return Machine(available_cores(), _memory_bytes(), gpu, frozenset(filter(computes_bfloat16, devices)))
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """Cores that this process may use: its affinity, or less where a container's quota allows less."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _first_line(Path("/sys/fs/cgroup/cpu.max")).split()
     if len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0:
@@ -106,8 +109,17 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Settings, list[str]]:
-    """Settle every `auto` of the settings. Returns the settled settings and one line for each choice made."""
+def acting_precision(training: TrainingConfig) -> str:
+    """What workers act in: the learner's precision, unless that is a GPU's and the CPU would be slow in it."""
+    return training.precision if training.device == "cpu" or computes_bfloat16("cpu") else "float32"
+
+
+def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs | None = None) -> tuple[Settings, list[str]]:
+    """Settle every `auto` of the settings. Returns the settled settings and one line for each choice made.
+
+    costs: as measured with what this function chooses without them. They decide how many workers and environments there are,
+    and only coarsely: both touch what is learned (through the policy lag), and so may not follow the noise of a measurement.
+    """
     settled = dict(settings)
     reasons: list[str] = []
 
@@ -119,25 +131,38 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
     choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
     if settled["reproducible"]:
         choose("worker_kind", "serial", "reproducible: one process, a fixed order")
+    if settled["device"] == "cuda":
+        choose("worker_kind", "central", "one policy on the GPU acts for all workers")
     choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
     cores = machine.cores
     if settled["worker_kind"] == "serial":
         choose("worker_count", 1, "serial: everything in one process")
         choose("prepared_batches", 0, "serial: everything in one thread")
-    choose("worker_count", cores, f"one a core, {cores} cores")
-    choose("envs_per_worker", 16, "enough for efficient inference, few enough for a small policy lag")
-    small = cores <= SMALL_MACHINE_CORES and settled["device"] == "cpu"
+    gpu = settled["device"] == "cuda"
+    small = cores <= SMALL_MACHINE_CORES and not gpu
+    choose(
+        "learner_threads",
+        1 if gpu else min(cores, MOST_LEARNER_THREADS),
+        "the GPU computes" if gpu else f"{cores} cores, shared with the workers",
+    )
+    environments, why = _environments(costs)
+    if costs and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
+        costs = replace(costs, act=costs.act_doubled)
+    choose("worker_count", *_workers(costs, cores, settled["learner_threads"], small=small, gpu=gpu))
+    if settled["worker_kind"] == "central":
+        choose("envs_per_worker", 2 * ENVIRONMENTS, "two groups of 16: one steps while the policy thinks about the other")
+    choose("envs_per_worker", environments, why)
     choose(
         "batch_size",
         SMALL_BATCH if small else PUBLISHED_BATCH,
-        "a small machine learns sooner from more and smaller updates" if small else "the published setting",
+        f"{'a small machine learns sooner from more and smaller updates' if small else 'the published setting'}; "
+        "part of what is learned, so never measured",
     )
     choose(
         "prepared_batches",
         0 if small else MOST_PREPARED_BATCHES,
         "a small machine has no idle core to prepare them" if small else "at most; as few as keep the learner busy",
     )
-    choose("learner_threads", min(cores, MOST_LEARNER_THREADS), f"{cores} cores, shared with the workers")
     quick = settled["device"] in machine.bfloat16
     choose(
         "precision",
@@ -146,3 +171,31 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine) -> tuple[Setti
     )
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons
+
+
+def _workers(costs: Costs | None, cores: int, learner_threads: int, *, small: bool, gpu: bool) -> tuple[int, str]:
+    """Worker processes, and why. On a small machine always one a core: each core that waits is a large part of it."""
+    if costs is None:
+        return cores, f"one a core, {cores} cores"
+    count = cores if small else enough_workers(costs, cores, learner_threads, gpu=gpu)
+    stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
+    speed = expected(costs, cores, gpu=gpu)
+    return count, (
+        f"{f'one a core, {cores} cores' if count == cores else 'they collect more than the learner can take'}; "
+        f"measured: stepping {stepping}, acting {acting}, learning {learning} a step, so {_rounded(speed)} steps/s = "
+        f"{_rounded(speed * costs.frames_per_step)} frames/s at most"
+    )
+
+
+def _environments(costs: Costs | None) -> tuple[int, str]:
+    """Environments of a worker, and why."""
+    if costs is None:
+        return ENVIRONMENTS, "enough for efficient inference, few enough for a small policy lag"
+    saves = doubling_saves(costs)
+    told = f"measured: {2 * ENVIRONMENTS} save {max(0.0, saves):.0%} of a step and double the policy lag"
+    return (2 * ENVIRONMENTS if saves >= WORTH_DOUBLING else ENVIRONMENTS), told
+
+
+def _rounded(number: float) -> str:
+    """To two digits: a measurement of seconds knows no more."""
+    return f"{float(f'{number:.2g}'):,.0f}"

@@ -42,7 +42,7 @@ def describe_memory(config: Config) -> list[str]:
 def reserve_bytes(config: Config) -> int:
     """What is kept for the processes themselves."""
     workers = 0 if config.workers.kind == "serial" else config.workers.worker_count
-    return LEARNER_RESERVE + workers * WORKER_RESERVE
+    return LEARNER_RESERVE + (workers + (config.training.eval_period > 0)) * WORKER_RESERVE
 
 
 def replay_memory(config: Config) -> list[int]:

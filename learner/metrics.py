@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learner.board import open_board
 from learner.run_directory import RunDirectory
 
 log = logging.getLogger("springbok")
@@ -151,8 +152,8 @@ class MetricsWriter:
 
     def __init__(self, run: RunDirectory, from_step: int = 0) -> None:
         self._path = run.metrics
-        self._events = run.tensorboard
-        self._purge_step = from_step + 1 if from_step else None
+        self._run = run
+        self._from_step = from_step
         self._names: list[str] = []
         self._board: Any = None
         self._failing = False
@@ -181,10 +182,8 @@ class MetricsWriter:
     def _write(self, counters: Mapping[str, float], row: Row) -> None:
         self._write_cells({**{name: counters[name] for name in self.LEADING}, **row})
         if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
-
-            self._board = SummaryWriter(str(self._events), purge_step=self._purge_step, flush_secs=10)
-            self._purge_step = None
+            self._board = open_board(self._run, self._from_step)
+            self._from_step = 0
         try:
             for name, value in row.items():
                 self._board.add_scalar(name, value, int(counters["steps"]))

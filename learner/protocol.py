@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from learner.protocols import DECISIVE, OWN, PROTOCOLS
 from wrappers import ENVIRONMENTS, EnvConfig, make_spec
 
 ATARI = "atari"
@@ -31,6 +32,7 @@ def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
     """
     spec = make_spec(config)
     protocol: dict[str, Any] = {
+        "protocol": protocol_name(config),
         "env": config.env,
         "full_games": True,
         "rewards": "raw",
@@ -54,6 +56,14 @@ def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
     return protocol
 
 
+def protocol_name(config: EnvConfig) -> str:
+    """Which of `PROTOCOLS` an environment is evaluated by, whoever set it so; "own" where it is none of them."""
+    if not is_atari(config.env):
+        return OWN
+    values = vars(evaluation_env(config))
+    return next((name for name, wanted in PROTOCOLS.items() if all(values[key] == wanted[key] for key in DECISIVE)), OWN)
+
+
 def describe_protocol(protocol: dict[str, Any]) -> str:
     """One line for people, out of what `evaluation_protocol` returns."""
     atari = "sticky_actions" in protocol
@@ -70,7 +80,8 @@ def describe_protocol(protocol: dict[str, Any]) -> str:
         f"{protocol['actions']} actions",
         f"{protocol['rewards']} rewards",
     ]
-    return f"{protocol['env']}: {', '.join(parts)}"
+    name = f" ({protocol['protocol']})" if atari else ""
+    return f"{protocol['env']}{name}: {', '.join(parts)}"
 
 
 def _start_of_game(protocol: dict[str, Any]) -> list[str]:

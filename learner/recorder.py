@@ -10,19 +10,26 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from learner.checkpoint import Checkpoint, Counters
 from learner.config import Config
+from learner.cores import CoreUse
 from learner.curve import draw_learning_curve
+from learner.doctor import Doctor
+from learner.evaluator import Evaluation
 from learner.feeder import FEEDER_CLOCKS, Arrivals, Feeder
+from learner.hardware import HardwareMeter
+from learner.machine import available_cores
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
+from learner.profiler import UpdateProfiler
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
 from replay import replay_names
 from replay.mixture import HostBatch, Mixture
 from workers import Workers
-from workers.rollout import CLOCKS
+from workers.rollout import CLOCKS, cpu_seconds
 
 log = logging.getLogger("springbok")
 
@@ -57,6 +64,12 @@ class Recorder:
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
         self._shares = TimeShares({"worker": (CLOCKS, workers.seconds), "feeder": (FEEDER_CLOCKS, feeder.seconds[None])})
+        cores = available_cores()
+        self._hardware = HardwareMeter(cores, torch.device(config.training.device))
+        self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.kind == "serial")
+        self._doctor = Doctor(config, cores)
+        self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
+        self._evaluation: Row = {}
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -80,15 +93,34 @@ class Recorder:
         self._updates.add(scalars)
         self.counters.updates += 1
 
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Say what an evaluation found; its figures stand in the next row."""
+        self._evaluation = {
+            "eval/episodic_return": evaluation.mean_return,
+            "eval/standard_error": evaluation.standard_error,
+            "eval/update": evaluation.update,
+            "eval/steps": evaluation.steps,
+        }
+        self._progress.clear()
+        log.info(
+            "Evaluation of update %s: mean return %.2f, standard error %.2f, %d episodes",
+            f"{evaluation.update:,}",
+            evaluation.mean_return,
+            evaluation.standard_error,
+            len(evaluation.returns),
+        )
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Count the time of a stage of the loop."""
         started = time.perf_counter()
-        yield
+        with self._profiler.stage(name):
+            yield
         self._shares.add(name, time.perf_counter() - started)
 
     def report(self) -> None:
-        """Once an update: the progress line and a row of metrics, each when its time has come."""
+        """Once an update: the profile, the progress line and a row of metrics, each when its time has come."""
+        self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
         if now - self._last_row >= self.config.training.log_period:
             self.write_row()
@@ -104,6 +136,8 @@ class Recorder:
         passed = max(now - self._last_row, 1e-9)
         self._frames_per_second = (counters.frames - before.frames) / passed
         counters.seconds = self._at_start.seconds + now - self._started
+        hardware = self._hardware.read(passed)
+        own_cores = hardware.get("hardware/cpu_percent", 0.0) / 100 * self._core_use.cores
         row: Row = {
             **self.episodes.read(),
             **self._updates.read(),
@@ -111,16 +145,22 @@ class Recorder:
             **self._replays(),
             **self._feeder.metrics(),
             **self._shares.read(passed),
+            **hardware,
+            **self._core_use.read(passed, own_cores),
+            **self._evaluation,
             "workers/restarts": self._workers.restarts,
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
             "charts/FPS": self._frames_per_second,
             "charts/updates_per_second": (counters.updates - before.updates) / passed,
         }
+        self._evaluation = {}
         self._at_last_row, self._last_row = replace(counters), now
         self._writer.write(asdict(counters), row)
         self._progress.clear()
         log.debug("%s", self._text())
+        if verdict := self._doctor.add(row, passed):
+            log.debug("%s", verdict.line)
 
     def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:
         """Picture and summary, and how to go on; checkpoint: the last one, None where it could not be saved."""
@@ -138,6 +178,8 @@ class Recorder:
             f"{counters.episodes:,}",
             "no episode has ended yet" if mean is None else f"mean return of the last {len(self.episodes.recent)}: {mean:.2f}",
         )
+        if verdict := self._doctor.verdict():
+            log.info("%s", verdict.line)
         if drawn:
             log.info("Learning curve: %s", self.run.curve)
         if checkpoint:
@@ -167,6 +209,7 @@ class Recorder:
 
     def close(self) -> None:
         self._progress.clear()
+        self._profiler.stop(self.counters.updates)
         self._writer.close()
 
     def _replays(self) -> Row:

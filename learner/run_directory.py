@@ -43,6 +43,7 @@ class RunDirectory:
         self.config = path / "config.json"
         self.log = path / "log.txt"
         self.metrics = path / "metrics.csv"
+        self.evaluations = path / "evaluations.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "learning_curve.png"
         self.summary = path / "summary.json"
@@ -82,6 +83,10 @@ class RunDirectory:
     def replay_path(self, update: int) -> Path:
         """The replay saved with the checkpoint of this update."""
         return self.checkpoints / f"replay_{update:09d}.pt"
+
+    def trace_path(self, update: int) -> Path:
+        """The profile that ends with this update."""
+        return self.path / f"trace_update_{update:09d}.json.gz"
 
     def checkpoint_paths(self) -> list[Path]:
         """This run's checkpoints, oldest first; the best is one of them or one that was kept beside them."""

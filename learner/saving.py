@@ -23,14 +23,18 @@ class Saver:
     """Keeps the newest `kept` checkpoints, the one with the highest mean return, and the replay of the newest.
 
     window: episodes whose mean return decides about the best; a checkpoint with fewer behind it is none. resumed: what the
-    run goes on from; a best one of later updates is left behind. error: why the last save failed, None where it did not.
+    run goes on from; a best one of later updates is left behind. evaluated: evaluations decide about the best, not the returns.
+    error: why the last save failed, None where it did not.
     """
 
-    def __init__(self, run: RunDirectory, kept: int, window: int, resumed: Checkpoint | None = None) -> None:
+    def __init__(
+        self, run: RunDirectory, kept: int, window: int, resumed: Checkpoint | None = None, *, evaluated: bool = False
+    ) -> None:
         self.error: str | None = None
         self._run = run
         self._kept = kept
         self._window = window
+        self._evaluated = evaluated
         self._best: float | None = None
         if resumed:
             self._best = self._take_over_best(resumed.counters.updates)
@@ -67,7 +71,7 @@ class Saver:
 
     def _keep_if_best(self, path: Path, checkpoint: Checkpoint) -> None:
         mean = float(np.mean(checkpoint.returns)) if len(checkpoint.returns) >= self._window else None
-        if mean is None or (self._best is not None and mean <= self._best):
+        if self._evaluated or mean is None or (self._best is not None and mean <= self._best):
             return
         try:
             _second_name(path, self._run.best)

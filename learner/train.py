@@ -11,13 +11,16 @@ import numpy as np
 import torch
 
 from agents import AGENTS, Agent
-from agents.compute import computes_bfloat16, prepare_torch
-from agents.networks import make_network
+from agents.compute import allow_tf32, prepare_torch
+from agents.networks import make_network, on_device
 from agents.schedules import linear_schedule
+from agents.streams import Fence
 from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
-from learner.config import Config, TrainingConfig, make_contract
+from learner.config import Config, make_contract
 from learner.encoder import Encoder
+from learner.evaluations import Evaluations
+from learner.machine import acting_precision
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.resuming import replay_to_save, restore_replays, restore_under_way
@@ -53,8 +56,11 @@ def train(
     spec = make_spec(config.env)
     contract = make_contract(config, spec)
 
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision).to(device)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays), threads=settings.learner_threads)
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=settings.precision)
+    network = on_device(network, device)
+    agent = AGENTS["vtrace"](
+        config.agent, network, replay_names(config.replays), threads=settings.learner_threads, compiled=settings.compile
+    )
     counters = Counters()
     if settings.calibrate_input and not resumed:
         network.calibrate(random_observations(config.env, settings.seed).to(device))
@@ -70,7 +76,9 @@ def train(
         contract,
         config.workers,
         first_seeds(worker_seeds, config.workers.worker_count),
-        _acting_precision(settings),
+        settings.precision if config.workers.kind == "central" else acting_precision(settings),
+        device=settings.device,
+        compiled=settings.compile,
     )
     workers = WORKERS[config.workers.kind](setup, network)
     total_frames = settings.environment_max_steps * spec.frames_per_step
@@ -87,7 +95,8 @@ def train(
         restore_replays(replay, mixture)
     feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
     recorder = Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed)
-    saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed)
+    saver = Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0)
+    evaluations = Evaluations(config, run, network, resumed)
 
     def checkpoint() -> Path | None:
         recorder.write_row()  # so that metrics and checkpoint tell of the same moment
@@ -95,7 +104,11 @@ def train(
             saved = _make_checkpoint(config, asdict(spec), agent, recorder, generator)
             return saver.save(saved, replay_to_save(config, mixture, workers, feeder))
 
+    def to_evaluate() -> Checkpoint:
+        return _make_checkpoint(config, asdict(spec), agent, recorder, generator)
+
     def stop() -> None:
+        evaluations.stop()
         feeder.stop()
         workers.stop()
 
@@ -103,6 +116,7 @@ def train(
         with StopSignals(at_once=workers.kill) as signals:
             workers.weights.publish(network, counters.updates)
             workers.start()
+            evaluations.start(counters.updates)
             if resumed and restore_under_way(config, replay, workers, feeder):
                 restore_generators(resumed.generators, generator)  # again: building all this has drawn from them
             feeder.start()
@@ -115,14 +129,18 @@ def train(
                 host = prepared.host
                 with recorder.stage("batch"):
                     batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device)
+                    copied = Fence(device)
+                    copied.record()
                 recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, total_frames)
                 with recorder.stage("update"):
                     scalars = agent.update(batch, recorder.learning_rate)
                 recorder.add_update(scalars, host)
                 with recorder.stage("publish"):
                     workers.weights.publish(network, counters.updates)
-                prepared.release()  # publishing waited for the update, so nothing reads its memory any more
+                prepared.release(copied)  # a CPU has finished the update, a GPU the copy once that is
                 recorder.report()
+                if found := evaluations.step(network, counters, to_evaluate):
+                    recorder.add_evaluation(found)
                 if counters.updates % settings.save_model_period == 0:
                     checkpoint()
             feeder.stop()
@@ -144,13 +162,10 @@ def train(
 def _prepare_torch(config: Config) -> None:
     torch.manual_seed(config.training.seed)
     prepare_torch(threads=1)  # the agent divides its work itself
+    if config.training.device == "cuda":
+        allow_tf32()
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
-
-
-def _acting_precision(settings: TrainingConfig) -> str:
-    """The learner's, unless that is a GPU's and the CPU that acts would be slow in it."""
-    return settings.precision if settings.device == "cpu" or computes_bfloat16("cpu") else "float32"
 
 
 def _make_checkpoint(

@@ -109,6 +109,8 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),
+        (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),
+        (["--preset=quick", "--protocol=machado"], "other than an Atari game"),
         ([f"--batch_size={'9' * 5000}"], "batch_size"),
         (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
         (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
@@ -220,7 +222,7 @@ def test_too_many_failures_save_and_end_the_run_with_the_first_cause_printed_las
     run = the_run(results)
     (tmp_path / "raise").touch()
     end = time.monotonic() + 60
-    while run.log.read_text().count("is at work") < 2:
+    while "is at work" not in run.log.read_text().partition("(failure 1 within an hour")[2]:  # the successor
         assert time.monotonic() < end, run.log.read_text()
         time.sleep(0.1)
     time.sleep(1.5)  # a few rows of metrics

@@ -133,10 +133,10 @@ def test_words_that_are_no_choice_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", OP_MODES)
-def test_modes_are_three(mode: str) -> None:
+def test_modes_are_four(mode: str) -> None:
     assert parse(f"--op_mode={mode}").op_mode == mode
-    assert OP_MODES == ("train", "train_w_load", "test")
-    assert "train|train_w_load|test" in refused("--op_mode=play")
+    assert OP_MODES == ("train", "train_w_load", "test", "export")
+    assert "train|train_w_load|test|export" in refused("--op_mode=play")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agents.networks import ActorCritic
-from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup
-from workers.group import ProcessWorkers
+from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup, groups_of
+from workers.central import CentralWorkers
+from workers.group import CpuWorkers
 from workers.random_play import random_observations
 from workers.seeds import first_seeds
 from workers.serial import SerialWorkers
@@ -20,7 +21,12 @@ __all__ = [
     "WorkerSetup",
     "Workers",
     "first_seeds",
+    "groups_of",
     "random_observations",
 ]
 
-WORKERS: dict[str, Callable[[WorkerSetup, ActorCritic], Workers]] = {"cpu": ProcessWorkers, "serial": SerialWorkers}
+WORKERS: dict[str, Callable[[WorkerSetup, ActorCritic], Workers]] = {
+    "central": CentralWorkers,
+    "cpu": CpuWorkers,
+    "serial": SerialWorkers,
+}

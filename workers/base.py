@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,22 +12,50 @@ from agents.networks import ActorCritic, make_network
 from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
 from workers.rollout import CLOCKS
-from workers.weights import SharedWeights, weights_layout
+from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Workers of a run. blocks_per_worker: how many blocks of slots (at most 255) a worker owns; one is written while others
-    wait. timeout: seconds without a step after which a worker hangs. max_restarts: restarts within an hour, all together.
+    """Workers of a run. blocks_per_group: how many blocks of slots a group of environments has; one is written while others
+    wait, and a worker has at most 255 in all. timeout: seconds without a step after which a worker hangs. max_restarts:
+    restarts within an hour, all together.
     """
 
     kind: str = "cpu"
     worker_count: int = 2
     envs_per_worker: int = 16
-    blocks_per_worker: int = 2
+    blocks_per_group: int = 2
     timeout: float = 3.0
     max_restarts: int = 10
+
+    @property
+    def groups(self) -> int:
+        """In how many groups a worker steps its environments; with two, one steps while the policy thinks about the other."""
+        return groups_of(self.kind)
+
+    @property
+    def envs_per_group(self) -> int:
+        return self.envs_per_worker // self.groups
+
+    @property
+    def blocks_per_worker(self) -> int:
+        return self.blocks_per_group * self.groups
+
+    @property
+    def environments(self) -> int:
+        """Environments of the run."""
+        return self.worker_count * self.envs_per_worker
+
+    def environments_of(self, worker: int, group: int) -> np.ndarray:
+        """Which of the run's environments a group steps, int64 `[envs_per_group]`."""
+        return worker * self.envs_per_worker + group * self.envs_per_group + np.arange(self.envs_per_group)
+
+
+def groups_of(kind: str) -> int:
+    """Groups of environments in one worker of this kind."""
+    return 2 if kind == "central" else 1
 
 
 @dataclass(frozen=True)
@@ -41,6 +70,8 @@ class WorkerSetup:
     seeds: tuple[int, ...]  # one a worker
     precision: str = "float32"  # what the acting network computes in
     poison: bool = False
+    device: str = "cpu"  # where the policy of the central kind acts
+    compiled: bool = False  # whether that policy goes through torch.compile
 
     @property
     def wants_features(self) -> bool:
@@ -55,7 +86,7 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Block:
-    """A run of slots that one worker filled together: one trajectory an environment."""
+    """A run of slots that a worker's group of environments filled together: one trajectory an environment."""
 
     worker: int
     number: int
@@ -70,18 +101,21 @@ class WorkerError(RuntimeError):
 class Workers(ABC):
     """The workers of a run: blocks of trajectories come in, released blocks go back.
 
-    slots: the arena's arrays, `[slot_count, *shape]` each field. weights: what the workers act with.
+    slots: the arena's arrays, `[slot_count, *shape]` each field. weights: what is acted with, for the learner to publish.
     seconds: float64 `[worker_count, len(CLOCKS)]`, what each worker's time went into so far. restarts: how often a worker was
     started in place of one that had failed.
     """
 
     restarts: int = 0
 
-    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+    def __init__(
+        self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
+    ) -> None:
+        """layout: what those who act need in the arena."""
         self.setup = setup
-        self.shared = allocate_arena(setup, network)
+        self.shared = allocate_arena(setup, layout)
         self.slots: Arrays = slots_of(self.shared, setup.contract, poison=setup.poison)
-        self.weights = SharedWeights(self.shared)
+        self.weights = make_weights(self.shared)
         self.seconds: np.ndarray = worker_clocks(self.shared)
 
     @abstractmethod
@@ -106,12 +140,12 @@ class Workers(ABC):
         """End every worker and give the memory back; safe to call at any time and twice."""
 
 
-def allocate_arena(setup: WorkerSetup, network: ActorCritic) -> SharedArrays:
-    """One arena for slots, weights and clocks."""
+def allocate_arena(setup: WorkerSetup, layout: Mapping[str, Field]) -> SharedArrays:
+    """One arena for slots, clocks, and what those who act need."""
     config = setup.config
-    slot_count = config.worker_count * config.blocks_per_worker * config.envs_per_worker
+    slot_count = config.worker_count * config.blocks_per_worker * config.envs_per_group
     clocks = {"seconds": Field((config.worker_count, 8), "float64")}  # 8: a cache line each
-    return SharedArrays({**weights_layout(network), **clocks, **slot_layout(setup.contract, slot_count)})
+    return SharedArrays({**layout, **clocks, **slot_layout(setup.contract, slot_count)})
 
 
 def worker_clocks(shared: SharedArrays) -> np.ndarray:
@@ -121,5 +155,5 @@ def worker_clocks(shared: SharedArrays) -> np.ndarray:
 
 def block_of(config: WorkerConfig, worker: int, number: int) -> Block:
     """Block `number` of `worker`; each worker owns its share of the slots alone."""
-    first = (worker * config.blocks_per_worker + number) * config.envs_per_worker
-    return Block(worker, number, first, config.envs_per_worker)
+    first = (worker * config.blocks_per_worker + number) * config.envs_per_group
+    return Block(worker, number, first, config.envs_per_group)

@@ -10,17 +10,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from time import monotonic
 
 from agents.networks import ActorCritic
+from replay.slot_store import SharedArrays
+from replay.trajectory import Field
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.handle import WorkerHandle
 from workers.process import STOP
 from workers.restarts import RestartBudget
 from workers.rollout import CLOCKS
 from workers.seeds import fresh_seed
+from workers.weights import SharedWeights, Weights, weights_layout
 
 log = logging.getLogger("springbok")
 
@@ -30,10 +34,12 @@ JOIN_SECONDS = 3.0  # that workers have to end by themselves
 
 
 class ProcessWorkers(Workers):
-    """Workers of the kind `cpu`: each process steps its environments and runs its own copy of the policy."""
+    """Worker processes, whoever acts for them."""
 
-    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
-        super().__init__(setup, network)
+    def __init__(
+        self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
+    ) -> None:
+        super().__init__(setup, layout, make_weights)
         self._budget = RestartBudget(setup.config.max_restarts)
         self._handles: list[WorkerHandle] = []
         self._held: list[set[int]] = [set() for _ in setup.seeds]  # blocks that the learner has
@@ -90,14 +96,20 @@ class ProcessWorkers(Workers):
                 for handle in self._handles:
                     self._look_after(handle)
         except WorkerError as error:
-            self._failure = error
+            self._fail(error)
         except Exception as error:  # a thread's boundary: poll raises it again
-            self._failure = WorkerError(f"workers could not be started or supervised: {error}")
-            self._failure.__cause__ = error
+            failure = WorkerError(f"workers could not be started or supervised: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
         finally:
             self._filled.put(None)  # nobody waits for blocks any longer
             self._running.set()
             self._end_processes()
+
+    def _fail(self, error: WorkerError) -> None:
+        """Let `poll` raise this error, or one that came before it, and end all workers; any thread may call this."""
+        self._failure = self._failure or error
+        self._ending = True
 
     def _spawn(self, worker: int, seed: int) -> WorkerHandle:
         return WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic())
@@ -123,8 +135,7 @@ class ProcessWorkers(Workers):
 
     def _look_after(self, handle: WorkerHandle) -> None:
         now, started = monotonic(), handle.heartbeat.started
-        has_work = len(self._held[handle.worker]) < self.setup.config.blocks_per_worker
-        hangs = handle.heartbeat.hangs(self._beat(handle.worker), has_work, now)
+        hangs = handle.heartbeat.hangs(self._beat(handle.worker), self._has_work(handle.worker), now)
         if self._ending:
             return
         if handle.exited:
@@ -136,6 +147,10 @@ class ProcessWorkers(Workers):
         elif handle.heartbeat.started and not started:
             took = now - handle.started_at
             log.debug("worker %d (pid %d, seed %d) is at work after %.1f s", handle.worker, handle.pid, handle.seed, took)
+
+    def _has_work(self, worker: int) -> bool:
+        """Whether it has all that it needs for a step."""
+        return len(self._held[worker]) < self.setup.config.blocks_per_worker
 
     def _replace(self, failed: WorkerHandle) -> None:
         """Start another process in place of one that has exited. Raises WorkerError where there were too many."""
@@ -175,3 +190,10 @@ class ProcessWorkers(Workers):
             for handle in self._handles:
                 if handle.exited:
                     handle.close()
+
+
+class CpuWorkers(ProcessWorkers):
+    """The cpu kind: each process acts with its own copy of the policy."""
+
+    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+        super().__init__(setup, weights_layout(network), SharedWeights)

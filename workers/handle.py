@@ -32,7 +32,7 @@ if sys.platform == "linux":
 """
 
 
-class _Entry:
+class Entry:
     """Calls what it is given; unpickled in a spawned process, it first asks the kernel to end that process with the learner.
 
     A spawned process unpickles its target before its arguments, and ours take seconds: they import PyTorch. A learner that
@@ -49,9 +49,21 @@ class _Entry:
 
 
 class WorkerHandle:
-    """Starts a process for `worker`. The thread that does so must outlive it: on Linux the process dies with that thread."""
+    """Starts a process for `worker`. The thread that does so must outlive it: on Linux the process dies with that thread.
 
-    def __init__(self, setup: WorkerSetup, worker: int, seed: int, shared: SharedArrays, beat: float, now: float) -> None:
+    line: the worker's ends of further pipes, to whoever acts for it.
+    """
+
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        worker: int,
+        seed: int,
+        shared: SharedArrays,
+        beat: float,
+        now: float,
+        line: tuple[Connection, ...] = (),
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         free_reader, self._free = context.Pipe(duplex=False)
         self.filled, filled_writer = context.Pipe(duplex=False)
@@ -65,15 +77,15 @@ class WorkerHandle:
         self.hung_at: float | None = None
         self.silent = False  # it has closed its end
         self._process = context.Process(
-            target=_Entry(),
-            args=(run_worker, setup, worker, seed, shared, free_reader, filled_writer, words_writer),
+            target=Entry(),
+            args=(run_worker, setup, worker, seed, shared, free_reader, filled_writer, words_writer, *line),
             name=f"worker-{worker}",
             daemon=True,
         )
         try:
             self._process.start()
         finally:
-            for connection in (free_reader, filled_writer, words_writer):
+            for connection in (free_reader, filled_writer, words_writer, *line):
                 connection.close()  # only the worker holds them now, so its death is an end of file here
         self.pid: int = self._process.pid or 0
 

@@ -1,15 +1,19 @@
-"""Who acts: a copy of the policy on the CPU, refreshed from the shared weights."""
+"""Who acts: what every policy offers, and a copy of the policy on the CPU, refreshed from the shared weights."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agents.networks import ActorCritic
-from workers.weights import SharedWeights
+from workers.weights import Weights
+
+
+class LearnerGone(Exception):
+    """The learner says stop, or is not there any more."""
 
 
 class Acted(NamedTuple):
@@ -24,20 +28,42 @@ class Acted(NamedTuple):
     features: np.ndarray | None = None
 
 
+class Policy(Protocol):
+    """Who acts for N environments. `version` is the learner's update count of the weights that acted last."""
+
+    version: int
+
+    def refresh(self) -> None:
+        """Called before each trajectory."""
+
+    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+        """Begin to think about `[N, S, *frame_shape]` observations; first: bool `[N]`, it is its episode's first."""
+
+    def answer(self) -> Acted:
+        """What to do, once for each `ask`; valid until the next one. Raises LearnerGone."""
+
+
 class CpuPolicy:
     """Acts for one worker with its own copy of the network, batch = the worker's environments."""
 
-    def __init__(self, network: ActorCritic, weights: SharedWeights, seed: int, *, with_features: bool = False) -> None:
+    def __init__(self, network: ActorCritic, weights: Weights, seed: int, *, with_features: bool = False) -> None:
         self.network = network
         self.weights = weights
         self.generator = torch.Generator().manual_seed(seed)
         self.with_features = with_features
         self.version = -1
+        self._asked = np.empty(0)
 
     def refresh(self) -> None:
-        """Take the newest weights; called between trajectories, so that each has one acting version."""
+        """Take the newest weights; each trajectory has one acting version."""
         if self.version != self.weights.published_version:
             self.version = self.weights.read(self.network)
+
+    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+        self._asked = observations
+
+    def answer(self) -> Acted:
+        return self.act(self._asked)
 
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> Acted:

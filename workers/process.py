@@ -1,4 +1,8 @@
-"""A worker process: build environments and policy, then fill blocks of slots until the learner is gone or says stop."""
+"""A worker process: build environments and policy, then fill blocks of slots until the learner is gone or says stop.
+
+Where someone else acts, the environments are divided into groups that take turns: one steps while the policy thinks about
+another.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,19 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from itertools import cycle
 from multiprocessing.connection import Connection
 from time import perf_counter
+
+import numpy as np
 
 from agents.compute import prepare_torch
 from replay.slot_store import SharedArrays, slots_of
 from workers.base import WorkerSetup, block_of, worker_clocks
-from workers.policy import CpuPolicy
+from workers.central_policy import CentralPolicy
+from workers.exchange import exchange_of
+from workers.policy import CpuPolicy, LearnerGone, Policy
 from workers.rollout import CLOCKS, Rollout
 from workers.weights import SharedWeights
 from wrappers import make_vector_env
@@ -32,14 +42,17 @@ def run_worker(
     free: Connection,
     filled: Connection,
     words: Connection,
+    *line: Connection,
 ) -> None:
     """Entry of a spawned worker. `free` brings block numbers (or STOP), `filled` takes them, a byte each; `words` takes the
-    traceback of what went wrong, or at `STACK_SIGNAL` the stack of every thread."""
+    traceback of what went wrong, or at `STACK_SIGNAL` the stack of every thread. line: to whoever acts, see `CentralPolicy`."""
     faulthandler.enable(words)
     faulthandler.register(STACK_SIGNAL, words)
     exit_code = 0
     try:
-        _collect_blocks(setup, worker, seed, shared, free.fileno(), filled.fileno())
+        _collect_blocks(setup, worker, seed, shared, free, filled, line)
+    except LearnerGone:
+        pass
     except BaseException:  # a process boundary: the learner says it
         os.write(words.fileno(), traceback.format_exc().encode()[-MOST_WORDS:])
         exit_code = 1
@@ -48,27 +61,76 @@ def run_worker(
     os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
 
 
-def _collect_blocks(setup: WorkerSetup, worker: int, seed: int, shared: SharedArrays, free: int, filled: int) -> None:
+def _collect_blocks(
+    setup: WorkerSetup,
+    worker: int,
+    seed: int,
+    shared: SharedArrays,
+    free: Connection,
+    filled: Connection,
+    line: tuple[Connection, ...],
+) -> None:
     prepare_torch(threads=1)
     config = setup.config
     seconds = worker_clocks(shared)[worker]
-    rollout = Rollout(
-        make_vector_env(setup.env, config.envs_per_worker),
-        CpuPolicy(setup.make_network(), SharedWeights(shared), seed, with_features=setup.wants_features),
-        slots_of(shared, setup.contract),
-        seconds,
-        seed=seed,
-        first_environment=worker * config.envs_per_worker,
-    )
+    blocks = _Blocks(free, filled, seconds)
+    turns = []
+    for group in range(config.groups):
+        rollout = Rollout(
+            make_vector_env(setup.env, config.envs_per_group),
+            _make_policy(setup, worker, group, seed, shared, line),
+            slots_of(shared, setup.contract),
+            seconds,
+            seed=seed + group * config.envs_per_group,
+            environment_ids=config.environments_of(worker, group),
+        )
+        turns.append(_fill(blocks, rollout, setup, worker))
+    for turn in cycle(turns):
+        next(turn)
+
+
+def _make_policy(
+    setup: WorkerSetup, worker: int, group: int, seed: int, shared: SharedArrays, line: tuple[Connection, ...]
+) -> Policy:
+    if line:
+        return CentralPolicy(exchange_of(shared, worker, group), group, *(end.fileno() for end in line))
+    return CpuPolicy(setup.make_network(), SharedWeights(shared), seed, with_features=setup.wants_features)
+
+
+def _fill(blocks: _Blocks, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
+    """One group's work, with pauses in which another group may work. Raises LearnerGone."""
     while True:
+        while (number := blocks.take()) is None:
+            yield
+        yield from rollout.steps(block_of(setup.config, worker, number).first_slot)
+        blocks.hand_over(number)
+
+
+class _Blocks:
+    """Which blocks of slots this worker may write. seconds: its clocks."""
+
+    def __init__(self, free: Connection, filled: Connection, seconds: np.ndarray) -> None:
+        self._free = free
+        self._filled = filled
+        self._seconds = seconds
+        self._being_written = 0
+
+    def take(self) -> int | None:
+        """A free block; where there is none, None as long as another one is being written, else wait. Raises LearnerGone."""
+        if self._being_written and not self._free.poll():
+            return None
         waiting = perf_counter()
-        message = os.read(free, 1)
-        seconds[CLOCKS.index("wait")] += perf_counter() - waiting
-        if message in (b"", bytes([STOP])):  # the learner is gone, or says so
-            rollout.env.close()
-            return
-        rollout.collect(block_of(config, worker, message[0]).first_slot)
+        message = os.read(self._free.fileno(), 1)
+        self._seconds[CLOCKS.index("wait")] += perf_counter() - waiting
+        if message in (b"", bytes([STOP])):
+            raise LearnerGone
+        self._being_written += 1
+        return message[0]
+
+    def hand_over(self, number: int) -> None:
+        """Tell the learner that the block is complete. Raises LearnerGone."""
+        self._being_written -= 1
         try:
-            os.write(filled, message)
-        except BrokenPipeError:  # the learner is gone
-            return
+            os.write(self._filled.fileno(), bytes([number]))
+        except BrokenPipeError:
+            raise LearnerGone from None

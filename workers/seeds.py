@@ -17,6 +17,11 @@ def fresh_seed(seeds: Sequence[int], restarts: int) -> int:
     return _seed(np.random.SeedSequence([*seeds, restarts]))
 
 
+def policy_seed(seeds: Sequence[int]) -> int:
+    """The seed of a policy that acts for all workers; `seeds` are the first ones."""
+    return fresh_seed(seeds, 0)
+
+
 def _seed(sequence: np.random.SeedSequence) -> int:
     """In [1, 2^30): environments add their number to it, and zero means `no seed` to the emulator."""
     return int(sequence.generate_state(1)[0]) % (2**30 - 1) + 1

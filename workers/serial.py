@@ -10,6 +10,7 @@ from agents.networks import ActorCritic
 from workers.base import Block, Workers, WorkerSetup, block_of
 from workers.policy import CpuPolicy
 from workers.rollout import Rollout
+from workers.weights import SharedWeights, weights_layout
 from wrappers import make_vector_env
 from wrappers.journal import JournaledEnv
 
@@ -18,7 +19,7 @@ class SerialWorkers(Workers):
     """Every `poll` lets the next worker in turn fill one block. Between two updates all of it can be saved."""
 
     def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
-        super().__init__(setup, network)
+        super().__init__(setup, weights_layout(network), SharedWeights)
         self._envs: list[JournaledEnv] = []
         self._policies: list[CpuPolicy] = []
         self._rollouts: list[Rollout] = []
@@ -30,8 +31,8 @@ class SerialWorkers(Workers):
             seed = self.setup.seeds[worker]
             env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
             policy = CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features)
-            first = worker * config.envs_per_worker
-            rollout = Rollout(env, policy, self.slots, self.seconds[worker], seed=seed, first_environment=first)
+            ids = config.environments_of(worker, 0)
+            rollout = Rollout(env, policy, self.slots, self.seconds[worker], seed=seed, environment_ids=ids)
             self._envs.append(env)
             self._policies.append(policy)
             self._rollouts.append(rollout)

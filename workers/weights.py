@@ -1,10 +1,13 @@
-"""The newest weights in shared memory: two flat buffers and a version, so that a reader never takes a half-written one.
+"""The newest weights, published by the learner for all who act.
 
-The learner writes version v into buffer v mod 2: first it marks v as begun, then copies, then marks v as published. A reader
-copies the buffer of the published version and keeps the copy if the learner had by then not begun to write that buffer again.
+In shared memory they lie in two flat buffers with a version, so that a reader never takes a half-written one. The learner
+writes version v into buffer v mod 2: first it marks v as begun, then copies, then marks v as published. A reader copies the
+buffer of the published version and keeps the copy if the learner had by then not begun to write that buffer again.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -22,8 +25,24 @@ def weights_layout(network: nn.Module) -> dict[str, Field]:
     return {"weights": Field((2, count), "float32"), "weights_version": Field((2,), "int64")}
 
 
-class SharedWeights:
-    """Publish (learner) and read (workers) one network's weights."""
+class Weights(ABC):
+    """Publish (learner) and read (all who act or encode) one network's weights."""
+
+    @property
+    @abstractmethod
+    def published_version(self) -> int: ...
+
+    @abstractmethod
+    def publish(self, network: nn.Module, version: int) -> None:
+        """Copy the network in as `version`, which must be newer than the one before."""
+
+    @abstractmethod
+    def read(self, network: nn.Module) -> int:
+        """Copy the newest weights into `network`; returns their version."""
+
+
+class SharedWeights(Weights):
+    """Weights in shared memory, for other processes. Publishing waits until they are computed."""
 
     def __init__(self, shared: SharedArrays) -> None:
         self._buffers = torch.from_numpy(shared.arrays["weights"])
@@ -35,14 +54,12 @@ class SharedWeights:
 
     @torch.no_grad()
     def publish(self, network: nn.Module, version: int) -> None:
-        """Copy the network in as `version`, which must be newer than the one before."""
         self._version[BEGUN] = version
         _copy(network, self._buffers[version % 2], to_flat=True)
         self._version[PUBLISHED] = version
 
     @torch.no_grad()
     def read(self, network: nn.Module) -> int:
-        """Copy the newest weights into `network`; returns their version."""
         while True:
             version = self.published_version
             _copy(network, self._buffers[version % 2], to_flat=False)

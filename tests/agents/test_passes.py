@@ -95,3 +95,25 @@ def test_each_thread_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_thread_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="^threads: wanted 1 or more, got 0$"):
         NetworkPasses(small_network(), 0)
+
+
+def test_a_compiled_pass_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for the real compiler, which would take long and needs another one for C++."""
+    traced: list[object] = []
+    compiler = torch.compile
+
+    def trace(network: ActorCritic, **options: bool) -> object:
+        traced.append(network)
+        return compiler(network, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch, "compile", trace)
+    found = []
+    for compiled in (False, True):
+        network = small_network()
+        passes = NetworkPasses(network, compiled=compiled)
+        outputs = passes.forward(observations(6))
+        loss_of(*outputs).backward()
+        passes.backward(outputs)
+        found.append(gradients(network))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert len(traced) == 1

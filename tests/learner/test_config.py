@@ -145,6 +145,13 @@ def test_reproducible_and_worker_processes_exclude_each_other() -> None:
     assert config_with(reproducible=True, worker_kind="serial", prepared_batches=0).training.reproducible
 
 
+def test_environments_that_take_turns_are_divided_evenly() -> None:
+    assert config_with(worker_kind="central", envs_per_worker=6).workers.envs_per_group == 3
+    assert config_with(worker_kind="cpu", envs_per_worker=5).workers.envs_per_group == 5
+    with pytest.raises(ValueError, match="^envs_per_worker: wanted a multiple of 2 with worker_kind central, .* got 5$"):
+        config_with(worker_kind="central", envs_per_worker=5)
+
+
 def test_a_batch_that_a_replay_cannot_hold_is_refused() -> None:
     text = '[{"type": "standard", "capacity": 7, "sample_ratio": 1.0}]'
     with pytest.raises(ValueError, match="wanted capacity >= 8, got 7"):
@@ -195,7 +202,16 @@ OTHER: dict[str, Any] = {
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
 
-NOT_IN_THE_CONFIG = {"results_dir", "verbosity", "load_model_url", "load_optimizer_save", "resume_in"}
+NOT_IN_THE_CONFIG = {
+    "results_dir",
+    "verbosity",
+    "load_model_url",
+    "load_optimizer_save",
+    "preflight",
+    "preset",
+    "protocol",
+    "resume_in",
+}
 
 
 def other_value(name: str) -> Any:

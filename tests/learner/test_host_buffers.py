@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from agents.streams import Fence
 from learner.host_buffers import HostBuffers
 from tests.learner.support import CONTRACT
 
@@ -35,3 +36,19 @@ def test_what_was_given_back_is_lent_again() -> None:
 def test_pinned_memory_is_pinned() -> None:
     columns = HostBuffers(CONTRACT, 4, pinned=True).take()
     assert all(torch.from_numpy(array).is_pinned() for array in columns.values())
+
+
+def test_memory_is_lent_again_only_after_its_copy_is_done() -> None:
+    class Copy(Fence):
+        waited = 0
+
+        def wait(self) -> None:
+            self.waited += 1
+
+    buffers = HostBuffers(CONTRACT, 4)
+    held = [buffers.take() for _ in range(2)]
+    copies = [Copy(torch.device("cpu")) for _ in held]
+    for columns, copied in zip(held, copies, strict=True):
+        buffers.give_back(columns, copied)
+    assert buffers.take() is held[0]
+    assert [copied.waited for copied in copies] == [1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from learner import machine as module
 from learner.config import AUTO, DEFAULTS, make_config
+from learner.costs import Costs
 from learner.machine import Machine, detect_machine, fit_to_machine
 
 AUTOMATIC = sorted(name for name, default in DEFAULTS.items() if default == AUTO)
@@ -104,10 +106,73 @@ def test_worker_processes_use_every_core() -> None:
     assert (settled["worker_kind"], settled["worker_count"]) == ("cpu", 16)
 
 
+def test_beside_a_gpu_one_policy_acts_for_all_and_one_thread_feeds_it() -> None:
+    settled, reasons = fit_to_machine(DEFAULTS, Machine(16, 10**10, "GPU 9000"))
+    names = ("worker_kind", "worker_count", "envs_per_worker", "learner_threads")
+    assert tuple(settled[name] for name in names) == ("central", 16, 32, 1)
+    on_cpu, _ = fit_to_machine({**DEFAULTS, "device": "cpu"}, Machine(16, 10**10, "GPU 9000"))
+    assert tuple(on_cpu[name] for name in names) == ("cpu", 16, 16, 8)
+    assert any(reason.startswith("worker_kind=central (one policy on the GPU") for reason in reasons)
+
+
 @pytest.mark.parametrize(("cores", "gpu", "batch"), [(2, None, 8), (4, None, 8), (5, None, 32), (2, "GPU 9000", 32)])
 def test_small_machines_take_small_batches(cores: int, gpu: str | None, batch: int) -> None:
     settled, _ = fit_to_machine(DEFAULTS, Machine(cores, 10**10, gpu))
     assert settled["batch_size"] == batch
+
+
+COSTS = Costs(env=300e-6, act=100e-6, act_doubled=90e-6, learn=3000e-6, frames_per_step=4)
+
+
+def fitted(machine: Machine, costs: Costs, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """What was settled, and the reasons by name."""
+    settled, reasons = fit_to_machine({**DEFAULTS, **settings}, machine, costs)
+    return settled, dict(reason.split("=", 1) for reason in reasons)
+
+
+def test_a_small_machine_has_one_worker_a_core_whatever_was_measured() -> None:
+    settled, reasons = fitted(Machine(2, 10**10, None), COSTS)
+    assert settled["worker_count"] == 2
+    assert reasons["worker_count"] == (
+        "2 (one a core, 2 cores; measured: stepping 300 us, acting 100 us, learning 3000 us a step, "
+        "so 590 steps/s = 2,400 frames/s at most)"
+    )
+
+
+def test_a_large_machine_has_as_many_workers_as_its_learner_can_use() -> None:
+    settled, reasons = fitted(Machine(16, 10**10, None), COSTS)
+    assert settled["worker_count"] == 2
+    assert "more than the learner can take" in reasons["worker_count"]
+    assert fitted(Machine(16, 10**10, "GPU 9000"), COSTS)[0]["worker_count"] == 1
+    assert fitted(Machine(16, 10**10, None), COSTS, learner_threads=16)[0]["worker_count"] == 4
+    assert fitted(Machine(16, 10**10, None), COSTS, worker_count=7)[0]["worker_count"] == 7
+
+
+def test_twice_the_environments_where_they_make_a_step_a_quarter_cheaper() -> None:
+    settled, reasons = fitted(Machine(2, 10**10, None), COSTS)
+    assert settled["envs_per_worker"] == 16
+    assert "32 save 2% of a step" in reasons["envs_per_worker"]
+    steep = replace(COSTS, act=600e-6, act_doubled=300e-6)
+    settled, reasons = fitted(Machine(2, 10**10, None), steep)
+    assert settled["envs_per_worker"] == 32
+    assert "acting 300 us" in reasons["worker_count"]
+    _, reasons = fitted(Machine(2, 10**10, None), steep, envs_per_worker=16)
+    assert "acting 600 us" in reasons["worker_count"]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_is_learned_from_is_not_measured(machine: Machine) -> None:
+    """Ten times slower or faster: the same batch."""
+    batches = {
+        fitted(machine, replace(COSTS, env=factor * COSTS.env, learn=COSTS.learn / factor))[0]["batch_size"]
+        for factor in (0.1, 1, 10)
+    }
+    assert batches == {fit_to_machine(DEFAULTS, machine)[0]["batch_size"]}
+
+
+def test_a_learner_with_a_gpu_has_one_thread() -> None:
+    assert fit_to_machine(DEFAULTS, Machine(16, 10**10, "GPU 9000"))[0]["learner_threads"] == 1
+    assert fit_to_machine(DEFAULTS, Machine(16, 10**10, None))[0]["learner_threads"] == 8
 
 
 def test_this_machine_is_seen() -> None:

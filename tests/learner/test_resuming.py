@@ -24,7 +24,7 @@ from learner.train import train
 from tests.support import REPOSITORY, catch_flags, run_program, same, small_config
 
 HALF = 10
-WALL_CLOCK = ("seconds", "time/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
+WALL_CLOCK = ("seconds", "time/", "cores/", "hardware/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
 
 MIXTURES: dict[str, list[dict[str, Any]]] = {
     "queue": [{"type": "queue", "capacity": 6, "sample_ratio": 1.0}],

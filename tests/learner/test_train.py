@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.checkpoint import Checkpoint, load_checkpoint
+from learner.checkpoint import Checkpoint, Counters, load_checkpoint
+from learner.config import Config
+from learner.evaluator import Evaluation
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from learner.train import train
@@ -39,15 +41,17 @@ def run_training(
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
-@pytest.mark.parametrize(("worker_kind", "prepared_batches"), [("serial", 0), ("cpu", 3)])
-def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int) -> None:
+@pytest.mark.parametrize(
+    ("worker_kind", "prepared_batches", "steps"), [("serial", 0, 60_000), ("cpu", 3, 60_000), ("central", 3, 30_000)]
+)
+def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int, steps: int) -> None:
     """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1."""
     _, checkpoint = run_training(
         tmp_path,
         worker_kind=worker_kind,
         worker_count=1,
         prepared_batches=prepared_batches,
-        environment_max_steps=60_000,
+        environment_max_steps=steps,
         envs_per_worker=8,
         batch_size=8,
         lr=2e-3,
@@ -181,3 +185,41 @@ def test_a_run_leaves_what_a_reader_needs(tmp_path: Path) -> None:
         "vtrace/rho_clip_fraction",
     ):
         assert np.isfinite(columns[name]).any(), name
+
+
+class ImmediateEvaluator:
+    """Finds at the next update that every policy returns its own number."""
+
+    def __init__(self, config: Config, network: torch.nn.Module) -> None:
+        self.period = config.training.eval_period
+        self.asked: Counters | None = None
+
+    def start(self, update: int) -> None:
+        pass
+
+    def due(self, update: int) -> bool:
+        return update % self.period == 0
+
+    def ask(self, network: torch.nn.Module, counters: Counters) -> None:
+        self.asked = replace(counters)
+
+    def take(self) -> Evaluation | None:
+        asked, self.asked = self.asked, None
+        return Evaluation(asked.updates, asked.steps, (float(-asked.updates), 0.0)) if asked else None
+
+    def stop(self) -> None:
+        pass
+
+
+def test_what_evaluations_find_stands_beside_the_training_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.evaluations.Evaluator", ImmediateEvaluator)
+    run, last = run_training(tmp_path, eval_period=10, environment_max_steps=2000, log_period=0.001, save_model_period=1000)
+    columns = read_metrics(run.metrics)
+    found = np.isfinite(columns["eval/update"])
+    np.testing.assert_array_equal(columns["eval/update"][found], np.arange(10, last.counters.updates, 10))
+    np.testing.assert_array_equal(columns["eval/episodic_return"], -columns["eval/update"] / 2)
+    assert (columns["eval/steps"][found] <= columns["steps"][found]).all()
+    assert load_checkpoint(run.best).counters.updates == 10, "the later ones are worse"
+    told = [json.loads(line) for line in run.evaluations.read_text().splitlines()]
+    assert [line["update"] for line in told] == columns["eval/update"][found].tolist()
+    assert told[0]["protocol"] == load_checkpoint(run.best).protocol

@@ -21,7 +21,7 @@ from learner.config import make_contract
 from replay.trajectory import poison_arrays
 from tests.support import REPOSITORY, small_config
 from workers import Block, WorkerError, WorkerSetup, first_seeds, group
-from workers.group import ProcessWorkers
+from workers.group import CpuWorkers, ProcessWorkers
 from workers.seeds import fresh_seed
 from wrappers import make_spec
 
@@ -34,7 +34,7 @@ def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
     learned = make_network(config.network, spec.observation_shape, spec.action_count)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
     setup = WorkerSetup(config.env, spec, network, make_contract(config, spec), config.workers, seeds, poison=True)
-    workers = ProcessWorkers(setup, learned)
+    workers = CpuWorkers(setup, learned)
     workers.weights.publish(learned, 3)
     return workers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from learner.config import make_contract
 from replay.trajectory import Arrays, make_batch, poison_arrays
 from tests.support import small_config
 from workers.policy import Acted
-from workers.rollout import CLOCKS, Rollout
+from workers.rollout import CLOCKS, Rollout, cpu_seconds
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig, Step, VectorEnv
 
@@ -44,14 +45,18 @@ class RandomPolicy:
     def __init__(self, action_count: int) -> None:
         self.version = 40
         self.action_count = action_count
+        self.asked: list[tuple[np.ndarray, np.ndarray]] = []
         self.acted: list[Acted] = []
         self.generator = np.random.default_rng(3)
 
     def refresh(self) -> None:
         self.version += 1
 
-    def act(self, observations: np.ndarray) -> Acted:
-        n, step = len(observations), len(self.acted)
+    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+        self.asked.append((observations.copy(), first.copy()))
+
+    def answer(self) -> Acted:
+        n, step = len(self.asked[-1][0]), len(self.acted)
         logits = np.full((n, self.action_count), step, np.float32) + np.arange(n, dtype=np.float32)[:, None]
         acted = Acted(self.generator.integers(self.action_count, size=n), logits, logits[:, 0] / 7)
         self.acted.append(acted)
@@ -74,7 +79,7 @@ def collect(env_config: EnvConfig, unroll_length: int, blocks: int, num_envs: in
     slots = contract.allocate(blocks * num_envs)
     poison_arrays(slots)
     seconds = np.zeros(len(CLOCKS))
-    rollout = Rollout(env, policy, slots, seconds, seed=11, first_environment=20)
+    rollout = Rollout(env, policy, slots, seconds, seed=11, environment_ids=20 + np.arange(num_envs))
     for block in range(blocks):
         rollout.collect(block * num_envs)
     return Collected(env, policy, slots, seconds)
@@ -119,3 +124,26 @@ def test_clocks_count_stepping_acting_and_writing() -> None:
     named = dict(zip(CLOCKS, seconds.tolist(), strict=True))
     assert min(named["env"], named["act"], named["write"]) > 0
     assert named["wait"] == 0
+
+
+def test_computing_is_counted_beside_waiting_for_a_core() -> None:
+    """A policy that sleeps takes time and computes nothing."""
+    env = make_vector_env(CATCH, 2)
+    policy = RandomPolicy(env.spec.action_count)
+    answer = policy.answer
+
+    def sleep_and_answer() -> Acted:
+        time.sleep(0.02)
+        return answer()
+
+    policy.answer = sleep_and_answer  # type: ignore[method-assign]
+    config = small_config(unroll_length=6)
+    slots = make_contract(replace(config, env=CATCH), env.spec).allocate(2)
+    seconds = np.zeros((1, len(CLOCKS)))
+    Rollout(env, policy, slots, seconds[0], seed=11, environment_ids=np.arange(2)).collect(0)
+    named = dict(zip(CLOCKS, seconds[0].tolist(), strict=True))
+    assert named["act"] >= 6 * 0.02
+    assert 0 < named["act_cpu"] < named["act"] / 2
+    for stage in ("env", "write"):
+        assert 0 < named[f"{stage}_cpu"] <= named[stage] + 1e-3
+    assert cpu_seconds(seconds) == pytest.approx(named["env_cpu"] + named["act_cpu"] + named["write_cpu"])

@@ -1,0 +1,145 @@
+"""A run in the terminal: one screen out of its metrics.csv, refreshed while it trains.
+
+    python -m benchmarks.watch results/latest
+    python -m benchmarks.watch results/latest --once
+
+For those who have a shell on the machine and no browser; any run directory will do, finished ones too. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from learner.metrics import read_metrics
+from learner.progress import format_count, format_duration
+from learner.run_directory import RunDirectory
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+CLEAR = "\x1b[H\x1b[2J"
+LABEL = 12
+SHARES = ("learner", "worker", "feeder")
+Columns = dict[str, np.ndarray]
+
+
+def screen(columns: Columns, max_steps: int, name: str, width: int) -> list[str]:
+    """The lines to show; columns: those of metrics.csv, at least one row."""
+    steps, frames, seconds = (int(columns[key][-1]) for key in ("steps", "frames", "seconds"))
+    fps = latest(columns, "charts/FPS")
+    speed = latest(columns, "charts/SPS")
+    left = (max_steps - steps) / speed if speed > 0 else 0.0
+    done = min(1.0, steps / max_steps)
+    bar = "#" * round(20 * done)
+    lines = [
+        name,
+        f"{'progress':{LABEL}}[{bar:<20}] {100 * done:.0f} %",
+        f"{'steps':{LABEL}}{format_count(steps)} of {format_count(max_steps)}   frames {format_count(frames)}   "
+        f"updates {int(columns['updates'][-1]):,}   episodes {int(columns['episodes'][-1]):,}",
+        f"{'time':{LABEL}}{format_duration(seconds)}   left {format_duration(max(0.0, left))}",
+        f"{'speed':{LABEL}}{fps:,.0f} frames/s   {latest(columns, 'charts/updates_per_second'):.2f} updates/s",
+        "",
+    ]
+    for label, column in (("return", "charts/episodic_return_mean"), ("evaluation", "eval/episodic_return")):
+        known = known_values(columns, column)
+        if len(known):
+            lines.append(f"{label:{LABEL}}{sparkline(known, width - LABEL - 34)} {span(known)}")
+    lines.append("")
+    lines += group("losses", columns, "losses/", width)
+    lines += group("policy lag", columns, "charts/policy_lag", width)
+    for owner in SHARES:
+        lines += group(f"{owner} %", columns, f"time/{owner}_", width, scale=100.0)
+    lines += group("hardware", columns, "hardware/", width)
+    return [line[:width] for line in lines]
+
+
+def known_values(columns: Columns, name: str) -> np.ndarray:
+    """A column without its empty cells."""
+    values = columns.get(name, np.empty(0))
+    return values[np.isfinite(values)]
+
+
+def latest(columns: Columns, name: str) -> float:
+    """The last number in a column, NaN where there is none."""
+    known = known_values(columns, name)
+    return float(known[-1]) if len(known) else math.nan
+
+
+def span(values: np.ndarray) -> str:
+    return f"{values[-1]:,.2f} (from {values.min():,.2f} to {values.max():,.2f})"
+
+
+def sparkline(values: np.ndarray, width: int) -> str:
+    """At most `width` characters, each the mean of its part of the values, as high as it lies between the extremes."""
+    parts = np.array_split(values, max(1, min(width, len(values))))
+    means = np.array([part.mean() for part in parts])
+    low, high = means.min(), means.max()
+    heights = (means - low) / (high - low) if high > low else np.zeros_like(means)
+    return "".join(BLOCKS[int(height * (len(BLOCKS) - 1) + 0.5)] for height in heights)
+
+
+def group(label: str, columns: Columns, prefix: str, width: int, scale: float = 1.0) -> list[str]:
+    """The last numbers of all columns that begin with `prefix`, wrapped; nothing where there are none."""
+    cells = []
+    for name in columns:
+        if name.startswith(prefix) and math.isfinite(value := latest(columns, name)):
+            cells.append(f"{name.removeprefix(prefix)} {scale * value:.4g}".strip())
+    lines: list[str] = []
+    for cell in cells:
+        if lines and len(lines[-1]) + 3 + len(cell) <= width:
+            lines[-1] += f"   {cell}"
+        else:
+            lines.append(f"{'' if lines else label:{LABEL}}{cell}")
+    return lines
+
+
+def read_run(run: RunDirectory) -> tuple[Columns, int]:
+    """Metrics and step budget of a run. Raises ValueError with one line where there is nothing to show yet."""
+    try:
+        max_steps = int(json.loads(run.config.read_text())["settings"]["environment_max_steps"])
+        columns = read_metrics(run.metrics)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"wanted a run directory with metrics, got {str(run.path)!r} (no {Path(error.filename).name})"
+        ) from None
+    except (KeyError, TypeError, ValueError, csv.Error, OSError) as error:  # a row is being written
+        raise ValueError(f"{run.path} cannot be read now ({error})") from None
+    if not columns:
+        raise ValueError(f"{run.path}: no row of metrics yet")
+    return columns, max_steps
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="run directory, such as results/latest")
+    parser.add_argument("--once", action="store_true", help="show it once and end")
+    parser.add_argument("--period", type=float, default=2.0, help="seconds between two looks")
+    options = parser.parse_args(arguments)
+    run = RunDirectory(options.run.resolve())
+    if not run.config.is_file():
+        print(f"error: run: wanted a run directory, got {str(options.run)!r}", file=sys.stderr)
+        return 2
+    while True:
+        width = shutil.get_terminal_size().columns
+        try:
+            text = "\n".join(screen(*read_run(run), run.path.name, width))
+        except ValueError as error:
+            text = str(error)
+        print(text if options.once else CLEAR + text, flush=True)
+        if options.once:
+            return 0
+        time.sleep(options.period)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(0)

@@ -1,0 +1,77 @@
+"""TensorBoard beside the numbers: what the run is, as text, and one page of charts that belong together.
+
+Everything else groups itself by the first part of its name; the page is under "Custom Scalars".
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from learner.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FLUSH_SECONDS = 10
+QUEUE_LENGTH = 1000
+"""Several rows: their numbers wait here for the writer's thread, so that a slow disk holds up nobody."""
+
+LAYOUT: dict[str, dict[str, list[Any]]] = {
+    "run": {
+        "return": ["Multiline", [r"charts/episodic_return_mean", r"eval/episodic_return"]],
+        "frames a second": ["Multiline", [r"charts/FPS"]],
+        "policy lag": ["Multiline", [r"charts/policy_lag", r"replay/.*/policy_lag"]],
+    },
+    "learning": {
+        "losses": ["Multiline", [r"losses/.*_loss"]],
+        "entropy": ["Multiline", [r"losses/entropy"]],
+        "explained variance": ["Multiline", [r"losses/explained_variance"]],
+        "clipped ratios": ["Multiline", [r"vtrace/.*"]],
+    },
+    "replay": {
+        "rejected by the trust region": ["Multiline", [r"replay/.*/rejected_fraction"]],
+        "effective sample size": ["Multiline", [r"replay/.*/effective_sample_size"]],
+    },
+    "where the time goes": {
+        "learner": ["Multiline", [r"time/learner_.*"]],
+        "workers": ["Multiline", [r"time/worker_.*"]],
+        "feeder": ["Multiline", [r"time/feeder_.*", r"feeder/.*"]],
+        "cores": ["Multiline", [r"cores/.*"]],
+        "processor and GPU, per cent": ["Multiline", [r"hardware/.*_percent"]],
+        "memory, GB": ["Multiline", [r"hardware/.*_gb"]],
+    },
+}
+"""Category -> chart -> the names it shows, as regular expressions."""
+
+
+def open_board(run: RunDirectory, from_step: int) -> SummaryWriter:
+    """The run's events, headed by its description; a resumed run's earlier events behind `from_step` are hidden."""
+    from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
+
+    purge_step = from_step + 1 if from_step else None
+    board = SummaryWriter(str(run.tensorboard), purge_step=purge_step, max_queue=QUEUE_LENGTH, flush_secs=FLUSH_SECONDS)
+    board.add_custom_scalars(LAYOUT)
+    if run.config.is_file():
+        board.add_text("run", describe_run(json.loads(run.config.read_text())), from_step)
+    return board
+
+
+def describe_run(content: dict[str, Any]) -> str:
+    """Markdown out of what config.json holds."""
+    reasons = {line.partition("=")[0]: line.partition(" (")[2].removesuffix(")") for line in content["chosen_for_this_machine"]}
+    cells = {name: str(value).replace("|", "\\|") for name, value in content["settings"].items()}
+    rows = [f"| {name} | `{value}` | {reasons.get(name, '')} |" for name, value in cells.items()]
+    packages = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    return "\n".join(
+        [
+            f"**Command:** `{shlex.join(content['command'])}`\n",
+            f"**Commit:** {content['git_commit'] or 'no checkout'}\n",
+            f"**Machine:** {content['host']['system']}, {content['host']['cores']} cores\n",
+            f"**Packages:** {packages}\n",
+            "| setting | value | why |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )

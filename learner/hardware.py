@@ -1,0 +1,106 @@
+"""What the run uses of its machine: processor time and memory of all its processes, and the GPU.
+
+Read from /proc once a row of metrics, which takes a millisecond; elsewhere than on Linux only the GPU is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+
+Row = dict[str, float]
+
+PROC = Path("/proc")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+GIGABYTE = 1e9
+KILOBYTE = 1024
+
+
+class HardwareMeter:
+    """cores: that the run may use; 100 per cent are all of them. device: the learner's."""
+
+    def __init__(self, cores: int, device: torch.device) -> None:
+        self._cores = cores
+        self._gpu = GpuMeter(device) if device.type == "cuda" else None
+        self._ticks = _ticks_by_process()
+
+    def read(self, passed: float) -> Row:
+        """Use over the `passed` seconds since the last reading, and memory as it is now."""
+        ticks = _ticks_by_process()
+        row: Row = {}
+        if ticks:
+            used = sum(max(0, now - self._ticks.get(process, 0)) for process, now in ticks.items())
+            row["hardware/cpu_percent"] = 100.0 * used / TICKS_PER_SECOND / (passed * self._cores)
+            row["hardware/memory_gb"] = memory_bytes(list(ticks)) / GIGABYTE
+            row["hardware/processes"] = len(ticks)
+        self._ticks = ticks
+        return row | (self._gpu.read() if self._gpu else {})
+
+
+class GpuMeter:
+    """The GPU's own figures, all programs on it together; a name is absent where the driver does not tell."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._library: ctypes.CDLL | None = None
+        self._handle = ctypes.c_void_p()
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+            if not library.nvmlInit_v2() and not library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self._handle)):
+                self._library = library
+
+    def read(self) -> Row:
+        free, total = torch.cuda.mem_get_info(self._device)
+        row = {
+            "hardware/gpu_memory_gb": (total - free) / GIGABYTE,
+            "hardware/gpu_memory_of_learner_gb": torch.cuda.memory_reserved(self._device) / GIGABYTE,
+        }
+        rates = (ctypes.c_uint * 2)()  # of the GPU, of its memory
+        if self._library and not self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)):
+            row["hardware/gpu_percent"] = float(rates[0])
+        return row
+
+
+def memory_bytes(processes: list[int]) -> int:
+    """Memory of this process and others that share its arena: what each has alone, and what is shared once.
+
+    Shared pages are those of the process that maps most of them. The exact sum (PSS) would walk every page table.
+    """
+    sizes = [_status(process) for process in processes]
+    alone = sum(size.get("RssAnon", 0) for size in sizes)
+    shared = sum(max((size.get(kind, 0) for size in sizes), default=0) for kind in ("RssShmem", "RssFile"))
+    return alone + shared
+
+
+def _ticks_by_process() -> dict[int, int]:
+    """Processor time of this process and its children; empty where there is no /proc."""
+    found = {}
+    for process in [os.getpid(), *_children()]:
+        with contextlib.suppress(OSError, ValueError):
+            fields = (PROC / str(process) / "stat").read_text().rpartition(") ")[2].split()
+            found[process] = int(fields[11]) + int(fields[12])  # utime, stime
+    return found
+
+
+def _children() -> list[int]:
+    children: list[int] = []
+    for listing in PROC.glob("self/task/*/children"):
+        with contextlib.suppress(OSError):  # that thread has ended meanwhile
+            children += map(int, listing.read_text().split())
+    return children
+
+
+def _status(process: int) -> dict[str, int]:
+    """The sizes in a process's status, in bytes; empty where it has ended."""
+    sizes = {}
+    with contextlib.suppress(OSError):
+        for line in (PROC / str(process) / "status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if value.endswith(" kB"):
+                sizes[name] = int(value.split()[0]) * KILOBYTE
+    return sizes

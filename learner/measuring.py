@@ -1,0 +1,110 @@
+"""Measures stepping, acting and learning, each alone, with the settings of a run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from agents import AGENTS
+from agents.compute import prepare_torch
+from agents.networks import ActorCritic, make_network
+from learner.config import Config, make_contract
+from learner.costs import Costs
+from learner.machine import acting_precision
+from replay import replay_names
+from replay.slot_store import SharedArrays
+from replay.trajectory import make_batch
+from workers.policy import CpuPolicy
+from workers.weights import SharedWeights, weights_layout
+from wrappers import make_spec, make_vector_env
+
+Clock = Callable[[], float]
+
+FEW_TRAJECTORIES = 8
+"""Beyond so many a CPU takes as long for each; a network that is slow there would take seconds for a whole batch."""
+
+
+def measure_costs(config: Config, seconds: float) -> Costs:
+    """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
+    replays: without it no step is fresh."""
+    prepare_torch(threads=1)
+    environments, batch = config.workers.envs_per_worker, config.training.batch_size
+    if config.training.device == "cpu":
+        batch = min(batch, FEW_TRAJECTORIES)
+    return Costs(
+        env=environment_seconds(config, environments, 1, seconds),
+        act=acting_seconds(config, environments, seconds / 2),
+        act_doubled=acting_seconds(config, 2 * environments, seconds / 2),
+        learn=learning_seconds(config, batch, seconds) / fresh_part(config),
+        frames_per_step=make_spec(config.env).frames_per_step,
+    )
+
+
+def fresh_part(config: Config) -> float:
+    """The part of a batch that is fresh; 0 where no queue is among the replays."""
+    return sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
+
+
+def environment_seconds(config: Config, num_envs: int, threads: int, seconds: float) -> float:
+    """Seconds of one agent step of one environment, stepped natively with random actions; of CPU time on one thread."""
+    env = make_vector_env(config.env, num_envs, threads)
+    env.reset(1)
+    generator = np.random.default_rng(0)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    call = seconds_a_call(lambda: env.step(generator.integers(env.spec.action_count, size=num_envs)), seconds, clock)
+    env.close()
+    return call / num_envs
+
+
+def acting_seconds(config: Config, num_envs: int, seconds: float) -> float:
+    """CPU seconds of inference for one agent step, at a batch of `num_envs`, on one core."""
+    spec = make_spec(config.env)
+    network = _network(config, acting_precision(config.training))
+    weights = SharedWeights(SharedArrays(weights_layout(network)))
+    policy = CpuPolicy(network.only_act(), weights, seed=1)
+    observations = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.observation_shape)).astype(spec.frame_dtype)
+    return seconds_a_call(lambda: policy.act(observations), seconds, time.process_time) / num_envs
+
+
+def learning_seconds(config: Config, batch_size: int, seconds: float) -> float:
+    """Seconds of batch making and one update for one step of a batch: CPU time on one core, wall time on a GPU."""
+    spec = make_spec(config.env)
+    device = torch.device(config.training.device)
+    network = _network(config, config.training.precision).to(device)
+    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
+    columns = {name: np.zeros_like(array) for name, array in make_contract(config, spec).allocate(batch_size).items()}
+    columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
+    columns["action_used"][:] = True
+    nothing = np.zeros(batch_size, np.int64)
+
+    def update() -> None:
+        batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
+        agent.update(batch, 1e-6)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    return seconds_a_call(update, seconds, clock) / (batch_size * config.training.unroll_length)
+
+
+def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) -> float:
+    """Median time of one call by `clock`, over about `budget` seconds. The first is warm-up, unless it takes all of them.
+
+    CPU time tells what a call costs whatever else the machine does.
+    """
+    end = time.perf_counter() + budget
+    times: list[float] = []
+    while not times or time.perf_counter() < end:
+        started = clock()
+        function()
+        times.append(clock() - started)
+    return statistics.median(times[1:] or times)
+
+
+def _network(config: Config, precision: str) -> ActorCritic:
+    spec = make_spec(config.env)
+    return make_network(config.network, spec.observation_shape, spec.action_count, precision=precision)

@@ -1,0 +1,21 @@
+"""Preflight: when two or three seconds of measurement before a run may decide something."""
+
+from __future__ import annotations
+
+from learner.config import AUTO, Config, Settings
+from learner.measuring import fresh_part
+from wrappers import ENVIRONMENTS
+
+PART_SECONDS = 0.4  # for each part; to build them takes the rest of two seconds
+MEASURED = ("worker_count", "envs_per_worker")
+"""Settings that a measurement may move."""
+
+
+def wants_preflight(settings: Settings, config: Config) -> bool:
+    """Whether to measure. settings: as they were given, with `auto`; config: what follows from them without a measurement.
+
+    Not for toy environments, which learn in seconds, nor where everything runs in one process, nor without fresh data to count.
+    """
+    undecided = any(settings[name] == AUTO for name in MEASURED)
+    toy = ENVIRONMENTS["toy"].matches(config.env.env)
+    return settings["preflight"] and undecided and not toy and config.workers.kind != "serial" and fresh_part(config) > 0

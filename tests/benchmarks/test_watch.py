@@ -1,0 +1,84 @@
+"""One screen that tells how a run stands, from whatever its metrics hold so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.watch import group, main, read_run, screen, sparkline
+from learner.metrics import MetricsWriter
+from learner.run_directory import RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    run.write_config({"environment_max_steps": 4000}, ["main.py"], [])
+    return run
+
+
+def write(run: RunDirectory, *returns: float) -> None:
+    writer = MetricsWriter(run)
+    for row, value in enumerate(returns, start=1):
+        counters = {"seconds": 100.0 * row, "steps": 1000 * row, "frames": 4000 * row, "updates": 10 * row, "episodes": row}
+        metrics = {"charts/episodic_return_mean": value, "charts/FPS": 40.0, "charts/SPS": 10.0}
+        if row == 1:
+            metrics |= {"eval/episodic_return": -7.5, "losses/policy_loss": 0.25}
+        writer.write(counters, metrics | {"losses/entropy": 0.5, "time/learner_update": 0.625, "hardware/cpu_percent": 97.0})
+    writer.close()
+
+
+def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
+    write(run, -20.0, 3.0)
+    lines = screen(*read_run(run), "the run", 100)
+    text = "\n".join(lines)
+    assert lines[0] == "the run"
+    assert "[##########          ] 50 %" in text
+    assert "2,000 of 4,000" in text
+    assert "frames 8,000" in text
+    assert "3:20   left 3:20" in text  # 2,000 steps at 10 a second
+    assert "3.00 (from -20.00 to 3.00)" in text
+    assert "-7.50" in text, "the last known evaluation, whatever rows came after it"
+    assert "entropy 0.5" in text
+    assert "policy_loss 0.25" in text, "the last known number of a column"
+    assert "update 62.5" in text
+    assert "cpu_percent 97" in text
+    assert max(map(len, lines)) <= 100
+
+
+def test_it_fits_a_narrow_terminal(run: RunDirectory) -> None:
+    write(run, 1.0)
+    assert max(len(line) for line in screen(*read_run(run), "x" * 200, 40)) <= 40
+
+
+def test_a_sparkline_rises_with_the_values() -> None:
+    assert sparkline(np.arange(8.0), 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline(np.array([5.0, 5.0]), 8) == "▁▁"
+    assert sparkline(np.repeat([0.0, 1.0], 500), 4) == "▁▁██"
+    assert len(sparkline(np.arange(10.0), -3)) == 1
+
+
+def test_many_numbers_are_wrapped_and_unknown_ones_left_out() -> None:
+    columns = {f"a/{letter}": np.array([1.0]) for letter in "bcdefgh"} | {"a/unknown": np.array([np.nan])}
+    lines = group("label", columns, "a/", 30)
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 30
+    assert [line.startswith("label") for line in lines] == [True] + [False] * (len(lines) - 1)
+    assert "unknown" not in "".join(lines)
+    assert group("label", columns, "nothing/", 30) == []
+
+
+def test_a_run_without_a_row_yet_is_waited_for(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run.path), "--once"]) == 0
+    assert "no metrics.csv" in capsys.readouterr().out
+    write(run, 1.0)
+    with run.metrics.open("a") as file:
+        file.write("123,4")
+    assert main([str(run.path), "--once"]) == 0
+
+
+def test_what_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.startswith("error: run: wanted a run directory, got")

@@ -1,0 +1,61 @@
+"""What a step costs is measured with the settings of the run, in the time that was given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from learner import measuring
+from learner.measuring import fresh_part, measure_costs, seconds_a_call
+from tests.support import small_config
+
+HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
+
+
+class Machine:
+    """A function whose calls take so many seconds, one after another, and the clocks that see it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *calls: float) -> None:
+        self.calls = list(calls)
+        self.wall = 0.0
+        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.wall)
+
+    def function(self) -> None:
+        self.wall += self.calls.pop(0)
+
+
+def test_the_first_call_is_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 0.4, 0.1, 0.1, 0.3, 0.2, 0.1)
+    assert seconds_a_call(machine.function, 0.99, lambda: machine.wall) == pytest.approx(0.15)
+    assert machine.calls == [0.1]
+
+
+def test_a_call_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 5.0, 1.0)
+    assert seconds_a_call(machine.function, 0.4, lambda: machine.wall) == 5.0
+    assert machine.calls == [1.0]
+
+
+def test_every_part_is_measured() -> None:
+    threads = torch.get_num_threads()
+    try:
+        costs = measure_costs(small_config(), 0.02)
+    finally:
+        torch.set_num_threads(threads)
+    assert 0 < costs.env < 1e-2
+    assert 0 < costs.act_doubled < 1e-2
+    assert 0 < costs.act < 1e-2
+    assert 0 < costs.learn < 1e-1
+    assert costs.frames_per_step == 1
+
+
+def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
+    monkeypatch.setattr(measuring, "environment_seconds", lambda *arguments: 1.0)
+    monkeypatch.setattr(measuring, "acting_seconds", lambda config, num_envs, seconds: float(num_envs))
+    monkeypatch.setattr(measuring, "learning_seconds", lambda config, batch_size, seconds: float(batch_size))
+    costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
+    assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
+    assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
+    assert measure_costs(small_config(batch_size=64), 0.02).learn == 8.0
+    assert measure_costs(small_config(batch_size=64, device="cuda"), 0.02).learn == 64.0

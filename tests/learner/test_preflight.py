@@ -1,0 +1,33 @@
+"""Preflight measures only where a measurement may decide something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from learner.config import DEFAULTS, make_config
+from learner.machine import Machine, fit_to_machine
+from learner.preflight import wants_preflight
+
+STANDARD = '[{"type": "standard", "capacity": 400, "sample_ratio": 1.0}]'
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, True),
+        ({"worker_count": 2}, True),
+        ({"envs_per_worker": 8}, True),
+        ({"worker_count": 2, "envs_per_worker": 8}, False),
+        ({"preflight": False}, False),
+        ({"reproducible": True}, False),
+        ({"worker_kind": "serial"}, False),
+        ({"env": "Catch-v0", "network": "mlp"}, False),
+        ({"replay_parameters": STANDARD}, False),
+    ],
+)
+def test_when_it_measures(given: dict[str, Any], wanted: bool) -> None:
+    settings = {**DEFAULTS, **given}
+    settled, _ = fit_to_machine(settings, Machine(2, 10**10, None))
+    assert wants_preflight(settings, make_config(settled)) == wanted

@@ -1,0 +1,66 @@
+"""The newest weights on the learner's device, for readers in other threads of its process; no trip through host memory.
+
+Two copies: while the device still computes the one, readers take the other, so that nobody who acts waits for an update. The
+learner runs at most one update ahead of its device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from agents.streams import Fence
+from workers.weights import Weights
+
+
+class DeviceWeights(Weights):
+    """One network's weights. The lock is held while copies are queued; streams wait for each other on the device."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._copies = [[tensor.detach().clone() for tensor in network.state_dict().values()] for _ in range(2)]
+        self._device = self._copies[0][0].device
+        self._versions = [-1, -1]
+        self._written = [Fence(self._device) for _ in range(2)]
+        self._read: list[list[Fence]] = [[], []]  # by readers, since it was written
+        self._newest = 0
+        self._lock = threading.Lock()
+
+    @property
+    def published_version(self) -> int:
+        return self._versions[self._readable()]
+
+    @torch.no_grad()
+    def publish(self, network: nn.Module, version: int) -> None:
+        self._written[self._newest].wait()  # from now on nobody begins to read the other copy
+        with self._lock:
+            target = 1 - self._newest
+            for read in self._read[target]:
+                read.hold_back()
+            self._read[target].clear()
+            _copy(network.state_dict().values(), self._copies[target])
+            self._written[target].record()
+            if self._versions[self._newest] < 0:
+                self._written[target].wait()  # there is nothing older to act with
+            self._versions[target], self._newest = version, target
+
+    @torch.no_grad()
+    def read(self, network: nn.Module) -> int:
+        with self._lock:
+            source = self._readable()
+            _copy(self._copies[source], network.state_dict().values())
+            read = Fence(self._device)
+            read.record()
+            self._read[source].append(read)
+            return self._versions[source]
+
+    def _readable(self) -> int:
+        """The newest copy that the device has finished."""
+        return self._newest if self._written[self._newest].passed else 1 - self._newest
+
+
+def _copy(source: Iterable[Tensor], target: Iterable[Tensor]) -> None:
+    for there, here in zip(source, target, strict=True):
+        here.copy_(there, non_blocking=True)
