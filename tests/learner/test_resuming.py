@@ -27,7 +27,7 @@ HALF = 10
 WALL_CLOCK = ("seconds", "time/", "cores/", "hardware/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
 
 MIXTURES: dict[str, list[dict[str, Any]]] = {
-    "queue": [{"type": "queue", "capacity": 6, "sample_ratio": 1.0}],
+    "queue": [{"type": "queue", "capacity": 4, "sample_ratio": 1.0}],  # a block of three is often half taken
     "fifo and reservoir": [
         {"type": "queue", "capacity": 1, "sample_ratio": 0.4},
         {"type": "standard", "capacity": 30, "sample_ratio": 0.3},
@@ -133,6 +133,8 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     (path,) = broken.checkpoint_paths()
     checkpoint = load_checkpoint(path)
     assert checkpoint.counters.updates == HALF
+    if mixture == "queue":
+        assert load_replay(broken.replay_path(HALF), checkpoint)["under_way"]["feeder"]["pending"]
     broken.metrics.write_text(broken.metrics.read_text() + rows_after(broken))
     play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
     assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates >= 2 * HALF
@@ -155,7 +157,9 @@ def rows_after(run: RunDirectory) -> str:
     return ",".join({**newest, "steps": str(int(newest["steps"]) + 30), "updates": "99"}.values()) + "\r\n"
 
 
-def test_a_signal_while_a_batch_is_drawn_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("update", [0, 7])
+def test_a_signal_while_a_batch_is_drawn_loses_nothing(update: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first update too, when the replays are still filling."""
     settings = settings_of("fifo and reservoir")
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
@@ -164,7 +168,7 @@ def test_a_signal_while_a_batch_is_drawn_loses_nothing(tmp_path: Path, monkeypat
     def next_batch(self: BatchFeeder, should_stop: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 7:
+        if calls == max(1, update):
             os.kill(os.getpid(), signal.SIGINT)
         return draw(self, should_stop)
 
@@ -173,9 +177,9 @@ def test_a_signal_while_a_batch_is_drawn_loses_nothing(tmp_path: Path, monkeypat
         patch.setattr(BatchFeeder, "next_batch", next_batch)
         play(broken, **settings)
     (path,) = broken.checkpoint_paths()
-    assert update_of(path) == 7
+    assert update_of(path) == update
     checkpoint = load_checkpoint(path)
-    play(broken, checkpoint, load_replay(broken.replay_path(7), checkpoint), **settings)
+    play(broken, checkpoint, load_replay(broken.replay_path(update), checkpoint), **settings)
     assert_same_end(straight, broken, interrupted=True)
 
 

@@ -174,6 +174,15 @@ def test_a_replay_without_room_is_one_line_and_the_checkpoint_goes_without(
     assert names(run) == ["replay_000000001.pt", "update_000000001.pt", "update_000000002.pt"]
 
 
+def test_a_replay_goes_with_its_checkpoint(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = Saver(run, kept=1, window=100)
+    saver.save(make_checkpoint(1), state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_replay", full)
+        saver.save(make_checkpoint(2), state(2))
+    assert names(run) == ["update_000000002.pt"]
+
+
 def test_old_files_that_cannot_be_removed_are_no_failure(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     saver = Saver(run, kept=1, window=100)
     saver.save(make_checkpoint(1))
