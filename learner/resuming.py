@@ -5,6 +5,7 @@ Under way are the environments, trajectories that no replay had room for yet, an
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from learner.feeder import BatchFeeder, Feeder
 from replay import Mixture, settle_capacities
 from workers import SerialWorkers, Workers
 from wrappers import make_spec
+
+log = logging.getLogger("springbok")
 
 UNDER_WAY = "under_way"
 
@@ -52,6 +55,8 @@ def restore_under_way(config: Config, state: dict[str, Any] | None, workers: Wor
     assert isinstance(workers, SerialWorkers)
     assert isinstance(feeder, BatchFeeder)
     with _one_line("--noreproducible goes on with fresh episodes"):
+        steps = sum(env["actions"].numel() for env in state[UNDER_WAY]["workers"]["envs"])
+        log.info("The environments play %s steps again, to stand where they stood", f"{steps:,}")
         workers.load_state_dict(state[UNDER_WAY]["workers"])
         feeder.load_state_dict(state[UNDER_WAY]["feeder"])
     return True

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -210,5 +211,6 @@ def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None
     done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Replays go on with what was saved" in done.stdout
+    assert re.search(r"The environments play \d+ steps again", done.stdout)
     assert "not to the bit" not in done.stdout
     assert_same_end(straight, broken)
