@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from replay.trajectory import make_batch
 from tests.support import small_config
 from workers import WORKERS, WorkerError, Workers, WorkerSetup, first_seeds
 from workers.central import CentralWorkers
+from workers.inference import Line
 from wrappers import make_spec
 
 STACK = 3
@@ -153,6 +156,32 @@ def test_a_stopped_or_killed_worker_keeps_nobody_waiting_and_is_replaced() -> No
         assert len(workers._server._lines) == 2
     finally:
         workers.stop()
+
+
+def test_the_dead_are_not_heard_and_what_they_asked_for_is_dropped() -> None:
+    workers, _ = make_workers("central")
+    server = workers._server
+    first, first_asks = line()
+    second, second_asks = line()
+    try:
+        server._admit(first)
+        os.write(first_asks.fileno(), bytes([0, 1]))
+        server._admit(second)  # in the first one's place, which had asked and died
+        os.write(second_asks.fileno(), bytes([1]))
+        assert server._hear(0.0) == [(second, 1)]
+        second_asks.close()
+        assert server._hear(1.0) == []
+        assert server._lines == []
+    finally:
+        first_asks.close()
+        workers.stop()
+
+
+def line() -> tuple[Line, Connection]:
+    """The line of worker 0, and its end of the asking."""
+    asks, asks_of_worker = multiprocessing.Pipe(duplex=False)
+    _, answers = multiprocessing.Pipe(duplex=False)
+    return Line(0, asks, answers), asks_of_worker
 
 
 def test_a_policy_that_fails_ends_the_run_with_its_cause() -> None:

@@ -40,7 +40,7 @@ def test_stacks_are_what_the_environments_show(env: EnvConfig, monkeypatch: pyte
     shown = [each.reset(1 + group) for group, each in enumerate(envs)]
     first = [np.ones(GROUP, bool) for _ in envs]
     generator, resets = np.random.default_rng(0), 0
-    for _ in range(80):
+    for _ in range(40):
         asking = generator.permutation(GROUPS)[: generator.integers(1, GROUPS + 1)]
         acted = policy.act(
             [shown[group][:, -1] for group in asking],
