@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
     costs = measure_costs(config, PART_SECONDS)
     native = 1 / environment_seconds(config, 32 * machine.cores, machine.cores, PART_SECONDS)
     settled, _ = fit_to_machine(given, machine, costs)
+    if settled["envs_per_worker"] != config.workers.envs_per_worker:
+        costs = replace(costs, act=costs.act_doubled)
     fixed = [f"--{name}={settled[name]}" for name in MEASURED]  # the program would measure again
     achieved = program_steps_per_second([*arguments, *fixed], seconds)
     most = limit(costs, machine.cores, gpu=gpu)

@@ -24,17 +24,16 @@ from wrappers import make_spec, make_vector_env
 
 Clock = Callable[[], float]
 
-FEW_TRAJECTORIES = 8
-"""Beyond so many a CPU takes as long for each; a network that is slow there would take seconds for a whole batch."""
-
-
-def measure_costs(config: Config, seconds: float) -> Costs:
+def measure_costs(config: Config, seconds: float, most_trajectories: int | None = None) -> Costs:
     """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
-    replays: without it no step is fresh."""
+    replays: without it no step is fresh.
+
+    most_trajectories: of a batch, learned from on a CPU, where a whole batch of a slow network would take seconds.
+    """
     prepare_torch(threads=1)
     environments, batch = config.workers.envs_per_worker, config.training.batch_size
-    if config.training.device == "cpu":
-        batch = min(batch, FEW_TRAJECTORIES)
+    if most_trajectories and config.training.device == "cpu":
+        batch = min(batch, most_trajectories)
     return Costs(
         env=environment_seconds(config, environments, 1, seconds),
         act=acting_seconds(config, environments, seconds / 2),

@@ -57,5 +57,6 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) ->
     costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
     assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
     assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
-    assert measure_costs(small_config(batch_size=64), 0.02).learn == 8.0
-    assert measure_costs(small_config(batch_size=64, device="cuda"), 0.02).learn == 64.0
+    assert measure_costs(small_config(batch_size=64), 0.02).learn == 64.0
+    assert measure_costs(small_config(batch_size=64), 0.02, most_trajectories=8).learn == 8.0
+    assert measure_costs(small_config(batch_size=64, device="cuda"), 0.02, most_trajectories=8).learn == 64.0
