@@ -1,0 +1,159 @@
+"""What a training is made of, built once: the loop in `learner/train.py` only uses it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents import AGENTS, Agent
+from agents.compute import allow_tf32, prepare_torch
+from agents.networks import ActorCritic, make_network, on_device
+from learner.background import make_feeder
+from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
+from learner.config import Config, make_contract
+from learner.encoder import Encoder
+from learner.evaluations import Evaluations
+from learner.feeder import Feeder
+from learner.machine import acting_precision
+from learner.protocol import evaluation_protocol
+from learner.recorder import Recorder
+from learner.resuming import restore_replays
+from learner.run_directory import RunDirectory
+from learner.saving import Saver
+from replay import Mixture, make_mixture, replay_names
+from workers import WORKERS, Workers, WorkerSetup, first_seeds, random_observations
+from wrappers import EnvSpec, make_spec
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one training. counters: how far it has come. generator: draws from the replays. total_frames: its budget."""
+
+    config: Config
+    spec: EnvSpec
+    device: torch.device
+    network: ActorCritic
+    agent: Agent
+    workers: Workers
+    mixture: Mixture
+    feeder: Feeder
+    recorder: Recorder
+    saver: Saver
+    evaluations: Evaluations
+    counters: Counters
+    generator: np.random.Generator
+    total_frames: int
+
+    def checkpoint(self) -> Checkpoint:
+        """The run as it is now; its tensors are those in use."""
+        return Checkpoint(
+            settings=self.config.settings,
+            spec=asdict(self.spec),
+            protocol=evaluation_protocol(self.config.env, self.config.test.greedy),
+            counters=self.counters,
+            agent=self.agent.state_dict(),
+            learning_rate=self.recorder.learning_rate,
+            generators=generator_states(self.generator),
+            returns=list(self.recorder.episodes.recent),
+        )
+
+    def stop(self) -> None:
+        """End all that runs beside the loop; safe to call at any time and twice."""
+        self.evaluations.stop()
+        self.feeder.stop()
+        self.workers.stop()
+
+
+def build(
+    config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool, replay: dict[str, Any] | None
+) -> Parts:
+    """Build all parts, nothing of which runs yet; what was saved comes back, but for what was under way.
+
+    replay: what was saved with the checkpoint, see `learner.resuming`. Raises ResumeError where it does not fit.
+    """
+    settings = config.training
+    _prepare_torch(config)
+    seeds = np.random.SeedSequence(settings.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
+    worker_seeds, sampling = seeds.spawn(2)
+    generator = np.random.default_rng(sampling)
+    device = torch.device(settings.device)
+    spec = make_spec(config.env)
+    counters = replace(resumed.counters) if resumed else Counters()
+    network = on_device(_make_network(config, spec), device)
+    agent = _make_agent(config, network, resumed, load_optimizer=load_optimizer)
+    if resumed:
+        restore_generators(resumed.generators, generator)
+    workers = WORKERS[config.workers.kind](_worker_setup(config, spec, worker_seeds), network)
+    total_frames = settings.environment_max_steps * spec.frames_per_step
+    mixture = make_mixture(
+        config.replays,
+        workers.setup.contract,
+        settings.batch_size,
+        settings.training_fill_in_factor,
+        generator,
+        encode=Encoder(network, workers.weights, spec.frames_stacked, device),
+        progress=lambda: counters.frames / total_frames,  # of the batches taken so far
+    )
+    if replay:
+        restore_replays(replay, mixture)
+    feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+    return Parts(
+        config=config,
+        spec=spec,
+        device=device,
+        network=network,
+        agent=agent,
+        workers=workers,
+        mixture=mixture,
+        feeder=feeder,
+        recorder=Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed),
+        saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
+        evaluations=Evaluations(config, run, network, resumed),
+        counters=counters,
+        generator=generator,
+        total_frames=total_frames,
+    )
+
+
+def _prepare_torch(config: Config) -> None:
+    torch.manual_seed(config.training.seed)
+    prepare_torch(threads=1)  # the agent divides its work itself
+    if config.training.device == "cuda":
+        allow_tf32()
+    if config.training.reproducible:
+        torch.use_deterministic_algorithms(True)
+
+
+def _make_network(config: Config, spec: EnvSpec) -> ActorCritic:
+    return make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
+
+
+def _make_agent(config: Config, network: ActorCritic, resumed: Checkpoint | None, *, load_optimizer: bool) -> Agent:
+    """The agent as it was saved, or a new one, with its input calibrated where that is asked for."""
+    settings = config.training
+    agent = AGENTS["vtrace"](
+        config.agent, network, replay_names(config.replays), threads=settings.learner_threads, compiled=settings.compile
+    )
+    if resumed:
+        agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
+    elif settings.calibrate_input:
+        network.calibrate(random_observations(config.env, settings.seed).to(settings.device))
+    return agent
+
+
+def _worker_setup(config: Config, spec: EnvSpec, seeds: np.random.SeedSequence) -> WorkerSetup:
+    settings = config.training
+    return WorkerSetup(
+        config.env,
+        spec,
+        config.network,
+        make_contract(config, spec),
+        config.workers,
+        first_seeds(seeds, config.workers.worker_count),
+        settings.precision if config.workers.kind == "central" else acting_precision(settings),
+        device=settings.device,
+        compiled=settings.compile,
+    )
