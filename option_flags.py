@@ -51,6 +51,8 @@ HELP = {
     "optimizer": "Optimiser of the network's weights: rmsprop or adam.",
     "rmsprop_eps": "Epsilon of RMSProp, added outside the root.",
     "gradient_clip_by_norm_threshold": "Global gradient norm above which gradients are scaled down.",
+    "max_skipped_updates": "Updates in a row that may be skipped because a number was not finite. Then the last good weights "
+    "return, and after as many again the run ends.",
     "rho_bar": "V-trace: clip of the importance ratio in the temporal differences (which policy is evaluated).",
     "c_bar": "V-trace: clip of the importance ratio in the traces (speed against variance); at most rho_bar.",
     "pg_rho_bar": "V-trace: clip of the importance ratio in the policy gradient.",

@@ -18,7 +18,17 @@ class Agent(ABC):
 
     @abstractmethod
     def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        """One optimiser step on a batch. Returns scalars for the metrics, still on the device (nothing waits for it)."""
+        """One optimiser step on a batch. Returns scalars for the metrics, still on the device (nothing waits for it).
+
+        Where a number of the update is not finite it is skipped: weights and optimiser stay as they were.
+        """
+
+    @abstractmethod
+    def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
+        """Of each update since the last call the first quantity that was not finite, None where it was sound.
+
+        On a GPU the newest update is left for the next call, so that nothing waits, unless everything is asked for.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agents.base import Agent
 from agents.cloning import policy_cloning_loss, value_cloning_loss
+from agents.guard import Guard
 from agents.laser import RELEVANCES, relevance_divergence
 from agents.losses import action_log_probs, entropy_loss, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
@@ -97,6 +98,7 @@ class VTraceAgent(Agent):
         self.network = network
         self.passes = NetworkPasses(network, threads, compiled=compiled)
         self.optimizer = make_optimizer(config, network)
+        self.guard = Guard(self.optimizer, next(network.parameters()).device)
 
     def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         config = self.config
@@ -122,7 +124,13 @@ class VTraceAgent(Agent):
         total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
         total.backward()
         self.passes.backward(outputs)
-        gradient_norm = self._step(learning_rate)
+        gradient_norm = torch.nn.utils.clip_grad_norm_(
+            self.network.parameters(), config.gradient_clip_by_norm_threshold, foreach=True
+        )
+        parts = {name: loss for name, (_, loss) in losses.items()}
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.guard.step({**_float_inputs(batch), **parts, "gradient": gradient_norm}, self._step)
         return {
             **{f"losses/{name}": loss.detach() / batch.actions.numel() for name, (_, loss) in losses.items()},
             "losses/total_loss": total.detach() / batch.actions.numel(),
@@ -165,16 +173,10 @@ class VTraceAgent(Agent):
             losses["value_cloning_loss"] = (config.value_cloning_loss_weight, cloning)
         return losses
 
-    def _step(self, learning_rate: float) -> Tensor:
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.network.parameters(), self.config.gradient_clip_by_norm_threshold, foreach=True
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+    def _step(self) -> None:
         if self.config.optimizer == "rmsprop" and not self.optimizer.state:
             self._start_mean_squares()
         self.optimizer.step()
-        return norm
 
     def _start_mean_squares(self) -> None:
         """Start RMSProp's running mean of squared gradients at the first squared gradient instead of at zero.
@@ -186,7 +188,11 @@ class VTraceAgent(Agent):
             assert parameter.grad is not None
             self.optimizer.state[parameter] = {"step": torch.zeros(()), "square_avg": parameter.grad.square()}
 
+    def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
+        return self.guard.take_verdicts(everything=everything)
+
     def state_dict(self) -> dict[str, Any]:
+        self.guard.settle()
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
@@ -214,6 +220,14 @@ class VTraceAgent(Agent):
 
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         """Moments come from `state`, the optimiser's settings from the config."""
+        self.guard.settle()
         self.network.load_state_dict(state["network"])
         if load_optimizer:
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]["state"]})
+
+
+def _float_inputs(batch: Batch) -> dict[str, Tensor]:
+    """What a batch brings that may hold numbers that are not finite."""
+    observations = {"observations": batch.observations} if batch.observations.is_floating_point() else {}
+    behaviour = {"behaviour_logits": batch.behaviour_logits, "behaviour_values": batch.behaviour_values}
+    return {**observations, "rewards": batch.rewards, **behaviour}

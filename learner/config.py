@@ -62,6 +62,7 @@ DEFAULTS: Settings = {
     "optimizer": "rmsprop",
     "rmsprop_eps": 0.01,
     "gradient_clip_by_norm_threshold": 40.0,
+    "max_skipped_updates": 10,
     "rho_bar": 1.0,
     "c_bar": 1.0,
     "pg_rho_bar": 1.0,
@@ -120,6 +121,7 @@ class TrainingConfig:
     eval_period: updates between evaluations beside training; 0: none.
 
     prepared_batches: the most that are prepared ahead in the background; 0: none, all in the learner's own thread.
+    max_skipped_updates: in a row, before the last good weights return; see `learner.skipping`.
     """
 
     environment_max_steps: int
@@ -136,6 +138,7 @@ class TrainingConfig:
     compile: bool
     prepared_batches: int
     calibrate_input: bool
+    max_skipped_updates: int
     eval_period: int
     eval_episodes: int
     save_model_period: int
@@ -275,6 +278,7 @@ BOUNDS: dict[str, Bound] = {
     "lr_end_value": ("a learning rate in [0, 10]", 0, 10),
     "rmsprop_eps": ("a number in (0, 10]", 1e-12, 10),
     "gradient_clip_by_norm_threshold": ("a gradient norm > 0", 1e-9, 1e9),
+    "max_skipped_updates": ("a whole number of updates >= 1", 1, 1e6),
     "rho_bar": ("an importance ratio > 0", 1e-9, 1e9),
     "c_bar": ("an importance ratio > 0", 1e-9, 1e9),
     "pg_rho_bar": ("an importance ratio > 0", 1e-9, 1e9),

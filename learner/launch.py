@@ -24,6 +24,7 @@ from learner.protocol import is_atari
 from learner.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
+from learner.skipping import SkippingError
 from workers import WorkerError
 from wrappers import make_spec
 
@@ -31,7 +32,7 @@ log = logging.getLogger("springbok")
 
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {"train": "Training", "train_w_load": "Training", "test": "Testing", "export": "Exporting"}
-BYTES_A_WEIGHT = 16  # a weight in float32, its gradient, and up to two moments
+BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 
 TEST_SETTINGS = ("device", "learner_threads", "test_environments")
 """What test mode has to do with of all that is fitted to the machine."""
@@ -159,8 +160,8 @@ def _train(job: Job) -> int:
     load_optimizer = job.config.settings["load_optimizer_save"]
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=_load_replay(job))
-    except (ResumeError, WorkerError) as error:
-        if isinstance(error, WorkerError) and directory.checkpoint_paths():
+    except (ResumeError, SkippingError, WorkerError) as error:
+        if not isinstance(error, ResumeError) and directory.checkpoint_paths():
             log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
         log.error("%s", error)
         return 1

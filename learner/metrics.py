@@ -33,13 +33,13 @@ class UpdateMetrics:
 
     def add(self, scalars: Mapping[str, Tensor]) -> None:
         values = torch.stack([value.float() for value in scalars.values()])
-        known = ~values.isnan()
+        known = values.isfinite()
         entry = torch.stack([torch.where(known, values, 0.0), known.float()])
         self._names = list(scalars)
         self._sums = entry if self._sums is None else self._sums + entry
 
     def read(self) -> Row:
-        """The means over the updates in which a scalar was a number, and start anew; empty where no update was made."""
+        """The means over the updates in which a scalar was finite, and start anew; empty where no update was made."""
         if self._sums is None:
             return {}
         sums, counts = self._sums.tolist()

@@ -23,6 +23,7 @@ from learner.recorder import Recorder
 from learner.resuming import restore_replays
 from learner.run_directory import RunDirectory
 from learner.saving import Saver
+from learner.skipping import SkippedUpdates
 from replay import Mixture, make_mixture, replay_names
 from workers import WORKERS, Workers, WorkerSetup, first_seeds, random_observations
 from wrappers import EnvSpec, make_spec
@@ -37,6 +38,7 @@ class Parts:
     device: torch.device
     network: ActorCritic
     agent: Agent
+    skipped: SkippedUpdates
     workers: Workers
     mixture: Mixture
     feeder: Feeder
@@ -100,16 +102,18 @@ def build(
     if replay:
         restore_replays(replay, mixture)
     feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+    skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
     return Parts(
         config=config,
         spec=spec,
         device=device,
         network=network,
         agent=agent,
+        skipped=skipped,
         workers=workers,
         mixture=mixture,
         feeder=feeder,
-        recorder=Recorder(config, run, counters, workers, mixture, feeder, spec.frames_per_step, resumed),
+        recorder=Recorder(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
         saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
         evaluations=Evaluations(config, run, network, resumed),
         counters=counters,

@@ -26,6 +26,7 @@ from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row
 from learner.profiler import UpdateProfiler
 from learner.progress import ProgressLine, format_duration, progress_text
 from learner.run_directory import RunDirectory
+from learner.skipping import SkippedUpdates
 from replay import replay_names
 from replay.mixture import HostBatch, Mixture
 from workers import Workers
@@ -47,6 +48,7 @@ class Recorder:
         workers: Workers,
         mixture: Mixture,
         feeder: Feeder,
+        skipped: SkippedUpdates,
         frames_per_step: int,
         resumed: Checkpoint | None,
     ) -> None:
@@ -60,6 +62,7 @@ class Recorder:
         self._workers = workers
         self._mixture = mixture
         self._feeder = feeder
+        self._skipped = skipped
         self._replay_names = replay_names(config.replays)
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
@@ -149,6 +152,7 @@ class Recorder:
             **self._core_use.read(passed, own_cores),
             **self._evaluation,
             "workers/restarts": self._workers.restarts,
+            "updates/skipped": self._skipped.count,
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
             "charts/FPS": self._frames_per_second,

@@ -14,6 +14,7 @@ from learner.parts import Parts, build
 from learner.resuming import replay_to_save, restore_under_way
 from learner.run_directory import RunDirectory
 from learner.signals import StopSignals
+from learner.skipping import SkippingError
 from replay.trajectory import make_batch
 from workers import WorkerError
 
@@ -47,6 +48,9 @@ def train(
     except WorkerError:
         parts.feeder.stop()
         _save(parts)
+        raise
+    except SkippingError:
+        parts.recorder.write_row()  # and nothing is saved: since the last good weights were kept there was no better update
         raise
     finally:
         parts.stop()
@@ -82,17 +86,20 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             scalars = parts.agent.update(batch, recorder.learning_rate)
         recorder.add_update(scalars, host)
         with recorder.stage("publish"):
+            parts.skipped.look()
             parts.workers.weights.publish(parts.network, counters.updates)
         prepared.release(copied)  # a CPU has finished the update, a GPU the copy once that is
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, parts.checkpoint):
             recorder.add_evaluation(found)
-        if counters.updates % settings.save_model_period == 0:
+        if counters.updates % settings.save_model_period == 0 and not parts.skipped.in_a_row:
             _save(parts)
+            parts.skipped.keep()
 
 
 def _save(parts: Parts) -> Path | None:
     """Save a checkpoint, and what goes with it; None where that failed."""
+    parts.skipped.look(everything=True)
     parts.recorder.write_row()  # so that metrics and checkpoint tell of the same moment
     with parts.mixture.lock:  # nothing comes in or goes out while the replays are written
         replay = replay_to_save(parts.config, parts.mixture, parts.workers, parts.feeder)

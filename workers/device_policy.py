@@ -10,6 +10,7 @@ from torch import Tensor
 
 from agents.networks import ActorCritic, on_device
 from agents.streams import Fence, side_stream
+from workers.finite import check_policy
 from workers.policy import Acted
 from workers.weights import Weights
 from wrappers.spec import EnvSpec
@@ -59,8 +60,7 @@ class DevicePolicy:
         """Sample one action for each of N environments, given in parts of n each.
 
         frames: the newest, `[n, *frame_shape]`; first: bool `[n]`, an episode begins with it; environments: int `[n]`, which
-        they are. Waits for the answer; the arrays are overwritten by the next call. Raises RuntimeError where the network's
-        output is not finite.
+        they are. Waits for the answer; the arrays are overwritten by the next call. Raises NotFiniteError.
         """
         count = sum(map(len, environments))
         np.concatenate(frames, out=self._frames.numpy()[:count])
@@ -94,7 +94,6 @@ class DevicePolicy:
 
     def _split(self, answers: np.ndarray) -> Acted:
         logits_end = 2 + self.network.config.action_count
-        if not np.isfinite(answers[:, :logits_end]).all():
-            raise RuntimeError(f"the policy of update {self.version} says numbers that are not finite")
+        check_policy(self.version, answers[:, :logits_end])
         features = answers[:, logits_end:] if self.with_features else None
         return Acted(answers[:, 0].astype(np.int64), answers[:, 2:logits_end], answers[:, 1], features)

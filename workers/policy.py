@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agents.networks import ActorCritic
+from workers.finite import check_policy
 from workers.weights import Weights
 
 
@@ -40,7 +41,7 @@ class Policy(Protocol):
         """Begin to think about `[N, S, *frame_shape]` observations; first: bool `[N]`, it is its episode's first."""
 
     def answer(self) -> Acted:
-        """What to do, once for each `ask`; valid until the next one. Raises LearnerGone."""
+        """What to do, once for each `ask`; valid until the next one. Raises LearnerGone or NotFiniteError."""
 
 
 class CpuPolicy:
@@ -67,12 +68,14 @@ class CpuPolicy:
 
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> Acted:
-        """Sample one action for each of `[N, S, *frame_shape]` observations."""
+        """Sample one action for each of `[N, S, *frame_shape]` observations. Raises NotFiniteError."""
         features = self.network.features(torch.from_numpy(observations))
         output = self.network.heads(features)
+        logits, values = output.logits.numpy(), output.values.numpy()
+        check_policy(self.version, logits, values)
         actions = sample_actions(output.logits, self.generator)
         kept = features.numpy() if self.with_features else None
-        return Acted(actions.numpy(), output.logits.numpy(), output.values.numpy(), kept)
+        return Acted(actions.numpy(), logits, values, kept)
 
 
 def sample_actions(logits: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -8,6 +8,7 @@ from time import perf_counter, process_time
 import numpy as np
 
 from replay.trajectory import Arrays
+from workers.finite import check_environments
 from workers.policy import Policy
 from wrappers.spec import VectorEnv
 
@@ -44,11 +45,13 @@ class Rollout:
         self.seconds = seconds
         self.unroll_length = slots["actions"].shape[1]
         self.environment_ids = environment_ids
+        self._float_frames = np.dtype(env.spec.frame_dtype).kind == "f"
         self.observations = env.reset(seed)
+        self._check_observations()
         self.first = np.ones(env.num_envs, bool)  # observations that are their episode's first
 
     def collect(self, first_slot: int) -> None:
-        """Write slots `first_slot` to `first_slot + N - 1`, one trajectory an environment."""
+        """Write slots `first_slot` to `first_slot + N - 1`, one trajectory an environment. Raises NotFiniteError."""
         for _ in self.steps(first_slot):
             pass
 
@@ -65,6 +68,7 @@ class Rollout:
             asking, asking_cpu = perf_counter() - started, process_time() - started_cpu
             yield
             self._step(rows, t, stack, asking, asking_cpu)
+        check_environments("rewards", rows["rewards"], self.environment_ids)
 
     def _step(self, rows: Arrays, t: int, stack: int, asking: float, asking_cpu: float) -> None:
         started, started_cpu = perf_counter() - asking, process_time() - asking_cpu
@@ -87,6 +91,7 @@ class Rollout:
         rows["episode_return"][:, t] = step.episode_return
         rows["episode_length"][:, t] = step.episode_length
         self.observations, self.first = step.observations, step.reset
+        self._check_observations()
         written, written_cpu = perf_counter(), process_time()
         self.seconds[0] += stepped - inferred
         self.seconds[1] += inferred - started
@@ -94,3 +99,8 @@ class Rollout:
         self.seconds[4] += stepped_cpu - inferred_cpu
         self.seconds[5] += inferred_cpu - started_cpu
         self.seconds[6] += written_cpu - stepped_cpu
+
+    def _check_observations(self) -> None:
+        """Frames of whole numbers need no look."""
+        if self._float_frames:
+            check_environments("observations", self.observations, self.environment_ids)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from agents.networks import ActorCritic
-from workers.base import Block, Workers, WorkerSetup, block_of
+from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
+from workers.finite import NotFiniteError
 from workers.policy import CpuPolicy
 from workers.rollout import Rollout
 from workers.weights import SharedWeights, weights_layout
@@ -88,7 +89,11 @@ class SerialWorkers(Workers):
         if not self._free:
             return []
         block = self._free.pop(0)
-        self._rollouts[block.worker].collect(block.first_slot)
+        try:
+            self._rollouts[block.worker].collect(block.first_slot)
+        except NotFiniteError as error:
+            self._free.insert(0, block)  # it has not been filled
+            raise WorkerError(f"worker {block.worker} failed: {error}") from error
         return [block]
 
     def release(self, block: Block) -> None:

@@ -1,0 +1,78 @@
+"""Keeps numbers that are not finite out of the weights: an update that meets one changes nothing, and says what it was."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from agents.streams import Fence
+
+
+class Guard:
+    """Takes the steps of an optimiser whose weights lie on `device`, but for those of updates that are not sound.
+
+    A CPU looks first. A GPU takes the step and undoes it itself, to the bit: no thread waits for it, and verdicts are read one
+    update late. Only the optimiser's count of steps, which the host keeps, is put right when they are read.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self.reads_late = device.type == "cuda"
+        self._optimizer = optimizer
+        self._device = device
+        self._pending: deque[tuple[tuple[str, ...], Tensor, Fence, bool]] = deque()
+        self._verdicts: list[str | None] = []
+
+    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None]) -> None:
+        """Take a step where all quantities, of any shape, are finite. They come in order, causes before what follows from them.
+
+        The first step, which makes the optimiser's moments, is always looked at before it is taken.
+        """
+        largest = [torch.linalg.vector_norm(quantity.detach(), math.inf) for quantity in quantities.values()]
+        finite = torch.stack(largest).isfinite()
+        undo = self.reads_late and bool(self._optimizer.state)
+        if undo:
+            self._step_where(finite.all(), take_step)
+        elif finite.all():
+            take_step()
+        told = finite.to("cpu", non_blocking=True)
+        copied = Fence(self._device)
+        copied.record()
+        self._pending.append((tuple(quantities), told, copied, undo))
+
+    def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
+        """Of each update since the last call the first quantity that was not finite, None where it was sound.
+
+        The newest update on a GPU is left for the next call, unless everything is asked for.
+        """
+        self._read(keep=1 if self.reads_late and not everything else 0)
+        verdicts, self._verdicts = self._verdicts, []
+        return verdicts
+
+    def settle(self) -> None:
+        """Wait until all verdicts are read, so that the optimiser's state is what it seems to be."""
+        self._read(keep=0)
+
+    def _read(self, keep: int) -> None:
+        while len(self._pending) > keep:
+            names, told, copied, undone = self._pending.popleft()
+            copied.wait()
+            verdict = next((name for name, finite in zip(names, told.tolist(), strict=True) if not finite), None)
+            self._verdicts.append(verdict)
+            if verdict and undone:
+                for moments in self._optimizer.state.values():
+                    moments["step"] -= 1
+
+    @torch.no_grad()
+    def _step_where(self, sound: Tensor, take_step: Callable[[], None]) -> None:
+        """sound: bool `[]` on the device, whether what the step makes of weights and moments is kept."""
+        changed: list[Tensor] = [weights for group in self._optimizer.param_groups for weights in group["params"]]
+        for moments in self._optimizer.state.values():
+            changed += [value for name, value in moments.items() if name != "step"]
+        before = [tensor.clone() for tensor in changed]
+        take_step()
+        for now, then in zip(changed, before, strict=True):
+            torch.where(sound, now, then, out=now)
