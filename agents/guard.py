@@ -16,7 +16,8 @@ class Guard:
     """Takes the steps of an optimiser whose weights lie on `device`, but for those of updates that are not sound.
 
     A CPU looks first. A GPU takes the step and undoes it itself, to the bit: no thread waits for it, and verdicts are read one
-    update late. Only the optimiser's count of steps, which the host keeps, is put right when they are read.
+    update late. Only the optimiser's count of steps, which the host keeps, is put right when they are read; until then Adam
+    corrects its moments as if it had made the step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:

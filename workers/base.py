@@ -95,7 +95,10 @@ class Block:
 
 
 class WorkerError(RuntimeError):
-    """Workers failed more often than they may; the message holds the first one's traceback or stack, or says how it died."""
+    """Workers failed more often than they may; the message holds the first one's traceback or stack, or says how it died.
+
+    In the learner's own process they may not fail at all.
+    """
 
 
 class Workers(ABC):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.base import WorkerError
 from wrappers import make_vector_env
 from wrappers.spec import EnvConfig
 
@@ -15,7 +16,7 @@ EVERY = 8  # steps between two observations that are kept: neighbours look alike
 
 
 def random_observations(env_config: EnvConfig, seed: int) -> Tensor:
-    """800 observations `[N, S, *frame_shape]` of uniformly random play; takes about a second on one core."""
+    """800 observations `[N, S, *frame_shape]` of uniformly random play; about a second on one core. Raises WorkerError."""
     env = make_vector_env(env_config, ENVIRONMENTS)
     env.reset(seed + 1)
     generator = np.random.default_rng(seed)
@@ -25,4 +26,7 @@ def random_observations(env_config: EnvConfig, seed: int) -> Tensor:
         if index % EVERY == 0:
             seen.append(torch.from_numpy(step.observations.copy()))
     env.close()
-    return torch.cat(seen)
+    observations = torch.cat(seen)
+    if observations.is_floating_point() and not observations.isfinite().all():
+        raise WorkerError("random play before training: wanted finite observations, got others")
+    return observations

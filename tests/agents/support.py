@@ -1,0 +1,50 @@
+"""A small batch, network and settings for tests of the agent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from agents.networks import ActorCritic, make_network
+from agents.vtrace_agent import VTraceConfig
+from replay.trajectory import Batch
+
+T, B, A = 5, 3, 4
+CONFIG = VTraceConfig(gamma=0.9, rho_bar=1.5, c_bar=1.0, pg_rho_bar=2.0, lambda_=0.95, reward_clipping="abs_one_clamp")
+CLEAR = replace(
+    CONFIG,
+    use_policy_cloning_loss=True,
+    use_value_cloning_loss=True,
+    policy_cloning_loss_weight=0.7,
+    value_cloning_loss_weight=0.4,
+)
+
+
+def make_network_here() -> ActorCritic:
+    return make_network("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1))
+
+
+def random_batch(seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def rand(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    action_used = torch.ones(T, B, dtype=torch.bool)
+    action_used[2, 1] = False
+    terminated = torch.zeros(T, B, dtype=torch.bool)
+    terminated[3, 0] = True
+    return Batch(
+        observations=rand(T + 1, B, 2, 6),
+        actions=torch.randint(A, (T, B), generator=generator),
+        rewards=3 * rand(T, B),
+        terminated=terminated,
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        action_used=action_used,
+        behaviour_logits=rand(T, B, A),
+        behaviour_values=rand(T, B),
+        policy_version=torch.zeros(T, B, dtype=torch.int64),
+        is_replay=torch.tensor([False, True, True]),
+        source=torch.tensor([0, 1, 1]),
+    )

@@ -1,0 +1,153 @@
+"""A number that is not finite changes nothing and is named; sound updates are the same to the bit, wherever it is decided."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents import vtrace_agent
+from agents.vtrace_agent import VTraceAgent, VTraceConfig
+from replay.trajectory import Batch
+from tests.agents.support import CLEAR, make_network_here, random_batch
+from tests.support import same
+
+INPUTS = ("observations", "rewards", "behaviour_logits", "behaviour_values")
+LOSSES = {
+    "policy_loss": "policy_gradient_loss",
+    "value_loss": "value_loss",
+    "entropy_loss": "entropy_loss",
+    "policy_cloning_loss": "policy_cloning_loss",
+    "value_cloning_loss": "value_cloning_loss",
+}
+ADAM = replace(CLEAR, optimizer="adam")
+DECIDED = pytest.mark.parametrize("on_device", [False, True], ids=["looks first", "undone on the device"])
+BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+
+
+def make_agent(config: VTraceConfig = CLEAR, *, on_device: bool) -> VTraceAgent:
+    """One that has made an update. on_device: decides as on a GPU."""
+    agent = VTraceAgent(config, make_network_here())
+    agent.guard.reads_late = on_device
+    agent.update(random_batch(1), 1e-3)
+    return agent
+
+
+def state_of(agent: VTraceAgent) -> dict[str, Any]:
+    return copy.deepcopy(agent.state_dict())
+
+
+def verdicts_of(agent: VTraceAgent) -> list[str | None]:
+    return agent.take_verdicts(everything=True)
+
+
+def spoil_input(name: str, bad: float) -> Batch:
+    batch = random_batch(2)
+    getattr(batch, name)[2, 1] = bad
+    return batch
+
+
+def times(function: Callable[..., Tensor], factor: float) -> Callable[..., Tensor]:
+    return lambda *arguments: function(*arguments) * factor
+
+
+def check_skipped(agent: VTraceAgent, batch: Batch, name: str) -> None:
+    """Nothing has changed, the quantity is named, and the next update is the one that had come without this one."""
+    verdicts_of(agent)
+    before = state_of(agent)
+    agent.update(batch, 1e-3)
+    assert same(state_of(agent), {**before, "optimizer": {**before["optimizer"], "param_groups": learning_rate_of(agent)}})
+    assert verdicts_of(agent) == [name]
+
+
+def learning_rate_of(agent: VTraceAgent) -> Any:
+    return agent.optimizer.state_dict()["param_groups"]
+
+
+@DECIDED
+@BAD
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_bad_input_is_named_before_what_follows_from_it(name: str, bad: float, on_device: bool) -> None:
+    check_skipped(make_agent(on_device=on_device), spoil_input(name, bad), name)
+
+
+@DECIDED
+@BAD
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_bad_loss_part_is_named(name: str, bad: float, on_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make_agent(on_device=on_device)
+    monkeypatch.setattr(vtrace_agent, LOSSES[name], times(getattr(vtrace_agent, LOSSES[name]), bad))
+    check_skipped(agent, random_batch(2), name)
+
+
+@DECIDED
+@BAD
+@pytest.mark.parametrize("config", [CLEAR, ADAM], ids=["rmsprop", "adam"])
+def test_a_bad_gradient_is_named(config: VTraceConfig, bad: float, on_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make_agent(config, on_device=on_device)
+    spoil_gradient(agent, bad, monkeypatch)
+    check_skipped(agent, random_batch(2), "gradient")
+
+
+def spoil_gradient(agent: VTraceAgent, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = agent.passes.backward
+
+    def spoilt(outputs: Any) -> None:
+        backward(outputs)
+        gradient = agent.network.policy_head.weight.grad
+        assert gradient is not None
+        gradient[0, 0] = bad
+
+    monkeypatch.setattr(agent.passes, "backward", spoilt)
+
+
+@DECIDED
+def test_a_bad_first_update_starts_no_moments(on_device: bool) -> None:
+    agent = VTraceAgent(CLEAR, make_network_here())
+    agent.guard.reads_late = on_device
+    check_skipped(agent, spoil_input("rewards", math.nan), "rewards")
+    assert not agent.optimizer.state
+
+
+@pytest.mark.parametrize("config", [CLEAR, ADAM], ids=["rmsprop", "adam"])
+def test_it_is_decided_on_the_device_to_the_bit(config: VTraceConfig) -> None:
+    """Sound updates and skipped ones, in any order."""
+    agents = [make_agent(config, on_device=on_device) for on_device in (False, True)]
+    batches = [random_batch(3), spoil_input("rewards", math.nan), random_batch(4), random_batch(5)]
+    for agent in agents:
+        for batch in batches:
+            agent.update(batch, 1e-3)
+            if config is ADAM:
+                agent.guard.settle()  # its next step follows from how many there were
+    assert same(state_of(agents[0]), state_of(agents[1]))
+    assert verdicts_of(agents[0]) == verdicts_of(agents[1]) == [None, None, "rewards", None, None]
+
+
+def test_a_gpu_is_asked_one_update_late() -> None:
+    agent = make_agent(on_device=True)
+    assert agent.take_verdicts() == []
+    agent.update(spoil_input("rewards", math.nan), 1e-3)
+    assert agent.take_verdicts() == [None]
+    assert agent.take_verdicts(everything=True) == ["rewards"]
+    assert agent.take_verdicts(everything=True) == []
+
+
+def test_what_a_checkpoint_waits_for_is_still_told() -> None:
+    agent = make_agent(on_device=True)
+    agent.update(spoil_input("rewards", math.nan), 1e-3)
+    agent.state_dict()
+    assert agent.take_verdicts() == [None, "rewards"]
+
+
+def test_observations_of_whole_numbers_are_not_looked_at() -> None:
+    batch = random_batch(2)
+    frames = replace(batch, observations=batch.observations.to(torch.uint8))
+    agent = make_agent(on_device=False)
+    agent.update(frames, 1e-3)
+    assert verdicts_of(agent) == [None, None]

@@ -1,0 +1,184 @@
+"""Skipped updates are counted and told; the last good weights return; then the run ends, and nothing bad was saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import main
+from agents.vtrace_agent import VTraceAgent
+from learner.checkpoint import Checkpoint, load_checkpoint
+from learner.metrics import read_metrics
+from learner.run_directory import RunDirectory
+from learner.skipping import SkippedUpdates, SkippingError
+from learner.train import train
+from replay.trajectory import Batch
+from tests.agents.support import CLEAR, make_network_here, random_batch
+from tests.support import catch_flags, same, small_config
+
+
+class ToldAgent(VTraceAgent):
+    """Says what it is told to say of its updates, which change every weight."""
+
+    def __init__(self) -> None:
+        super().__init__(CLEAR, make_network_here())
+        self.told: list[str | None] = []
+
+    def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
+        told, self.told = self.told, []
+        return told
+
+    def move(self) -> None:
+        super().update(random_batch(), 1e-2)
+
+
+def test_the_first_of_a_streak_is_told_and_a_sound_update_ends_it(lines: list[str]) -> None:
+    agent = ToldAgent()
+    skipped = SkippedUpdates(agent, most=3, updates=1200)
+    agent.told = [None, "rewards", "policy_loss", None]
+    skipped.look()
+    agent.told = ["gradient"]
+    skipped.look()
+    assert lines == ["Skipped: rewards not finite in update 1,202", "Skipped: gradient not finite in update 1,205"]
+    assert (skipped.count, skipped.in_a_row) == (3, 1)
+
+
+def test_kept_weights_and_moments_return_as_often_as_needed(lines: list[str]) -> None:
+    agent = ToldAgent()
+    agent.move()
+    skipped = SkippedUpdates(agent, most=2, updates=1)
+    agent.move()
+    agent.told = [None] * 4
+    skipped.look()
+    skipped.keep()
+    kept = state_of(agent)
+    for _ in range(2):
+        agent.move()
+        assert not same(state_of(agent), kept)
+        agent.told = [None, "value_loss", "value_loss"]
+        skipped.look()
+        assert same(state_of(agent), kept)
+        agent.move()  # must not reach what is kept
+    assert lines.count("2 updates in a row were skipped: the weights of update 5 return") == 2
+
+
+def state_of(agent: VTraceAgent) -> dict[str, Any]:
+    state = agent.state_dict()
+    return {
+        "network": {name: value.clone() for name, value in state["network"].items()},
+        "moments": [{name: value.clone() for name, value in one.items()} for one in state["optimizer"]["state"].values()],
+    }
+
+
+def test_as_many_again_end_the_run_with_the_first_cause() -> None:
+    agent = ToldAgent()
+    skipped = SkippedUpdates(agent, most=2, updates=0)
+    agent.told = ["policy_loss", "gradient", "gradient"]
+    skipped.look()
+    agent.told = ["gradient"]
+    with pytest.raises(SkippingError, match=r"update 0 returned after 2 .*: policy_loss not finite in update 1$"):
+        skipped.look()
+
+
+@contextmanager
+def torch_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
+def spoil_updates(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool]) -> None:
+    """Give the agent's update number n, from 1, a reward that is not a number where `is_bad(n)`."""
+    update, made = VTraceAgent.update, [0]
+
+    def spoilt(agent: VTraceAgent, batch: Batch, learning_rate: float) -> dict[str, torch.Tensor]:
+        made[0] += 1
+        if is_bad(made[0]):
+            batch.rewards[0, 0] = math.nan
+        return update(agent, batch, learning_rate)
+
+    monkeypatch.setattr(VTraceAgent, "update", spoilt)
+
+
+def run_training(folder: Path, **settings: Any) -> tuple[RunDirectory, Checkpoint]:
+    run = RunDirectory.create(folder, "Catch-v0")
+    with torch_as_before():
+        assert train(small_config(environment_max_steps=1200, **settings), run, None) == 0
+    return run, load_checkpoint(run.checkpoint_paths()[-1])
+
+
+def test_a_run_goes_on_after_its_weights_have_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    """The checkpoint that falls due while updates are skipped is left out."""
+    spoil_updates(monkeypatch, lambda number: 9 <= number <= 12)
+    run, last = run_training(tmp_path, max_skipped_updates=3, save_model_period=5, log_period=0.001, checkpoints_kept=9)
+    assert "Skipped: rewards not finite in update 9" in lines
+    assert "3 updates in a row were skipped: the weights of update 5 return" in lines
+    assert last.counters.updates >= 28
+    columns = read_metrics(run.metrics)
+    at = {int(update): int(count) for update, count in zip(columns["updates"], columns["updates/skipped"], strict=True)}
+    assert [at[update] for update in (8, 9, 10, 11, 12, 13)] == [0, 1, 2, 3, 4, 4]
+    assert at[last.counters.updates] == 4
+    assert np.isfinite(columns["losses/policy_loss"][-1])
+    names = [path.name for path in run.checkpoint_paths()]
+    assert "update_000000005.pt" in names
+    assert "update_000000010.pt" not in names
+    assert "update_000000015.pt" in names
+
+
+def test_without_a_checkpoint_the_first_weights_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[torch.Tensor] = []  # at the start and after each look at an update
+
+    def listen(method: str) -> None:
+        original = getattr(SkippedUpdates, method)
+
+        def heard(skipped: SkippedUpdates, **given: bool) -> None:
+            original(skipped, **given)
+            heads.append(skipped._agent.network.policy_head.weight.detach().clone())
+
+        monkeypatch.setattr(SkippedUpdates, method, heard)
+
+    spoil_updates(monkeypatch, lambda number: 4 <= number <= 5)
+    listen("keep")
+    listen("look")
+    run_training(tmp_path, max_skipped_updates=2)
+    same_as_before = [torch.equal(one, other) for one, other in zip(heads, heads[1:], strict=False)]
+    assert same_as_before[:6] == [False, False, False, True, False, False]
+    assert torch.equal(heads[5], heads[0])
+
+
+@pytest.mark.parametrize("bad_from", [1, 8])
+def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bad_from: int
+) -> None:
+    spoil_updates(monkeypatch, lambda number: number >= bad_from)
+    flags = catch_flags(max_skipped_updates=3, save_model_period=5, results_dir=tmp_path)
+    with torch_as_before():
+        assert main.main(["main.py", "--op_mode=train", *flags]) == 1
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    kept = 5 if bad_from == 8 else 0
+    assert last == (
+        f"6 updates in a row were skipped, though the weights of update {kept} returned after 3 (max_skipped_updates=3); "
+        f"the first cause: rewards not finite in update {bad_from}"
+    )
+    (run,) = (RunDirectory(path) for path in tmp_path.glob("*_*"))
+    assert read_metrics(run.metrics)["updates/skipped"][-1] == 6
+    assert [path.name for path in run.checkpoint_paths()] == (["update_000000005.pt"] if kept else [])
+    if not kept:
+        return
+    monkeypatch.undo()
+    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["network"].values()
+    assert all(value.isfinite().all() for value in weights)
+    with torch_as_before():
+        assert main.main(["main.py", "--op_mode=train_w_load", f"--load_model_url={run.path}"]) == 0

@@ -1,0 +1,136 @@
+"""Numbers that are not finite stop at whoever makes them, an environment or a policy, which is named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from agents.networks import make_network
+from learner.config import make_contract
+from tests.support import small_config
+from workers import SerialWorkers, WorkerError, WorkerSetup, random_observations, random_play, serial
+from workers.finite import NotFiniteError
+from workers.policy import Acted, CpuPolicy
+from workers.rollout import CLOCKS, Rollout
+from wrappers.spec import EnvConfig, Step
+from wrappers.toy import Catch
+
+CATCH = EnvConfig(env="Catch-v0", frames_stacked=2)
+BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+IDS = np.array([12, 13, 14])
+LAST_OF_A_BLOCK = 5
+
+
+class FloatCatch(Catch):
+    """Catch whose frames are float32. At step `bad_at` environment 1 gives `bad` as its reward, or in its newest frame."""
+
+    def __init__(self, num_envs: int = 3, *, bad: float = math.nan, bad_reward: int = 0, bad_frame: int = 0) -> None:
+        super().__init__(CATCH, num_envs)
+        self.spec = replace(self.spec, frame_dtype="float32")
+        self.bad, self.bad_reward, self.bad_frame = bad, bad_reward, bad_frame
+        self.steps = 0
+
+    def reset(self, seed: int) -> np.ndarray:
+        return self._spoil(super().reset(seed))
+
+    def step(self, actions: np.ndarray) -> Step:
+        self.steps += 1
+        step = super().step(actions)
+        if self.steps == self.bad_reward:
+            step.rewards[1] = self.bad
+        return step._replace(observations=self._spoil(step.observations))
+
+    def _spoil(self, frames: np.ndarray) -> np.ndarray:
+        observations = frames.astype(np.float32)
+        if self.steps == self.bad_frame - 1:
+            observations[1, -1, 4, 2] = self.bad
+        return observations
+
+
+class CarefulPolicy:
+    """Stays, and has never seen a number that is not finite."""
+
+    version = 0
+
+    def refresh(self) -> None:
+        pass
+
+    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+        assert np.isfinite(observations).all()
+
+    def answer(self) -> Acted:
+        return Acted(np.ones(3, np.int64), np.zeros((3, 3), np.float32), np.zeros(3, np.float32))
+
+
+def make_rollout(env: FloatCatch) -> Rollout:
+    config = small_config(unroll_length=LAST_OF_A_BLOCK)
+    slots = make_contract(replace(config, env=CATCH), env.spec).allocate(3)
+    return Rollout(env, CarefulPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
+
+
+@BAD
+@pytest.mark.parametrize("at", [1, 3, LAST_OF_A_BLOCK])
+def test_a_bad_reward_is_never_handed_over(bad: float, at: int) -> None:
+    rollout = make_rollout(FloatCatch(bad=bad, bad_reward=at))
+    with pytest.raises(NotFiniteError, match=f"^environment 13: wanted finite rewards, got {bad}$"):
+        rollout.collect(0)
+
+
+@BAD
+@pytest.mark.parametrize("at", [2, 4, LAST_OF_A_BLOCK + 1])
+def test_nobody_acts_on_a_bad_observation(bad: float, at: int) -> None:
+    rollout = make_rollout(FloatCatch(bad=bad, bad_frame=at))
+    with pytest.raises(NotFiniteError, match=f"^environment 13: wanted finite observations, got {bad}$"):
+        rollout.collect(0)
+
+
+def test_a_bad_first_observation_is_seen() -> None:
+    with pytest.raises(NotFiniteError, match="environment 13: wanted finite observations, got nan"):
+        make_rollout(FloatCatch(bad_frame=1))
+
+
+def test_finite_numbers_pass() -> None:
+    make_rollout(FloatCatch()).collect(0)
+
+
+@pytest.mark.parametrize("head", ["policy_head", "value_head"])
+def test_a_policy_that_says_bad_numbers_is_named_by_its_update(head: str) -> None:
+    network = make_network("mlp", (2, 10, 5), 3)
+    with torch.no_grad():
+        getattr(network, head).bias[0] = math.nan
+    policy = CpuPolicy(network, weights=None, seed=1)  # type: ignore[arg-type]
+    policy.version = 7
+    with pytest.raises(NotFiniteError, match="the policy of update 7 says numbers that are not finite"):
+        policy.act(np.zeros((3, 2, 10, 5), np.uint8))
+
+
+def test_in_one_process_the_worker_and_the_environment_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block can be filled anew afterwards, so the state that is saved is whole."""
+    envs = [FloatCatch(4), FloatCatch(4, bad_reward=13)]
+    monkeypatch.setattr(serial, "make_vector_env", lambda config, num_envs: envs.pop(0))
+    config = small_config(frames_stacked=2, worker_count=2)
+    spec = envs[0].spec
+    learned = make_network("mlp", spec.observation_shape, spec.action_count)
+    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config, spec), config.workers, (1, 2))
+    workers = SerialWorkers(setup, learned)
+    workers.weights.publish(learned, 0)
+    workers.start()
+    for _ in range(2):
+        (block,) = workers.poll(0.0)
+        workers.release(block)
+    (block,) = workers.poll(0.0)
+    with pytest.raises(WorkerError, match="^worker 1 failed: environment 5: wanted finite rewards, got nan$"):
+        workers.poll(0.0)
+    assert workers.state_dict()["free"] == [1]
+    assert [again.worker for again in workers.poll(0.0)] == [1]
+    workers.stop()
+
+
+def test_random_play_brings_no_bad_observations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_play, "make_vector_env", lambda config, num_envs: FloatCatch(num_envs, bad_frame=18))
+    with pytest.raises(WorkerError, match="wanted finite observations"):
+        random_observations(CATCH, 1)
