@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from agents.streams import Fence
+
+
+class _Judged(NamedTuple):
+    """An update whose verdict is on its way. finite: bool, one for each name, on the host once the fence is passed. counted:
+    whether the optimiser counted its step, sound or not."""
+
+    names: tuple[str, ...]
+    finite: Tensor
+    copied: Fence
+    counted: bool
 
 
 class Guard:
@@ -24,7 +35,7 @@ class Guard:
         self.reads_late = device.type == "cuda"
         self._optimizer = optimizer
         self._device = device
-        self._pending: deque[tuple[tuple[str, ...], Tensor, Fence, bool]] = deque()
+        self._pending: deque[_Judged] = deque()
         self._verdicts: list[str | None] = []
 
     def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None]) -> None:
@@ -34,15 +45,15 @@ class Guard:
         """
         largest = [torch.linalg.vector_norm(quantity.detach(), math.inf) for quantity in quantities.values()]
         finite = torch.stack(largest).isfinite()
-        undo = self.reads_late and bool(self._optimizer.state)
-        if undo:
+        on_device = self.reads_late and bool(self._optimizer.state)
+        if on_device:
             self._step_where(finite.all(), take_step)
         elif finite.all():
             take_step()
         told = finite.to("cpu", non_blocking=True)
         copied = Fence(self._device)
         copied.record()
-        self._pending.append((tuple(quantities), told, copied, undo))
+        self._pending.append(_Judged(tuple(quantities), told, copied, on_device))
 
     def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
         """Of each update since the last call the first quantity that was not finite, None where it was sound.
@@ -59,11 +70,11 @@ class Guard:
 
     def _read(self, keep: int) -> None:
         while len(self._pending) > keep:
-            names, told, copied, undone = self._pending.popleft()
-            copied.wait()
-            verdict = next((name for name, finite in zip(names, told.tolist(), strict=True) if not finite), None)
+            judged = self._pending.popleft()
+            judged.copied.wait()
+            verdict = next((name for name, ok in zip(judged.names, judged.finite.tolist(), strict=True) if not ok), None)
             self._verdicts.append(verdict)
-            if verdict and undone:
+            if verdict and judged.counted:
                 for moments in self._optimizer.state.values():
                     moments["step"] -= 1
 

@@ -48,6 +48,11 @@ class SkippedUpdates:
             else:
                 self.in_a_row = 0
 
+    def newest_is_sound(self) -> bool:
+        """Whether the last of all updates was not skipped; waits for it. Raises SkippingError."""
+        self.look(everything=True)
+        return not self.in_a_row
+
     def _skip(self, quantity: str) -> None:
         self.count += 1
         self.in_a_row += 1

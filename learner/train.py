@@ -92,7 +92,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, parts.checkpoint):
             recorder.add_evaluation(found)
-        if counters.updates % settings.save_model_period == 0 and not parts.skipped.in_a_row:
+        if counters.updates % settings.save_model_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()
 

@@ -21,8 +21,8 @@ from replay.blocks import BlockPool
 from replay.trajectory import TrajectoryContract
 
 SLOT_OVERHEAD = 352
-"""Bytes a trajectory takes beside its fields, at most: the ring's counters, the list of its blocks, the retention's record. That
-is a reservoir's; one of the newest alone takes 100 less."""
+"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. A reservoir's
+record is the largest; a ring of the newest takes 100 less."""
 
 BLOCK_OVERHEAD = 24
 """Bytes a block takes beside its content: its number, how often it is used, and its place among the unused."""
@@ -32,8 +32,9 @@ SIZE_BYTES = 4  # before the compressed frames stands how long they are
 
 
 class Storage(ABC):
-    """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much, but for
-    the rest of the last page of each array: where NumPy asks for huge pages that is up to 2 MB each.
+    """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much.
+
+    What is left of each array's last page is not counted: up to 2 MB each where NumPy asks for huge pages.
 
     capacity: slots. memory: bytes that are never exceeded; there are then more slots than that holds trajectories, and `fits`
     says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_blocks: blocks of no trajectory.

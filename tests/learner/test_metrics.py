@@ -227,6 +227,14 @@ def test_update_scalars_are_averaged_since_the_last_reading() -> None:
     assert metrics.read() == {"losses/a": 5.0}
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_scalar_that_is_not_finite_leaves_the_mean_of_the_others(bad: float) -> None:
+    metrics = UpdateMetrics()
+    for value in (1.0, bad, 3.0):
+        metrics.add({"losses/a": torch.tensor(value)})
+    assert metrics.read() == {"losses/a": 2.0}
+
+
 def test_lag_is_learner_s_version_minus_acting_version() -> None:
     lag = LagStatistics(["queue", "standard", "elite"])
     versions = np.array([[10, 10], [8, 8], [0, 4]])

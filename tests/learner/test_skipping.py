@@ -14,7 +14,7 @@ import torch
 
 import main
 from agents.vtrace_agent import VTraceAgent
-from learner.checkpoint import Checkpoint, load_checkpoint
+from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from learner.skipping import SkippedUpdates, SkippingError
@@ -77,6 +77,26 @@ def state_of(agent: VTraceAgent) -> dict[str, Any]:
     }
 
 
+def test_the_newest_update_counts_for_a_checkpoint() -> None:
+    agent = make_late_agent()
+    skipped = SkippedUpdates(agent, most=3, updates=0)
+    agent.update(random_batch(), 1e-3)
+    assert skipped.newest_is_sound()
+    batch = random_batch()
+    batch.rewards[0, 0] = math.nan
+    agent.update(batch, 1e-3)
+    skipped.look()
+    assert not skipped.in_a_row
+    assert not skipped.newest_is_sound()
+
+
+def make_late_agent() -> VTraceAgent:
+    """It decides as on a GPU."""
+    agent = VTraceAgent(CLEAR, make_network_here())
+    agent.guard.reads_late = True
+    return agent
+
+
 def test_as_many_again_end_the_run_with_the_first_cause() -> None:
     agent = ToldAgent()
     skipped = SkippedUpdates(agent, most=2, updates=0)
@@ -97,9 +117,9 @@ def torch_as_before() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def spoil_updates(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool]) -> None:
-    """Give the agent's update number n, from 1, a reward that is not a number where `is_bad(n)`."""
-    update, made = VTraceAgent.update, [0]
+def spoil_updates(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool], made_before: int = 0) -> None:
+    """Give the agent's update number n a reward that is not a number where `is_bad(n)`."""
+    update, made = VTraceAgent.update, [made_before]
 
     def spoilt(agent: VTraceAgent, batch: Batch, learning_rate: float) -> dict[str, torch.Tensor]:
         made[0] += 1
@@ -156,6 +176,42 @@ def test_without_a_checkpoint_the_first_weights_return(tmp_path: Path, monkeypat
     same_as_before = [torch.equal(one, other) for one, other in zip(heads, heads[1:], strict=False)]
     assert same_as_before[:6] == [False, False, False, True, False, False]
     assert torch.equal(heads[5], heads[0])
+
+
+class Killed(BaseException):
+    """Ends a run at once."""
+
+
+def test_a_run_that_is_killed_while_updates_are_skipped_ends_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"reproducible": True, "max_skipped_updates": 4, "save_model_period": 5}
+
+    def is_bad(number: int) -> bool:
+        return 8 <= number <= 12
+
+    def killed_at_eleven(number: int) -> bool:
+        if number == 11:
+            raise Killed
+        return is_bad(number)
+
+    with monkeypatch.context() as whole:
+        spoil_updates(whole, is_bad)
+        _, wanted = run_training(tmp_path / "whole", **settings)
+    with monkeypatch.context() as first:
+        spoil_updates(first, killed_at_eleven)
+        with pytest.raises(Killed):
+            run_training(tmp_path / "killed", **settings)
+    (run,) = (RunDirectory(path) for path in (tmp_path / "killed").glob("Catch*"))
+    resumed = load_checkpoint(run.checkpoint_paths()[-1])
+    assert resumed.counters.updates == 5
+    spoil_updates(monkeypatch, is_bad, made_before=5)
+    with torch_as_before():
+        config = small_config(environment_max_steps=1200, **settings)
+        assert train(config, run, resumed, replay=load_replay(run.replay_paths()[-1], resumed)) == 0
+    got = load_checkpoint(run.checkpoint_paths()[-1])
+    assert got.counters.updates == wanted.counters.updates
+    assert same(got.agent, wanted.agent)
 
 
 @pytest.mark.parametrize("bad_from", [1, 8])
