@@ -43,8 +43,7 @@ class Guard:
 
         The first step, which makes the optimiser's moments, is always looked at before it is taken.
         """
-        largest = [torch.linalg.vector_norm(quantity.detach(), math.inf) for quantity in quantities.values()]
-        finite = torch.stack(largest).isfinite()
+        finite = torch.stack([_largest(quantity.detach()) for quantity in quantities.values()]).isfinite()
         on_device = self.reads_late and bool(self._optimizer.state)
         if on_device:
             self._step_where(finite.all(), take_step)
@@ -88,3 +87,8 @@ class Guard:
         take_step()
         for now, then in zip(changed, before, strict=True):
             torch.where(sound, now, then, out=now)
+
+
+def _largest(quantity: Tensor) -> Tensor:
+    """A scalar `[]` that is finite where all of `quantity`, of any shape, is."""
+    return torch.linalg.vector_norm(quantity, math.inf) if quantity.dim() else quantity

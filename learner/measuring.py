@@ -24,6 +24,7 @@ from wrappers import make_spec, make_vector_env
 
 Clock = Callable[[], float]
 
+
 def measure_costs(config: Config, seconds: float, most_trajectories: int | None = None) -> Costs:
     """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
     replays: without it no step is fresh.

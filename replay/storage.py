@@ -21,8 +21,8 @@ from replay.blocks import BlockPool
 from replay.trajectory import TrajectoryContract
 
 SLOT_OVERHEAD = 352
-"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. A reservoir's
-record is the largest; a ring of the newest takes 100 less."""
+"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. That of a
+reservoir is the largest; a ring of the newest takes 100 less."""
 
 BLOCK_OVERHEAD = 24
 """Bytes a block takes beside its content: its number, how often it is used, and its place among the unused."""

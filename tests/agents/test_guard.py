@@ -151,3 +151,12 @@ def test_observations_of_whole_numbers_are_not_looked_at() -> None:
     agent = make_agent(on_device=False)
     agent.update(frames, 1e-3)
     assert verdicts_of(agent) == [None, None]
+
+
+def test_a_large_number_is_no_fault() -> None:
+    """Its square would not be finite."""
+    batch = random_batch(2)
+    batch.rewards[2, 0] = 1e30  # which is clipped
+    agent = make_agent(on_device=False)
+    agent.update(batch, 1e-3)
+    assert verdicts_of(agent) == [None, None]
