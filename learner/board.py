@@ -5,9 +5,12 @@ Everything else groups itself by the first part of its name; the page is under "
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from typing import TYPE_CHECKING, Any
+
+from PIL import Image
 
 from learner.run_directory import RunDirectory
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FLUSH_SECONDS = 10
+RGB = 3  # channels
 QUEUE_LENGTH = 1000
 """Several rows: their numbers wait here for the writer's thread, so that a slow disk holds up nobody."""
 
@@ -56,6 +60,15 @@ def open_board(run: RunDirectory, from_step: int) -> SummaryWriter:
     if run.config.is_file():
         board.add_text("run", describe_run(json.loads(run.config.read_text())), from_step)
     return board
+
+
+def add_animation(board: SummaryWriter, name: str, gif: bytes, steps: int) -> None:
+    """Show a GIF under Images. SummaryWriter's own `add_video` would encode it anew, with a package of its own."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    width, height = Image.open(io.BytesIO(gif)).size
+    image = Summary.Image(width=width, height=height, colorspace=RGB, encoded_image_string=gif)
+    board._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), steps)
 
 
 def describe_run(content: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ class Evaluations:
     def __init__(self, config: Config, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
         self._evaluator: Evaluator | None = None
         if config.training.eval_period:
-            self._evaluator = Evaluator(config, network)
+            self._evaluator = Evaluator(config, network, run.animation)
             self._log = EvaluationLog(run, evaluation_protocol(config.env, config.test.greedy), resumed)
 
     def start(self, update: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
@@ -38,11 +39,15 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Raw returns of whole episodes of the policy after `update` updates and `steps` steps."""
+    """Raw returns of whole episodes of the policy after `update` updates and `steps` steps.
+
+    animation: a GIF of one of them; None where none was made, since that is done now and then only.
+    """
 
     update: int
     steps: int
     returns: tuple[float, ...]
+    animation: Path | None = None
 
     @property
     def mean_return(self) -> float:
@@ -55,9 +60,12 @@ class Evaluation:
 
 
 class Evaluator:
-    """The learner's side. One evaluation at a time: what falls due meanwhile is asked for when the process is free."""
+    """The learner's side. One evaluation at a time: what falls due meanwhile is asked for when the process is free.
 
-    def __init__(self, config: Config, network: nn.Module) -> None:
+    animation: the GIF that evaluations replace now and then.
+    """
+
+    def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
         episodes = config.training.eval_episodes
         self._setup = EvaluatorSetup(
             env=evaluation_env(config.env),
@@ -66,6 +74,7 @@ class Evaluator:
             environments=min(episodes, MOST_ENVIRONMENTS),
             greedy=config.test.greedy,
             seed=config.training.seed,
+            animation=animation,
         )
         self._period = config.training.eval_period
         self._shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
@@ -121,14 +130,15 @@ class Evaluator:
         self._end()
         self._shared.close()
 
-    def _hear(self, message: tuple[int, Sequence[float]] | str) -> Evaluation | None:
+    def _hear(self, message: tuple[int, Sequence[float], bool] | str) -> Evaluation | None:
         if isinstance(message, str):
             log.debug("%s", message)
             self._fail(f"failed: {message.strip().splitlines()[-1]}")
             return None
         asked, self._asked_for = self._asked_for, None
         assert asked is not None
-        return Evaluation(asked.updates, asked.steps, tuple(message[1]))
+        _, returns, animated = message
+        return Evaluation(asked.updates, asked.steps, tuple(returns), self._setup.animation if animated else None)
 
     def _fail(self, reason: str) -> None:
         self._end()

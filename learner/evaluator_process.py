@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from time import perf_counter
+from pathlib import Path
+from time import monotonic, perf_counter
 
 import numpy as np
 import torch
 
 from agents.compute import prepare_torch
 from agents.networks import make_network
+from learner.animation import EpisodeCamera, write_animation
 from learner.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
@@ -23,11 +27,15 @@ SEED_STREAM = 8  # sets these random numbers apart from those of training and of
 LOWEST_PRIORITY = 19
 CLOCK = "seconds"  # spent in steps, float64 [1]: how the learner sees that it lives
 MOST_WORDS = 30_000
+ANIMATION_PERIOD = 120.0  # seconds between two animations: they are for the eye, and a long run makes many
 
 
 @dataclass(frozen=True)
 class EvaluatorSetup:
-    """All that the process needs. environments: games played at once; env: that of the protocol, whole games."""
+    """All that the process needs. environments: games played at once; env: that of the protocol, whole games.
+
+    animation: the GIF that is replaced now and then by the beginning of an episode.
+    """
 
     env: EnvConfig
     network: str
@@ -35,10 +43,15 @@ class EvaluatorSetup:
     environments: int
     greedy: bool
     seed: int
+    animation: Path
 
 
 def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answers: Connection) -> None:
-    """Entry of the spawned process. `asked` brings updates; `answers` takes (update, returns), or what went wrong as text."""
+    """Entry of the spawned process.
+
+    `asked` brings updates; `answers` takes (update, returns, whether the animation is new), or what
+    went wrong as text.
+    """
     try:
         _answer(setup, shared, asked, answers)
     except EOFError:  # the learner is gone
@@ -56,6 +69,7 @@ def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answ
     env = make_vector_env(setup.env, setup.environments)
     weights, clock = SharedWeights(shared), shared.arrays[CLOCK]
     os.nice(LOWEST_PRIORITY)
+    animated = -math.inf
     while True:
         update = asked.recv()
         weights.read(network)
@@ -72,5 +86,18 @@ def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answ
 
         quotas = divide_episodes(setup.episodes, setup.environments)
         seed = int(first_seed) % 2**30 + 1
-        play(env, policy, quotas, seed, on_episode=episodes.append, on_step=count_time, stop=asked.poll)
-        answers.send((update, [episode.episode_return for episode in episodes]))
+        camera = EpisodeCamera(env) if monotonic() - animated >= ANIMATION_PERIOD else None
+        play(camera or env, policy, quotas, seed, on_episode=episodes.append, on_step=count_time, stop=asked.poll)
+        is_new = camera is not None and _animate(setup.animation, camera, lambda: count_time(0))
+        if is_new:
+            animated = monotonic()
+        answers.send((update, [episode.episode_return for episode in episodes], is_new))
+
+
+def _animate(path: Path, camera: EpisodeCamera, on_picture: Callable[[], None]) -> bool:
+    """Whether the animation was written: a full disk costs it, and the run's other files say that the disk is full."""
+    try:
+        write_animation(path, camera, on_picture)
+    except OSError:
+        return False
+    return True

@@ -8,16 +8,19 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from learner.board import open_board
+from learner.board import add_animation, open_board
 from learner.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 log = logging.getLogger("springbok")
 
@@ -155,7 +158,7 @@ class MetricsWriter:
         self._run = run
         self._from_step = from_step
         self._names: list[str] = []
-        self._board: Any = None
+        self._board: SummaryWriter | None = None
         self._failing = False
         self._attempt(self._cut_back, from_step)
 
@@ -163,6 +166,10 @@ class MetricsWriter:
         """counters: the `LEADING` columns; `steps` is TensorBoard's x axis. Non-finite numbers are left out."""
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
         self._attempt(self._write, counters, finite)
+
+    def add_animation(self, name: str, path: Path, steps: int) -> None:
+        """Show a GIF in TensorBoard."""
+        self._attempt(self._add_animation, name, path, steps)
 
     def close(self) -> None:
         board, self._board = self._board, None
@@ -181,12 +188,22 @@ class MetricsWriter:
 
     def _write(self, counters: Mapping[str, float], row: Row) -> None:
         self._write_cells({**{name: counters[name] for name in self.LEADING}, **row})
+        with self._open_board() as board:
+            for name, value in row.items():
+                board.add_scalar(name, value, int(counters["steps"]))
+
+    def _add_animation(self, name: str, path: Path, steps: int) -> None:
+        gif = path.read_bytes()
+        with self._open_board() as board:
+            add_animation(board, name, gif, steps)
+
+    @contextlib.contextmanager
+    def _open_board(self) -> Iterator[SummaryWriter]:
         if self._board is None:
             self._board = open_board(self._run, self._from_step)
             self._from_step = 0
         try:
-            for name, value in row.items():
-                self._board.add_scalar(name, value, int(counters["steps"]))
+            yield self._board
         except OSError:
             self.close()  # it takes nothing any more after an error; the next row opens another file
             raise

@@ -104,6 +104,8 @@ class Recorder:
             "eval/update": evaluation.update,
             "eval/steps": evaluation.steps,
         }
+        if evaluation.animation:
+            self._writer.add_animation("eval/episode", evaluation.animation, evaluation.steps)
         self._progress.clear()
         log.info(
             "Evaluation of update %s: mean return %.2f, standard error %.2f, %d episodes",

@@ -161,7 +161,7 @@ def steps_per_second(spec: EnvSpec) -> float:
 
 
 def enlarge(picture: np.ndarray, television: bool) -> np.ndarray:
-    """A screen uint8 `[H, W, 3]` in a size for people, even in both directions, its pixels kept sharp.
+    """A screen uint8 `[H, W, 3]` or `[H, W]` in a size for people, even in both directions, its pixels kept sharp.
 
     television: stretch the width as a television does, else keep the shape.
     """

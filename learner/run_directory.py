@@ -24,6 +24,7 @@ PACKAGES = (
     "tensorboard",
     "matplotlib",
     "imageio-ffmpeg",
+    "pillow",
 )
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
@@ -44,6 +45,7 @@ class RunDirectory:
         self.log = path / "log.txt"
         self.metrics = path / "metrics.csv"
         self.evaluations = path / "evaluations.jsonl"
+        self.animation = path / "evaluation.gif"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "learning_curve.png"
         self.summary = path / "summary.json"

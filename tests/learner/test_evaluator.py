@@ -12,8 +12,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from agents.networks import ActorCritic, make_network
 from learner import evaluator as module
@@ -41,11 +43,11 @@ def network_that_does(action: int) -> ActorCritic:
 
 
 @pytest.fixture
-def make_evaluator() -> Iterator[Callable[..., Evaluator]]:
+def make_evaluator(tmp_path: Path) -> Iterator[Callable[..., Evaluator]]:
     made: list[Evaluator] = []
 
     def make(**settings: Any) -> Evaluator:
-        made.append(Evaluator(small_config(eval_period=10, **settings), network_that_does(0)))
+        made.append(Evaluator(small_config(eval_period=10, **settings), network_that_does(0), tmp_path / "evaluation.gif"))
         made[-1].start(0)
         return made[-1]
 
@@ -66,6 +68,17 @@ def wait_for(evaluator: Evaluator, done: Callable[[], bool] = lambda: False) -> 
     return None
 
 
+def boards_of(animation: Path) -> list[np.ndarray]:
+    """The boards of Catch that a GIF shows, bool `[10, 5]`."""
+    with Image.open(animation) as gif:
+        pictures = []
+        for index in range(gif.n_frames):
+            gif.seek(index)
+            pictures.append(np.asarray(gif.convert("L")) > 127)
+    height, width = (length // cells for length, cells in zip(pictures[0].shape, (10, 5), strict=True))
+    return [picture[height // 2 :: height, width // 2 :: width] for picture in pictures]
+
+
 def test_it_plays_the_policy_it_was_asked_about_by_another_process_of_low_priority(
     make_evaluator: Callable[..., Evaluator],
 ) -> None:
@@ -83,17 +96,27 @@ def test_it_plays_the_policy_it_was_asked_about_by_another_process_of_low_priori
     assert (first.update, first.steps, len(first.returns)) == (10, 400, 30)
     assert set(first.returns) <= {-1.0, 1.0}
     assert -1.0 < first.mean_return < 0.2
+    assert first.animation is not None
+    paddle = [np.flatnonzero(board[-1])[0] for board in boards_of(first.animation)]
+    ball = [np.argwhere(board[:-1]) for board in boards_of(first.animation)[:-1]]
+    assert paddle[:-1] == [2, 1, 0, 0, 0, 0, 0, 0, 0], "what is shown is what this policy played"
+    assert [cells[0, 0] for cells in ball] == list(range(9))
+    assert len({cells[0, 1] for cells in ball}) == 1
     assert evaluator.pid is not None
     assert evaluator.pid != os.getpid()
     assert os.getpriority(os.PRIO_PROCESS, evaluator.pid) == LOWEST_PRIORITY
     assert not evaluator.due(19)
     assert evaluator.due(20)
+    evaluator.ask(network, Counters(updates=20))
+    soon = wait_for(evaluator)
+    assert soon is not None
+    assert soon.animation is None, "one every two minutes is enough"
 
-    evaluator.ask(network_that_does(2), Counters(updates=20))
+    evaluator.ask(network_that_does(2), Counters(updates=30))
     os.kill(evaluator.pid, signal.SIGKILL)  # it is started again and plays what it was asked for
     second = wait_for(evaluator)
     assert second is not None
-    assert second.update == 20
+    assert second.update == 30
     assert second.returns != first.returns
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from learner.metrics import (
@@ -184,6 +185,20 @@ def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int =
     for row, (episode_return, length) in episodes.items():
         returns[row], lengths[row] = episode_return, length
     return {"episode_return": returns, "episode_length": lengths}
+
+
+def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run: RunDirectory, lines: list[str]) -> None:
+    writer = MetricsWriter(run)
+    writer.add_animation("eval/episode", run.animation, 3)
+    assert lines == ["Metrics could not be written: No such file or directory; training goes on"]
+    Image.new("L", (4, 2)).save(run.animation)
+    writer.add_animation("eval/episode", run.animation, 7)
+    writer.close()
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    (shown,) = events.Images("eval/episode")
+    assert (shown.step, shown.width, shown.height) == (7, 4, 2)
+    assert shown.encoded_image_string == run.animation.read_bytes()
 
 
 def test_only_whole_episodes_count() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
 from learner.checkpoint import Checkpoint, Counters, load_checkpoint
 from learner.config import Config
@@ -190,7 +192,8 @@ def test_a_run_leaves_what_a_reader_needs(tmp_path: Path) -> None:
 class ImmediateEvaluator:
     """Finds at the next update that every policy returns its own number."""
 
-    def __init__(self, config: Config, network: torch.nn.Module) -> None:
+    def __init__(self, config: Config, network: torch.nn.Module, animation: Path) -> None:
+        self.animation = animation
         self.period = config.training.eval_period
         self.asked: Counters | None = None
 
@@ -205,7 +208,10 @@ class ImmediateEvaluator:
 
     def take(self) -> Evaluation | None:
         asked, self.asked = self.asked, None
-        return Evaluation(asked.updates, asked.steps, (float(-asked.updates), 0.0)) if asked else None
+        if asked is None:
+            return None
+        Image.new("L", (2, 2), asked.updates).save(self.animation)
+        return Evaluation(asked.updates, asked.steps, (float(-asked.updates), 0.0), self.animation)
 
     def stop(self) -> None:
         pass
@@ -223,3 +229,9 @@ def test_what_evaluations_find_stands_beside_the_training_return(tmp_path: Path,
     told = [json.loads(line) for line in run.evaluations.read_text().splitlines()]
     assert [line["update"] for line in told] == columns["eval/update"][found].tolist()
     assert told[0]["protocol"] == load_checkpoint(run.best).protocol
+    shown = EventAccumulator(str(run.tensorboard), size_guidance={IMAGES: 0})
+    shown.Reload()
+    images = shown.Images("eval/episode")
+    assert [image.step for image in images] == [line["steps"] for line in told]
+    assert images[-1].encoded_image_string == run.animation.read_bytes()
+    assert (images[-1].width, images[-1].height) == (2, 2)
