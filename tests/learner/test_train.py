@@ -62,13 +62,6 @@ def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepare
     assert np.mean(checkpoint.returns) > 0.9
 
 
-def test_the_toy_environment_is_solved_with_half_the_batch_replayed(tmp_path: Path) -> None:
-    _, checkpoint = run_training(
-        tmp_path, environment_max_steps=60_000, envs_per_worker=8, batch_size=16, lr=2e-3, replay_parameters=QUEUE_AND_STANDARD
-    )
-    assert np.mean(checkpoint.returns) > 0.9
-
-
 KINDS = {
     "elite": {"type": "elite", "lambda_batch_multiplier": 3, "alfa_annealing_factor": 1.0},
     "elite on the policy": {"type": "elite", "dist_function": "kl_policy", "elite_sampling_strategy": "strategy1"},
