@@ -1,9 +1,16 @@
-# make train  -- install and train Pong with settings fitted to this machine; PRESET=quick is a minute's demonstration
+# make train  -- install and train Pong with settings fitted to this machine; PRESET=quick is a minute's demonstration,
+#                ARGS=--env=BreakoutNoFrameskip-v4 another game: any flags
 # make test   -- install what tests need and run every check
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-PRESET ?= pong_fast
+
+# The preset of the game that ARGS names, if it has one; none for a run that ARGS goes on with.
+PRESET_OF_ := pong_fast
+PRESET_OF_PongNoFrameskip-v4 := pong_fast
+PRESET_OF_Catch-v0 := quick
+GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$(ARGS)))))
+PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
 
 BIN := $(VENV)/bin
 PACKAGES := wrappers replay agents workers learner benchmarks
