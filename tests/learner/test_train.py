@@ -23,6 +23,8 @@ from learner.train import train
 from tests.support import small_config
 from workers import Block, WorkerError
 from workers.serial import SerialWorkers
+from wrappers import Step, toy
+from wrappers.toy import Catch
 
 QUEUE_AND_STANDARD = (
     '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -145,7 +147,7 @@ def test_no_thread_is_left_by_a_run_nor_by_one_that_fails(tmp_path: Path, monkey
 
 def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     run, first = run_training(tmp_path, environment_max_steps=4000, lr=1e-3, lr_end_value=1e-3, log_period=0.05)
-    before = read_metrics(run.metrics)
+    before, curve = read_metrics(run.metrics), run.curve.read_bytes()
     _, second = run_training(tmp_path, first, run, environment_max_steps=8000, lr=1e-3, log_period=0.05)
     after = read_metrics(run.metrics)
     assert second.counters.steps >= 8000 > first.counters.steps
@@ -154,14 +156,54 @@ def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert (np.diff(after["steps"]) >= 0).all()
     assert (np.diff(after["updates"]) >= 0).all()
     np.testing.assert_array_equal(after["steps"][: len(before["steps"])], before["steps"])
-    # The learning rate is that of the frames counted so far, not of a new run: half the budget is half the rate.
-    resumed_rate = after["charts/learning_rate"][len(before["steps"])]
-    assert resumed_rate <= 1e-3 * (1 - first.counters.frames / 8000) + 1e-9
+    # The learning rate is that of the frames counted so far in the new budget, not of a new run: half of it is half the rate.
+    resumed = slice(len(before["steps"]), None)
+    wanted = 1e-3 * np.maximum(0, 1 - after["frames"][resumed] / 8000)
+    np.testing.assert_allclose(after["charts/learning_rate"][resumed], wanted, rtol=1e-4, atol=1e-12)
+    summary = json.loads(run.summary.read_text())
+    assert (summary["steps"], summary["updates"], summary["episodes"]) == (
+        *(second.counters.steps, second.counters.updates),
+        second.counters.episodes,
+    )
+    assert summary["mean_return"] == np.mean(second.returns)
+    assert (summary["finished"], summary["episodes_in_mean"]) == (True, 100)
+    assert run.curve.read_bytes() != curve
 
 
-def test_reported_returns_are_raw_and_of_whole_episodes(tmp_path: Path) -> None:
-    _, checkpoint = run_training(tmp_path, environment_max_steps=2000)
-    assert set(checkpoint.returns) <= {-1.0, 1.0}
+def test_a_run_without_a_whole_episode_tells_no_return_and_can_go_on(tmp_path: Path) -> None:
+    """Four environments make three of the nine steps of an episode."""
+    run, first = run_training(tmp_path, unroll_length=3, environment_max_steps=12, log_period=0.001)
+    assert (first.counters.steps, first.counters.episodes, first.returns) == (12, 0, [])
+    assert "nan" not in run.metrics.read_text().lower()
+    columns = read_metrics(run.metrics)
+    assert [name for name in columns if "episodic" in name] == []
+    shown = EventAccumulator(str(run.tensorboard))
+    shown.Reload()
+    assert {name.partition("/")[0] for name in shown.Tags()["scalars"]} >= {"charts", "losses"}
+    assert all(np.isfinite(event.value) for name in shown.Tags()["scalars"] for event in shown.Scalars(name))
+    assert json.loads(run.summary.read_text(), parse_constant=pytest.fail)["mean_return"] is None
+    assert not run.curve.exists()
+    _, second = run_training(tmp_path, first, run, unroll_length=3, environment_max_steps=600, log_period=0.001)
+    after = read_metrics(run.metrics)
+    assert len(second.returns) == second.counters.episodes > 0
+    assert np.isnan(after["charts/episodic_return_mean"][: len(columns["steps"])]).all()
+    assert np.isfinite(after["charts/episodic_return_mean"][-1])
+    assert run.curve.exists()
+
+
+class TripleRewards(Catch):
+    """A ball is worth three points."""
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = super().step(actions)
+        return step._replace(rewards=3 * step.rewards, episode_return=3 * step.episode_return)
+
+
+def test_reported_returns_are_raw_and_of_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where rewards are clipped for learning."""
+    monkeypatch.setattr(toy, "Catch", TripleRewards)
+    _, checkpoint = run_training(tmp_path, environment_max_steps=2000, clip_rewards=True)
+    assert set(checkpoint.returns) == {-3.0, 3.0}
     assert checkpoint.counters.episodes == pytest.approx(checkpoint.counters.steps / 10, rel=0.1)
 
 
