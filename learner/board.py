@@ -24,30 +24,30 @@ QUEUE_LENGTH = 1000
 
 LAYOUT: dict[str, dict[str, list[Any]]] = {
     "run": {
-        "return": ["Multiline", [r"charts/episodic_return_mean", r"eval/episodic_return"]],
-        "frames a second": ["Multiline", [r"charts/FPS"]],
-        "policy lag": ["Multiline", [r"charts/policy_lag", r"replay/.*/policy_lag"]],
+        "mean return: training, evaluation": ["Multiline", [r"charts/episodic_return_mean$", r"eval/episodic_return$"]],
+        "frames per second": ["Multiline", [r"charts/FPS$"]],
+        "policy lag, updates": ["Multiline", [r"charts/policy_lag$", r"replay/.*/policy_lag$"]],
     },
     "learning": {
-        "losses": ["Multiline", [r"losses/.*_loss"]],
-        "entropy": ["Multiline", [r"losses/entropy"]],
-        "explained variance": ["Multiline", [r"losses/explained_variance"]],
-        "clipped ratios": ["Multiline", [r"vtrace/.*"]],
+        "losses, mean of a step": ["Multiline", [r"losses/.*_loss$"]],
+        "entropy, nats": ["Multiline", [r"losses/entropy$"]],
+        "explained variance of the value": ["Multiline", [r"losses/explained_variance$"]],
+        "importance ratios": ["Multiline", [r"vtrace/.*"]],
     },
     "replay": {
-        "rejected by the trust region": ["Multiline", [r"replay/.*/rejected_fraction"]],
-        "effective sample size": ["Multiline", [r"replay/.*/effective_sample_size"]],
+        "rejected by the trust region, share": ["Multiline", [r"replay/.*/rejected_fraction$"]],
+        "effective sample size, share": ["Multiline", [r"replay/.*/effective_sample_size$"]],
     },
     "where the time goes": {
-        "learner": ["Multiline", [r"time/learner_.*"]],
-        "workers": ["Multiline", [r"time/worker_.*"]],
-        "feeder": ["Multiline", [r"time/feeder_.*", r"feeder/.*"]],
-        "cores": ["Multiline", [r"cores/.*"]],
-        "processor and GPU, per cent": ["Multiline", [r"hardware/.*_percent"]],
-        "memory, GB": ["Multiline", [r"hardware/.*_gb"]],
+        "learner, share of wall time": ["Multiline", [r"time/learner_.*"]],
+        "workers, share of wall time": ["Multiline", [r"time/worker_.*"]],
+        "feeder, share of wall time, and batches ahead": ["Multiline", [r"time/feeder_.*", r"feeder/.*"]],
+        "busy cores": ["Multiline", [r"cores/.*"]],
+        "processor and GPU, per cent": ["Multiline", [r"hardware/.*_percent$"]],
+        "memory, GB": ["Multiline", [r"hardware/.*_gb$"]],
     },
 }
-"""Category -> chart -> the names it shows, as regular expressions."""
+"""Category -> chart -> the names it shows, as regular expressions that TensorBoard matches from the start of a name."""
 
 
 def open_board(run: RunDirectory, from_step: int) -> SummaryWriter:
