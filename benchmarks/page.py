@@ -14,6 +14,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }
 body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; }
+li { overflow-wrap: anywhere; }
 img { max-width: 100%; display: block; margin: 1rem 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; }

@@ -9,15 +9,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.aggregates import Estimate, mean_curve, on_grid
 from benchmarks.comparison import Game, Overall, Result
 from benchmarks.runs import Run
+from learner.curve import frames_unit, time_unit
 
 # Okabe and Ito's colours, told apart with every kind of colour vision; without the yellow, too light for a line on white.
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 DASHES = ("-", "--", ":")
 POINTS = 300
+MOST_TICKS = 5  # with more, long numbers touch beside long names
 LABEL_GAP = 0.055  # of the axis' height, between two names at the end of lines
 
 
@@ -25,10 +28,10 @@ def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
     """Return against frames and against wall time. By time, a run that has ended keeps its last value until all have."""
     figure = _figure(11, 4.4)
     by_frames, by_time = figure.subplots(1, 2, sharey=True)
-    many, unit = (1e6, "millions") if game.horizon >= 1e6 else (1e3, "thousands")
+    many, unit = frames_unit(game.horizon)
     _draw_side(by_frames, game, lambda run: run.frames / many, game.horizon / many, f"emulator frames, {unit}", named=False)
     longest = 60 * max(result.minutes.max() for result in game.results)
-    scale, unit = (60.0, "minutes") if longest >= 120 else (1.0, "seconds")
+    scale, unit = time_unit(longest)
     _draw_side(by_time, game, lambda run: run.seconds / scale, longest / scale, f"wall time, {unit}", named=True)
     by_frames.set_ylabel("return (raw, mean of the last training episodes)")
     figure.suptitle(f"{game.env}: mean over seeds and its 95 % interval", x=0.01, ha="left", fontweight="bold")
@@ -107,6 +110,7 @@ def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: P
         axis.plot([value], [number], "|", color=colour, markersize=14, markeredgewidth=2.5)
     axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.xaxis.set_major_locator(MaxNLocator(MOST_TICKS))
     axis.set_xlabel(label)
     axis.set_title(title, loc="left", fontweight="bold")
     _tidy(axis)

@@ -100,7 +100,7 @@ def _circumstances(runs: Sequence[Run]) -> list[str]:
         )
         known = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "ale-py") if name in versions)
         lines.update([f"Commit: {run.config.get('git_commit')}", f"Machine: {machine}", f"Versions: {known}"])
-    return [f"{line} ({count} runs)" for line, count in sorted(lines.items())]
+    return [f"{line} ({count} run{'s' * (count > 1)})" for line, count in sorted(lines.items())]
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:

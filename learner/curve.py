@@ -22,15 +22,16 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
     FigureCanvasAgg(figure)
     figure.suptitle(title)
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, x, label in (
-        (axes[0], columns["frames"] / 1e6, "emulator frames, millions"),
-        (axes[1], columns["seconds"] / 60, "wall time, minutes"),
+    for axis, name, label, (size, unit) in (
+        (axes[0], "frames", "emulator frames", frames_unit(columns["frames"][-1])),
+        (axes[1], "seconds", "wall time", time_unit(columns["seconds"][-1])),
     ):
+        x = columns[name] / size
         if "charts/episodic_return" in columns:
             axis.plot(x, columns["charts/episodic_return"], ".", markersize=3, alpha=0.35, label="episodes of one interval")
         known = np.isfinite(mean)
         axis.plot(x[known], mean[known], label="mean of the last episodes")
-        axis.set_xlabel(label)
+        axis.set_xlabel(f"{label}, {unit}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("episodic return (raw)")
     axes[0].legend(loc="best")
@@ -38,3 +39,15 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
     figure.savefig(beside, dpi=110)
     beside.replace(picture)
     return True
+
+
+def frames_unit(most: float) -> tuple[float, str]:
+    """The unit in which up to `most` frames are shown, and its name."""
+    return (1e6, "millions") if most >= 1e6 else (1e3, "thousands")
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """The unit in which up to `longest` seconds are shown, in seconds, and its name."""
+    if longest < 120:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")

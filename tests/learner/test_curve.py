@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.curve import draw_learning_curve
+from learner.curve import draw_learning_curve, frames_unit, time_unit
 
 HEADER = "seconds,steps,frames,updates,episodes,charts/episodic_return_mean,charts/episodic_return\n"
 
@@ -54,3 +54,8 @@ def test_the_mean_alone_is_enough(tmp_path: Path) -> None:
     metrics.write_text("seconds,steps,frames,updates,episodes,charts/episodic_return_mean\n10,100,400,5,1,3\n")
     assert draw_learning_curve(metrics, picture, "title")
     assert picture.stat().st_size > 1000
+
+
+def test_units_fit_the_length_of_the_run() -> None:
+    assert [frames_unit(frames) for frames in (40_000, 8e6)] == [(1e3, "thousands"), (1e6, "millions")]
+    assert [time_unit(seconds) for seconds in (50, 420, 86_400)] == [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]
