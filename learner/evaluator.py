@@ -158,9 +158,15 @@ class Evaluator:
         self._answers, answers = context.Pipe(duplex=False)
         self._heartbeat = Heartbeat(HANG_SECONDS, self._beat, monotonic())
         arguments = (run_evaluator, self._setup, self._shared, asked, answers)
-        self._process = context.Process(target=Entry(), args=arguments, name="evaluator", daemon=True)
+        process = context.Process(target=Entry(), args=arguments, name="evaluator", daemon=True)
         try:
-            self._process.start()
+            process.start()
+        except OSError as error:
+            log.warning("The evaluation process could not be started (%s): this run evaluates no more", error)
+            self._requests.close()
+            self._answers.close()
+        else:
+            self._process = process
         finally:
             asked.close()
             answers.close()  # only the process holds it now, so its death is an end of file here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -132,6 +133,22 @@ def test_a_process_that_keeps_dying_is_given_up(make_evaluator: Callable[..., Ev
     assert "this run evaluates no more" in lines[-1]
     assert not evaluator.due(10)
     assert evaluator.take() is None
+
+
+def test_a_process_that_cannot_be_started_does_not_stop_training(
+    make_evaluator: Callable[..., Evaluator], lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = make_evaluator()
+    evaluator.ask(network_that_does(2), Counters(updates=10))
+
+    def no_process(_: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", no_process)
+    evaluator._hear("ValueError: no such game")
+    assert "could not be started (Resource temporarily unavailable): this run evaluates no more" in lines[-1]
+    assert evaluator.take() is None
+    assert not evaluator.due(20)
 
 
 def test_what_goes_wrong_in_the_process_is_told(make_evaluator: Callable[..., Evaluator], lines: list[str]) -> None:
