@@ -6,7 +6,8 @@
         {"type": "elite", "capacity": 1000, "sample_ratio": 0.5}]'
 
 Measures, with the settings given after `--` (those of main.py): stepping, acting and learning alone, the native vector
-environment alone on all cores, then the program itself (`main.py --op_mode=train`) in steady state. Prints the limit,
+environment alone on all cores, the program itself (`main.py --op_mode=train`) in steady state, then all parts once more: their
+means count. Prints the limit,
 n / (c_env + c_act + c_learn) on n cores and n / c_env beside a GPU, the achieved speed, and both ratios; `--json=FILE` writes
 them too.
 """
@@ -21,15 +22,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import flags
 
-from learner.config import make_config
-from learner.costs import limit
+from learner.config import Config, make_config
+from learner.costs import Costs, limit
 from learner.machine import detect_machine, fit_to_machine
 from learner.measuring import environment_seconds, fresh_part, measure_costs
 from learner.metrics import read_metrics
@@ -89,6 +90,18 @@ def steady_steps_per_second(metrics: Mapping[str, np.ndarray]) -> float:
     return float(np.median(np.diff(steps)[steady] / long[steady]))
 
 
+def measure_parts(config: Config, cores: int) -> tuple[Costs, float]:
+    """What the parts cost, and the steps per second of the native vector environment alone on all cores."""
+    native = 1 / environment_seconds(config, 32 * cores, cores, PART_SECONDS)
+    return measure_costs(config, PART_SECONDS), native
+
+
+def mean_parts(before: tuple[Costs, float], after: tuple[Costs, float]) -> tuple[Costs, float]:
+    """Means of what was measured before the program ran and after it: a shared machine is not always equally fast."""
+    costs = {name: (value + asdict(after[0])[name]) / 2 for name, value in asdict(before[0]).items()}
+    return replace(before[0], **{**costs, "frames_per_step": before[0].frames_per_step}), (before[1] + after[1]) / 2
+
+
 def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
     """All measurements of one setting, one after another."""
     values = flags.FlagValues()
@@ -100,13 +113,13 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
         raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
     gpu = config.training.device == "cuda"
     frames = make_spec(config.env).frames_per_step
-    costs = measure_costs(config, PART_SECONDS)
-    native = 1 / environment_seconds(config, 32 * machine.cores, machine.cores, PART_SECONDS)
-    settled, _ = fit_to_machine(given, machine, costs)
-    if settled["envs_per_worker"] != config.workers.envs_per_worker:
-        costs = replace(costs, act=costs.act_doubled)
+    before = measure_parts(config, machine.cores)
+    settled, _ = fit_to_machine(given, machine, before[0])
     fixed = [f"--{name}={settled[name]}" for name in MEASURED]  # the program would measure again
     achieved = program_steps_per_second([*arguments, *fixed], seconds)
+    costs, native = mean_parts(before, measure_parts(config, machine.cores))
+    if settled["envs_per_worker"] != config.workers.envs_per_worker:
+        costs = replace(costs, act=costs.act_doubled)
     most = limit(costs, machine.cores, gpu=gpu)
     parts = {"c_env": costs.env, "c_act": costs.act, "c_learn": costs.learn}
     return {

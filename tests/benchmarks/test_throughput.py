@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.throughput import steady_steps_per_second
+from benchmarks.throughput import mean_parts, steady_steps_per_second
+from learner.costs import Costs
 
 
 def metrics(rows: list[tuple[float, float]]) -> dict[str, np.ndarray]:
@@ -33,3 +34,9 @@ def test_a_window_cut_short_by_a_checkpoint_is_left_out() -> None:
 def test_too_little_is_said(rows: list[tuple[float, float]]) -> None:
     with pytest.raises(RuntimeError, match="wanted rows of metrics for 30 s"):
         steady_steps_per_second(metrics(rows))
+
+
+def test_what_the_parts_cost_is_the_mean_of_before_and_after() -> None:
+    before = (Costs(env=1.0, act=2.0, act_doubled=3.0, learn=4.0, frames_per_step=4), 100.0)
+    after = (Costs(env=2.0, act=4.0, act_doubled=5.0, learn=8.0, frames_per_step=4), 300.0)
+    assert mean_parts(before, after) == (Costs(env=1.5, act=3.0, act_doubled=4.0, learn=6.0, frames_per_step=4), 200.0)
