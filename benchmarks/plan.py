@@ -151,7 +151,7 @@ def check_suite(suite: Suite, folder: Path) -> None:
     """Check every combination as the program would, before any run begins. Raises ValueError with one line."""
     for env in suite.envs:
         for variant, settings in suite.variants.items():
-            given = {**settings, "env": env, "seed": suite.seeds[0], "results_dir": str(folder)}
+            given = {**settings, "env": env, "seed": suite.seeds[0], "results_dir": str(folder), "preflight": False}
             try:
                 launch.prepare("train", {**DEFAULTS, **given}, given, [])
             except ValueError as error:
