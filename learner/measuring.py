@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,16 +26,18 @@ from wrappers import make_spec, make_vector_env
 Clock = Callable[[], float]
 
 
-def measure_costs(config: Config, seconds: float, most_trajectories: int | None = None) -> Costs:
+def measure_costs(config: Config, seconds: float, most_steps: int | None = None) -> Costs:
     """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
     replays: without it no step is fresh.
 
-    most_trajectories: of a batch, learned from on a CPU, where a whole batch of a slow network would take seconds.
+    most_steps: of a batch, learned from on a CPU, where long trajectories or a slow network would take many seconds.
     """
     prepare_torch(threads=1)
     environments, batch = config.workers.envs_per_worker, config.training.batch_size
-    if most_trajectories and config.training.device == "cpu":
-        batch = min(batch, most_trajectories)
+    if most_steps and config.training.device == "cpu":
+        unroll_length = min(config.training.unroll_length, most_steps)
+        batch = min(batch, most_steps // unroll_length)
+        config = replace(config, training=replace(config.training, unroll_length=unroll_length))
     return Costs(
         env=environment_seconds(config, environments, 1, seconds),
         act=acting_seconds(config, environments, seconds / 2),

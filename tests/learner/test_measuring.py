@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from learner import measuring
+from learner.config import Config
 from learner.measuring import fresh_part, measure_costs, seconds_a_call
 from tests.support import small_config
 
@@ -57,6 +60,30 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) ->
     costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
     assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
     assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
-    assert measure_costs(small_config(batch_size=64), 0.02).learn == 64.0
-    assert measure_costs(small_config(batch_size=64), 0.02, most_trajectories=8).learn == 8.0
-    assert measure_costs(small_config(batch_size=64, device="cuda"), 0.02, most_trajectories=8).learn == 64.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "most_steps", "wanted"),
+    [
+        ({}, None, (64, 10)),
+        ({}, 80, (8, 10)),
+        ({"device": "cuda"}, 80, (64, 10)),
+        ({"unroll_length": 4000}, 80, (1, 80)),  # seconds and gigabytes, else
+        ({"batch_size": 2}, 80, (2, 10)),
+    ],
+)
+def test_a_cpu_learns_from_few_steps_where_asked_to(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], most_steps: int | None, wanted: tuple[int, int]
+) -> None:
+    learned_from = []
+
+    def learning_seconds(config: Config, batch_size: int, seconds: float) -> float:
+        learned_from.append((batch_size, config.training.unroll_length))
+        return seconds
+
+    monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
+    monkeypatch.setattr(measuring, "environment_seconds", lambda *arguments: 1.0)
+    monkeypatch.setattr(measuring, "acting_seconds", lambda *arguments: 1.0)
+    monkeypatch.setattr(measuring, "learning_seconds", learning_seconds)
+    measure_costs(small_config(**{"batch_size": 64, **settings}), 0.02, most_steps)
+    assert learned_from == [wanted]
