@@ -18,7 +18,7 @@ from learner.loading import check_finite, check_fit, load_fitting_replay, load_n
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
 from learner.measuring import measure_costs
 from learner.memory import check_memory, describe_memory
-from learner.preflight import FEW_STEPS, PART_SECONDS, wants_preflight
+from learner.preflight import PART_SECONDS, wants_preflight
 from learner.presets import apply_preset
 from learner.protocol import is_atari
 from learner.protocols import AS_SET, apply_protocol, check_same_protocol
@@ -80,7 +80,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         run = _run_to_go_on_in(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
         if wants_preflight(settings, config):
-            settled, chosen = fit_to_machine(settings, machine, measure_costs(config, PART_SECONDS, FEW_STEPS))
+            settled, chosen = fit_to_machine(settings, machine, measure_costs(config, PART_SECONDS, brief=True))
             config = _settled_config(settings, settled)
     if op_mode == "export":
         chosen = []

@@ -26,20 +26,26 @@ from wrappers import make_spec, make_vector_env
 Clock = Callable[[], float]
 
 
-def measure_costs(config: Config, seconds: float, most_steps: int | None = None) -> Costs:
+FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
+FEW_ENVIRONMENTS = 4  # each costs the same, and a tenth of a second and more to make
+
+
+def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
     """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
     replays: without it no step is fresh.
 
-    most_steps: of a batch, learned from on a CPU, where long trajectories or a slow network would take many seconds.
+    brief: step few environments and, on a CPU, learn from few steps of a batch: long trajectories or a slow network would take
+    many seconds there.
     """
     prepare_torch(threads=1)
     environments, batch = config.workers.envs_per_worker, config.training.batch_size
-    if most_steps and config.training.device == "cpu":
-        unroll_length = min(config.training.unroll_length, most_steps)
-        batch = min(batch, most_steps // unroll_length)
+    stepped = min(environments, FEW_ENVIRONMENTS) if brief else environments
+    if brief and config.training.device == "cpu":
+        unroll_length = min(config.training.unroll_length, FEW_STEPS)
+        batch = min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
     return Costs(
-        env=environment_seconds(config, environments, 1, seconds),
+        env=environment_seconds(config, stepped, 1, seconds),
         act=acting_seconds(config, environments, seconds / 2),
         act_doubled=acting_seconds(config, 2 * environments, seconds / 2),
         learn=learning_seconds(config, batch, seconds) / fresh_part(config),

@@ -17,7 +17,7 @@ from learner.config import Config, make_contract
 from learner.encoder import Encoder
 from learner.evaluations import Evaluations
 from learner.feeder import Feeder
-from learner.machine import acting_precision
+from learner.machine import acting_precision, available_cores
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.resuming import restore_replays
@@ -144,7 +144,7 @@ def _make_agent(config: Config, network: ActorCritic, resumed: Checkpoint | None
     if resumed:
         agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
     elif settings.calibrate_input:
-        network.calibrate(random_observations(config.env, settings.seed).to(settings.device))
+        network.calibrate(random_observations(config.env, settings.seed, available_cores()).to(settings.device))
     return agent
 
 

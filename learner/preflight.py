@@ -7,7 +7,6 @@ from learner.measuring import fresh_part
 from wrappers import ENVIRONMENTS
 
 PART_SECONDS = 0.4  # for each part; to build them takes the rest of two seconds
-FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
 MEASURED = ("worker_count", "envs_per_worker")
 """Settings that a measurement may move."""
 

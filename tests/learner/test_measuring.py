@@ -63,27 +63,27 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "most_steps", "wanted"),
+    ("settings", "brief", "wanted"),
     [
-        ({}, None, (64, 10)),
-        ({}, 80, (8, 10)),
-        ({"device": "cuda"}, 80, (64, 10)),
-        ({"unroll_length": 4000}, 80, (1, 80)),  # seconds and gigabytes, else
-        ({"batch_size": 2}, 80, (2, 10)),
+        ({}, False, (6, 64, 10)),
+        ({}, True, (4, 16, 10)),
+        ({"device": "cuda"}, True, (4, 64, 10)),
+        ({"unroll_length": 4000}, True, (4, 1, 160)),  # seconds and gigabytes, else
+        ({"batch_size": 2, "envs_per_worker": 2}, True, (2, 2, 10)),
     ],
 )
-def test_a_cpu_learns_from_few_steps_where_asked_to(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], most_steps: int | None, wanted: tuple[int, int]
+def test_a_brief_measurement_takes_few_environments_and_steps(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], brief: bool, wanted: tuple[int, int, int]
 ) -> None:
-    learned_from = []
+    learned_from, stepped = [], []
 
     def learning_seconds(config: Config, batch_size: int, seconds: float) -> float:
         learned_from.append((batch_size, config.training.unroll_length))
         return seconds
 
     monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
-    monkeypatch.setattr(measuring, "environment_seconds", lambda *arguments: 1.0)
+    monkeypatch.setattr(measuring, "environment_seconds", lambda config, count, *others: stepped.append(count))
     monkeypatch.setattr(measuring, "acting_seconds", lambda *arguments: 1.0)
     monkeypatch.setattr(measuring, "learning_seconds", learning_seconds)
-    measure_costs(small_config(**{"batch_size": 64, **settings}), 0.02, most_steps)
-    assert learned_from == [wanted]
+    measure_costs(small_config(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
+    assert [(*stepped, *learned_from[0])] == [wanted]

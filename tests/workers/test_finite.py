@@ -131,6 +131,6 @@ def test_in_one_process_the_worker_and_the_environment_are_named(monkeypatch: py
 
 
 def test_random_play_brings_no_bad_observations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_play, "make_vector_env", lambda config, num_envs: FloatCatch(num_envs, bad_frame=18))
+    monkeypatch.setattr(random_play, "make_vector_env", lambda config, num_envs, _: FloatCatch(num_envs, bad_frame=18))
     with pytest.raises(WorkerError, match="wanted finite observations"):
         random_observations(CATCH, 1)
