@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,16 +11,6 @@ import torch
 
 from benchmarks.fuzz import Row, fuzz_checkpoints, fuzz_flags
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
-from learner import launch
-
-
-@pytest.fixture(autouse=True)
-def tidy() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    launch.log.handlers.clear()
-    launch.log.propagate = True
 
 
 def test_no_command_line_raises_hangs_or_writes(tmp_path: Path) -> None:

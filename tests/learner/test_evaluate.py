@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -30,15 +30,6 @@ from wrappers import make_spec
 COLUMNS = 5
 BREAKOUT = {"env": "BreakoutNoFrameskip-v4", "network": "impala_shallow", "frames_stacked": 4, "greedy": True}
 SMALL_FRAMES = {"frame_scale_resolution": "42,42"}
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """One, because several that wait for each other crawl on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from learner import launch
 from learner.checkpoint import load_checkpoint
@@ -20,16 +18,6 @@ from tests.support import CATCH
 MIXTURE = json.dumps(
     [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]
 )
-
-
-@pytest.fixture(autouse=True)
-def tidy() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
-    launch.log.handlers.clear()
-    launch.log.propagate = True
 
 
 def command(results: Path, mode: str, **given: Any) -> launch.Job:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from learner import measuring
 from learner.config import Config
@@ -40,11 +39,7 @@ def test_a_call_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.Monk
 
 
 def test_every_part_is_measured() -> None:
-    threads = torch.get_num_threads()
-    try:
-        costs = measure_costs(small_config(), 0.02)
-    finally:
-        torch.set_num_threads(threads)
+    costs = measure_costs(small_config(), 0.02)
     assert 0 < costs.env < 1e-2
     assert 0 < costs.act_doubled < 1e-2
     assert 0 < costs.act < 1e-2

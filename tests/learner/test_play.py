@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,15 +13,6 @@ from learner.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """One, because several that wait for each other crawl on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class TimedEpisodes(VectorEnv):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +106,6 @@ def test_as_many_again_end_the_run_with_the_first_cause() -> None:
         skipped.look()
 
 
-@contextmanager
-def torch_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.set_num_threads(threads)
-
-
 def spoil_updates(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool], made_before: int = 0) -> None:
     """Give the agent's update number n a reward that is not a number where `is_bad(n)`."""
     update, made = VTraceAgent.update, [made_before]
@@ -132,8 +121,7 @@ def spoil_updates(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool]
 
 def run_training(folder: Path, **settings: Any) -> tuple[RunDirectory, Checkpoint]:
     run = RunDirectory.create(folder, "Catch-v0")
-    with torch_as_before():
-        assert train(small_config(environment_max_steps=1200, **settings), run, None) == 0
+    assert train(small_config(environment_max_steps=1200, **settings), run, None) == 0
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
@@ -206,9 +194,8 @@ def test_a_run_that_is_killed_while_updates_are_skipped_ends_with_the_same_bits(
     resumed = load_checkpoint(run.checkpoint_paths()[-1])
     assert resumed.counters.updates == 5
     spoil_updates(monkeypatch, is_bad, made_before=5)
-    with torch_as_before():
-        config = small_config(environment_max_steps=1200, **settings)
-        assert train(config, run, resumed, replay=load_replay(run.replay_paths()[-1], resumed)) == 0
+    config = small_config(environment_max_steps=1200, **settings)
+    assert train(config, run, resumed, replay=load_replay(run.replay_paths()[-1], resumed)) == 0
     got = load_checkpoint(run.checkpoint_paths()[-1])
     assert got.counters.updates == wanted.counters.updates
     assert same(got.agent, wanted.agent)
@@ -220,8 +207,7 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
 ) -> None:
     spoil_updates(monkeypatch, lambda number: number >= bad_from)
     flags = catch_flags(max_skipped_updates=3, save_model_period=5, results_dir=tmp_path)
-    with torch_as_before():
-        assert main.main(["main.py", "--op_mode=train", *flags]) == 1
+    assert main.main(["main.py", "--op_mode=train", *flags]) == 1
     last = capsys.readouterr().out.strip().splitlines()[-1]
     kept = 5 if bad_from == 8 else 0
     assert last == (
@@ -236,5 +222,4 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
     monkeypatch.undo()
     weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["network"].values()
     assert all(value.isfinite().all() for value in weights)
-    with torch_as_before():
-        assert main.main(["main.py", "--op_mode=train_w_load", f"--load_model_url={run.path}"]) == 0
+    assert main.main(["main.py", "--op_mode=train_w_load", f"--load_model_url={run.path}"]) == 0
