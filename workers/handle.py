@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from replay.slot_store import SharedArrays
 from workers.base import WorkerSetup
 from workers.heartbeat import START_SECONDS, Heartbeat
-from workers.process import STACK_SIGNAL, run_worker
+from workers.process import STACK_SIGNAL, Task, run_worker
 from workers.restarts import Cause
 
 READ_BYTES = 1 << 16
@@ -78,7 +78,7 @@ class WorkerHandle:
         self.silent = False  # it has closed its end
         self._process = context.Process(
             target=Entry(),
-            args=(run_worker, setup, worker, seed, shared, free_reader, filled_writer, words_writer, *line),
+            args=(run_worker, Task(setup, worker, seed, shared, free_reader, filled_writer, line), words_writer),
             name=f"worker-{worker}",
             daemon=True,
         )

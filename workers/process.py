@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -34,23 +35,27 @@ STACK_SIGNAL = signal.SIGUSR1
 MOST_WORDS = 30_000  # bytes: fewer than any pipe holds
 
 
-def run_worker(
-    setup: WorkerSetup,
-    worker: int,
-    seed: int,
-    shared: SharedArrays,
-    free: Connection,
-    filled: Connection,
-    words: Connection,
-    *line: Connection,
-) -> None:
-    """Entry of a spawned worker. `free` brings block numbers (or STOP), `filled` takes them, a byte each; `words` takes the
-    traceback of what went wrong, or at `STACK_SIGNAL` the stack of every thread. line: to whoever acts, see `CentralPolicy`."""
+@dataclass(frozen=True)
+class Task:
+    """What one process is to do. worker: which of the run's it is; `free` brings block numbers (or STOP), `filled` takes them,
+    a byte each. line: to whoever acts, see `CentralPolicy`; empty where the process acts itself."""
+
+    setup: WorkerSetup
+    worker: int
+    seed: int
+    shared: SharedArrays
+    free: Connection
+    filled: Connection
+    line: tuple[Connection, ...] = ()
+
+
+def run_worker(task: Task, words: Connection) -> None:
+    """Entry of a spawned worker. words: takes the traceback of what went wrong, or at `STACK_SIGNAL` every thread's stack."""
     faulthandler.enable(words)
     faulthandler.register(STACK_SIGNAL, words)
     exit_code = 0
     try:
-        _collect_blocks(setup, worker, seed, shared, free, filled, line)
+        _collect_blocks(task)
     except LearnerGone:
         pass
     except BaseException:  # a process boundary: the learner says it
@@ -61,40 +66,30 @@ def run_worker(
     os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
 
 
-def _collect_blocks(
-    setup: WorkerSetup,
-    worker: int,
-    seed: int,
-    shared: SharedArrays,
-    free: Connection,
-    filled: Connection,
-    line: tuple[Connection, ...],
-) -> None:
+def _collect_blocks(task: Task) -> None:
     prepare_torch(threads=1)
-    config = setup.config
-    seconds = worker_clocks(shared)[worker]
-    blocks = _Blocks(free, filled, seconds)
+    setup, config = task.setup, task.setup.config
+    seconds = worker_clocks(task.shared)[task.worker]
+    blocks = _Blocks(task.free, task.filled, seconds)
     turns = []
     for group in range(config.groups):
         rollout = Rollout(
             make_vector_env(setup.env, config.envs_per_group),
-            _make_policy(setup, worker, group, seed, shared, line),
-            slots_of(shared, setup.contract),
+            _make_policy(task, group),
+            slots_of(task.shared, setup.contract),
             seconds,
-            seed=seed + group * config.envs_per_group,
-            environment_ids=config.environments_of(worker, group),
+            seed=task.seed + group * config.envs_per_group,
+            environment_ids=config.environments_of(task.worker, group),
         )
-        turns.append(_fill(blocks, rollout, setup, worker))
+        turns.append(_fill(blocks, rollout, setup, task.worker))
     for turn in cycle(turns):
         next(turn)
 
 
-def _make_policy(
-    setup: WorkerSetup, worker: int, group: int, seed: int, shared: SharedArrays, line: tuple[Connection, ...]
-) -> Policy:
-    if line:
-        return CentralPolicy(exchange_of(shared, worker, group), group, *(end.fileno() for end in line))
-    return CpuPolicy(setup.make_network(), SharedWeights(shared), seed, with_features=setup.wants_features)
+def _make_policy(task: Task, group: int) -> Policy:
+    if task.line:
+        return CentralPolicy(exchange_of(task.shared, task.worker, group), group, *(end.fileno() for end in task.line))
+    return CpuPolicy(task.setup.make_network(), SharedWeights(task.shared), task.seed, with_features=task.setup.wants_features)
 
 
 def _fill(blocks: _Blocks, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
