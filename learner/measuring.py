@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
-FEW_ENVIRONMENTS = 4  # each costs the same, and a tenth of a second and more to make
+FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:

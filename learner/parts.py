@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -72,7 +73,8 @@ class Parts:
 def build(
     config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool, replay: dict[str, Any] | None
 ) -> Parts:
-    """Build all parts, nothing of which runs yet; what was saved comes back, but for what was under way.
+    """Build all parts; what was saved comes back, but for what was under way. Only the workers' processes run already: they get
+    ready beside the rest, and have ended where that fails.
 
     replay: what was saved with the checkpoint, see `learner.resuming`. Raises ResumeError where it does not fit.
     """
@@ -85,41 +87,46 @@ def build(
     spec = make_spec(config.env)
     counters = replace(resumed.counters) if resumed else Counters()
     network = on_device(_make_network(config, spec), device)
-    agent = _make_agent(config, network, resumed, load_optimizer=load_optimizer)
-    if resumed:
-        restore_generators(resumed.generators, generator)
     workers = WORKERS[config.workers.kind](_worker_setup(config, spec, worker_seeds), network)
-    total_frames = settings.environment_max_steps * spec.frames_per_step
-    mixture = make_mixture(
-        config.replays,
-        workers.setup.contract,
-        settings.batch_size,
-        settings.training_fill_in_factor,
-        generator,
-        encode=Encoder(network, workers.weights, spec.frames_stacked, device),
-        progress=lambda: counters.frames / total_frames,  # of the batches taken so far
-    )
-    if replay:
-        restore_replays(replay, mixture)
-    feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
-    skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
-    return Parts(
-        config=config,
-        spec=spec,
-        device=device,
-        network=network,
-        agent=agent,
-        skipped=skipped,
-        workers=workers,
-        mixture=mixture,
-        feeder=feeder,
-        recorder=Recorder(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
-        saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
-        evaluations=Evaluations(config, run, network, resumed),
-        counters=counters,
-        generator=generator,
-        total_frames=total_frames,
-    )
+    with ExitStack() as undo:
+        undo.callback(workers.stop)
+        workers.prepare()
+        agent = _make_agent(config, network, resumed, load_optimizer=load_optimizer)
+        if resumed:
+            restore_generators(resumed.generators, generator)
+        total_frames = settings.environment_max_steps * spec.frames_per_step
+        mixture = make_mixture(
+            config.replays,
+            workers.setup.contract,
+            settings.batch_size,
+            settings.training_fill_in_factor,
+            generator,
+            encode=Encoder(network, workers.weights, spec.frames_stacked, device),
+            progress=lambda: counters.frames / total_frames,  # of the batches taken so far
+        )
+        if replay:
+            restore_replays(replay, mixture)
+        feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+        skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
+        parts = Parts(
+            config=config,
+            spec=spec,
+            device=device,
+            network=network,
+            agent=agent,
+            skipped=skipped,
+            workers=workers,
+            mixture=mixture,
+            feeder=feeder,
+            recorder=Recorder(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
+            saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
+            evaluations=Evaluations(config, run, network, resumed),
+            counters=counters,
+            generator=generator,
+            total_frames=total_frames,
+        )
+        undo.pop_all()
+    return parts
 
 
 def _prepare_torch(config: Config) -> None:

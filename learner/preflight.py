@@ -1,4 +1,4 @@
-"""Preflight: when some three seconds of measurement before a run may decide something."""
+"""Preflight: when some two seconds of measurement before a run may decide something."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from learner.config import AUTO, Config, Settings
 from learner.measuring import fresh_part
 from wrappers import ENVIRONMENTS
 
-PART_SECONDS = 0.4  # for each part; to build them takes the rest of three seconds
+PART_SECONDS = 0.2  # for each part; to build them takes the rest of two seconds
 MEASURED = ("worker_count", "envs_per_worker")
 """Settings that a measurement may move."""
 

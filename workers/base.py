@@ -122,6 +122,11 @@ class Workers(ABC):
         self.seconds: np.ndarray = worker_clocks(self.shared)
 
     @abstractmethod
+    def prepare(self) -> None:
+        """Begin what takes workers seconds before they can collect, beside the caller. Needs no weights; `start` does it where
+        nobody has."""
+
+    @abstractmethod
     def start(self) -> None:
         """Start to collect; the first weights must be published by then."""
 

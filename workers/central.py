@@ -40,9 +40,9 @@ class CentralWorkers(ProcessWorkers):
         )
         self._server = InferenceServer(policy, self.shared, setup.config, self._policy_failed)
 
-    def start(self) -> None:
+    def prepare(self) -> None:
         self._server.start()
-        super().start()
+        super().prepare()
 
     def _spawn(self, worker: int, seed: int) -> WorkerHandle:
         context = multiprocessing.get_context("spawn")

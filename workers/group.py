@@ -46,6 +46,7 @@ class ProcessWorkers(Workers):
         self._lock = threading.Lock()  # over what is held, and over which process gets what is free
         self._filled: SimpleQueue[Block | None] = SimpleQueue()
         self._failure: WorkerError | None = None
+        self._collecting = False  # before that no worker gets a block
         self._ending = False
         self._running = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor of the workers", daemon=True)
@@ -55,9 +56,17 @@ class ProcessWorkers(Workers):
         """The processes that are there now, one a worker."""
         return [handle.pid for handle in self._handles]
 
-    def start(self) -> None:
+    def prepare(self) -> None:
         self._supervisor.start()
+
+    def start(self) -> None:
+        if not self._supervisor.ident:
+            self.prepare()
         self._running.wait()
+        with self._lock:
+            self._collecting = True
+            for handle in self._handles:
+                self._give_what_is_free(handle.worker)
 
     def poll(self, timeout: float) -> list[Block]:
         blocks: list[Block | None] = []
@@ -89,7 +98,6 @@ class ProcessWorkers(Workers):
         try:
             for worker, seed in enumerate(self.setup.seeds):
                 self._handles.append(self._spawn(worker, seed))
-                self._give_what_is_free(worker)
             self._running.set()
             while not self._ending:
                 self._hear_until(monotonic() + LOOK_SECONDS)
@@ -150,7 +158,7 @@ class ProcessWorkers(Workers):
 
     def _has_work(self, worker: int) -> bool:
         """Whether it has all that it needs for a step."""
-        return len(self._held[worker]) < self.setup.config.blocks_per_worker
+        return self._collecting and len(self._held[worker]) < self.setup.config.blocks_per_worker
 
     def _replace(self, failed: WorkerHandle) -> None:
         """Start another process in place of one that has exited. Raises WorkerError where there were too many."""
@@ -167,7 +175,8 @@ class ProcessWorkers(Workers):
         with self._lock:
             failed.close()
             self._handles[worker] = successor
-            self._give_what_is_free(worker)
+            if self._collecting:
+                self._give_what_is_free(worker)
         self.restarts += 1
 
     def _beat(self, worker: int) -> float:

@@ -26,6 +26,9 @@ class SerialWorkers(Workers):
         self._rollouts: list[Rollout] = []
         self._free: list[Block] = []
 
+    def prepare(self) -> None:
+        return  # nothing runs beside this process
+
     def start(self) -> None:
         config = self.setup.config
         for worker in range(config.worker_count):

@@ -32,6 +32,9 @@ class NumberingWorkers(Workers):
         self.failure: WorkerError | None = None
         self.stalled = threading.Event()
 
+    def prepare(self) -> None:
+        pass
+
     def start(self) -> None:
         pass
 

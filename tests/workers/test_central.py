@@ -218,6 +218,7 @@ def test_stop_leaves_no_thread_process_or_descriptor() -> None:
 def test_a_worker_is_not_blamed_while_the_policy_stalls() -> None:
     workers, _ = make_workers("central")
     try:
+        workers._collecting = True  # without the server's thread, which looks again and again
         assert workers._has_work(0)
         workers._server._last_look -= 1.0
         assert not workers._has_work(0)

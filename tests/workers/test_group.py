@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,42 @@ def test_without_released_slots_no_worker_runs_ahead(workers: ProcessWorkers) ->
     assert workers.poll(0.5) == []
     workers.release(blocks[0])
     assert [(b.worker, b.number) for b in poll_until(workers, 1)] == [(blocks[0].worker, blocks[0].number)]
+
+
+def wait_until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_processes_are_there_before_the_weights_and_collect_once_they_are_told() -> None:
+    workers = make_workers()
+    try:
+        workers.prepare()
+        wait_until(lambda: len(workers.pids) == 2)
+        killed, other = workers.pids
+        os.kill(killed, signal.SIGKILL)  # replaced as ever, without a block
+        wait_until(lambda: workers.pids[0] != killed)
+        assert workers.poll(1.0) == []
+        workers.weights.publish(workers.setup.make_network(), 7)
+        workers.start()
+        assert len(poll_until(workers, 4)) == 4
+        assert (workers.slots["policy_version"] == 7).all()
+        assert workers.pids[1] == other
+    finally:
+        workers.stop()
+
+
+def test_processes_that_never_collect_end_when_they_are_stopped() -> None:
+    workers = make_workers()
+    workers.prepare()
+    wait_until(lambda: len(workers.pids) == 2)
+    workers.stop()
+    for pid in workers.pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert workers.poll(0.0) == []
 
 
 def poison(workers: ProcessWorkers, block: Block) -> None:
