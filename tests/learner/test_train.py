@@ -47,8 +47,8 @@ def run_training(
     ("worker_kind", "prepared_batches", "steps"), [("serial", 0, 60_000), ("cpu", 3, 120_000), ("central", 3, 60_000)]
 )
 def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepared_batches: int, steps: int) -> None:
-    """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1. Where processes run beside each
-    other no two runs are the same: their budget is twice what was enough in nearly all of some thirty."""
+    """A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1. Processes beside each other
+    make no two runs the same: they have twice the budget that was enough in nearly all of some thirty."""
     _, checkpoint = run_training(
         tmp_path,
         worker_kind=worker_kind,
