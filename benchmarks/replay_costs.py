@@ -36,7 +36,7 @@ from learner.machine import detect_machine, fit_to_machine
 from learner.memory import LEARNER_RESERVE, replay_memory
 from replay import Encoded, make_mixture, replay_names
 from replay.slot_store import SharedArrays
-from replay.trajectory import Arrays, make_batch
+from replay.trajectory import Arrays, Fields, make_batch
 from workers import WORKERS, WorkerConfig, WorkerSetup
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_spec
@@ -112,6 +112,7 @@ class Batches:
             training.training_fill_in_factor,
             np.random.default_rng(0),
             encode=self._encode,
+            device=self.device,
         )
         for _ in range(max(replay.capacity for replay in config.replays)):
             self.mixture.insert(next(self._coming))
@@ -126,14 +127,14 @@ class Batches:
         self._stage = "sample"
         host = self.mixture.sample(self._columns)
         self.watch.lap(self._stage)
-        batch = make_batch(host.columns, host.is_replay, host.source, self.frames_stacked, self.device)
+        batch = make_batch(host.columns, host.is_replay, host.source, self.frames_stacked, self.device, host.device_frames)
         self.watch.lap("make_batch")
         self.agent.update(batch, LEARNING_RATE)
         self.weights.publish(self.network, self.weights.published_version + 1)
         self.watch.lap("update")
         return self.watch.times
 
-    def _encode(self, trajectories: Mapping[str, np.ndarray]) -> Encoded:
+    def _encode(self, trajectories: Fields) -> Encoded:
         self.watch.lap(self._stage)
         encoded = self._encoder(trajectories)
         self.watch.lap("encode")

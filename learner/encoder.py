@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 
-import numpy as np
 import torch
 
 from agents.networks import ActorCritic
 from replay import Encoded
-from replay.trajectory import stack_frames
+from replay.trajectory import Fields, stack_frames
 from workers.weights import Weights
 
 OBSERVATIONS_AT_ONCE = 1024  # bounds the memory of one pass, however many candidates a replay draws
@@ -32,15 +30,15 @@ class Encoder:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @torch.no_grad()
-    def __call__(self, trajectories: Mapping[str, np.ndarray]) -> Encoded:
+    def __call__(self, trajectories: Fields) -> Encoded:
         """n trajectories (`[n, *shape]` each field) -> features `[n, T, F]` and logits `[n, T, A]`; x_T is left out."""
         with torch.cuda.stream(self._stream):
             if self._version != self.weights.published_version:
                 self._version = self.weights.read(self.network)
             return self._encode(trajectories)
 
-    def _encode(self, trajectories: Mapping[str, np.ndarray]) -> Encoded:
-        frames = torch.from_numpy(trajectories["frames"]).to(self.device)
+    def _encode(self, trajectories: Fields) -> Encoded:
+        frames = torch.as_tensor(trajectories["frames"], device=self.device)  # those that lie there already stay
         observations = stack_frames(frames, trajectories["reset"], self.frames_stacked)[:-1]
         steps, count = observations.shape[:2]
         features, logits = [], []

@@ -15,9 +15,9 @@ from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
-from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine
+from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
 from learner.measuring import measure_costs
-from learner.memory import check_memory, describe_memory
+from learner.memory import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.preflight import PART_SECONDS, wants_preflight
 from learner.presets import apply_preset
 from learner.protocol import is_atari
@@ -115,7 +115,10 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
         raise ValueError(
             f"environment_max_steps: wanted more than the {checkpoint.counters.steps} steps the checkpoint has, got {limit}"
         )
+    check_replay_devices(config)
     check_memory(config, machine.memory_bytes)
+    if any(gpu_memory(config)):
+        check_gpu_memory(config, free_gpu_memory())
 
 
 def run(job: Job) -> int:

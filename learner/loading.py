@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from agents import AGENTS
 from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.config import DEFAULTS, Config, Settings, make_network_shapes
 from learner.run_directory import find_checkpoints
+from replay import parse_replay_parameters
 from wrappers import make_spec
 
 LOADING_ONLY = (
@@ -91,9 +93,15 @@ def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> d
         raise ValueError("saved without --save_replay")
     for name in REPLAY_SETTINGS:
         before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
-        if before != now:
+        if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
             raise ValueError(f"{name} was {before}")
     return load_replay(path, checkpoint)
+
+
+def _keep_the_same(before: Any, now: Any) -> bool:
+    """Whether two mixtures are the same but for the device that keeps the frames."""
+    first, second = ([replace(each, device="cpu") for each in parse_replay_parameters(str(text))] for text in (before, now))
+    return first == second
 
 
 def check_finite(checkpoint: Checkpoint, path: Path) -> None:

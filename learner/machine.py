@@ -55,6 +55,11 @@ def detect_machine() -> Machine:
     return Machine(available_cores(), _memory_bytes(), gpu, frozenset(filter(computes_bfloat16, devices)))
 
 
+def free_gpu_memory() -> int:
+    """Bytes of the GPU that nobody uses now."""
+    return torch.cuda.mem_get_info()[0]
+
+
 def available_cores() -> int:
     """Cores that this process may use: its affinity, or less where a container's quota allows less."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -103,6 +103,7 @@ def build(
             generator,
             encode=Encoder(network, workers.weights, spec.frames_stacked, device),
             progress=lambda: counters.frames / total_frames,  # of the batches taken so far
+            device=device,
         )
         if replay:
             restore_replays(replay, mixture)

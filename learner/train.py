@@ -78,7 +78,9 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         recorder.add_arrivals(prepared.arrivals)
         host = prepared.host
         with recorder.stage("batch"):
-            batch = make_batch(host.columns, host.is_replay, host.source, parts.spec.frames_stacked, parts.device)
+            batch = make_batch(
+                host.columns, host.is_replay, host.source, parts.spec.frames_stacked, parts.device, host.device_frames
+            )
             copied = Fence(parts.device)
             copied.record()
         recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, parts.total_frames)

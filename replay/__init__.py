@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
 from replay.attentive import AttentiveReplay
 from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
 from replay.elite import EliteReplay
-from replay.memory import replay_bytes, settle_capacities, shares
+from replay.memory import device_bytes, replay_bytes, settle_capacities, shares
 from replay.mixture import Mixture
 from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
 from replay.queue import QueueReplay
@@ -26,6 +27,7 @@ __all__ = [
     "ReplayConfig",
     "ReplayContext",
     "check_replays",
+    "device_bytes",
     "make_mixture",
     "needs_encode",
     "needs_features",
@@ -70,10 +72,11 @@ def make_mixture(
     *,
     encode: Encode | None = None,
     progress: Callable[[], float] = lambda: 0.0,
+    device: torch.device = ReplayContext.device,
 ) -> Mixture:
     """Build the replays of a run.
 
-    fill_in_factor: part of a replay's capacity that is written before training starts. encode and progress: see
+    fill_in_factor: part of a replay's capacity that is written before training starts. encode, progress and device: see
     ReplayContext; where `needs_encode(configs)` says so, encode is needed.
     """
     check_replays(configs, batch_size)
@@ -84,7 +87,8 @@ def make_mixture(
     for config, share, seed in zip(settled, shares(configs, batch_size), seeds, strict=True):
         child = np.random.default_rng(seed)
         min_fill = math.ceil(fill_in_factor * config.capacity)
-        replays.append(REPLAYS[config.type](config, ReplayContext(contract, share, min_fill, child, encode, progress)))
+        context = ReplayContext(contract, share, min_fill, child, encode, progress, device)
+        replays.append(REPLAYS[config.type](config, context))
     return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
 
 

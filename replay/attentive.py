@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from torch import Tensor
 
 from replay.base import ReplayConfig, ReplayContext
 from replay.distances import POLICY_DISTANCES, state_distances
 from replay.retention import require_encode
 from replay.ring_replay import RingReplay
 from replay.selection import annealed_multiplier, nearest
-from replay.trajectory import Arrays, last_steps
+from replay.trajectory import Fields, last_steps
 
 
 class AttentiveReplay(RingReplay):
@@ -26,7 +27,7 @@ class AttentiveReplay(RingReplay):
         self.progress = context.progress
         self.encode = require_encode(config, context)
 
-    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, scores = self.config, None
         multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
         rows = self.ring.candidates(count, multiplier)
@@ -34,7 +35,7 @@ class AttentiveReplay(RingReplay):
             scores = self._scores(rows)
             chosen = nearest(scores, self.ring.draws[rows], count)
             rows, scores = rows[chosen], scores[chosen]
-        self.ring.give(rows, out, scores)
+        return self.ring.give(rows, out, scores)
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         """Scores `[n]` of candidates."""
@@ -42,7 +43,7 @@ class AttentiveReplay(RingReplay):
         anchors = self._states(last_steps(newest))[:, -1]
         return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
 
-    def _states(self, trajectories: Arrays) -> np.ndarray:
+    def _states(self, trajectories: Fields) -> np.ndarray:
         """What the current network makes of n trajectories, `[n, T, F]`."""
         encoded = self.encode(trajectories)
         return encoded.logits if self.config.dist_function in POLICY_DISTANCES else encoded.features

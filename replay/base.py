@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from replay.distances import POLICY_DISTANCES, make_distance
-from replay.trajectory import Arrays, TrajectoryContract
+from replay.trajectory import Arrays, Fields, TrajectoryContract
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class ReplayConfig:
 
     capacity: trajectories. memory: bytes, where the entry names them instead; capacity is then the number of trajectories
     that they hold in any case, and 0 as long as nobody knows how large those are (see `replay.memory`). compress: keep the
-    frames compressed, where they are given more than once.
+    frames compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
 
     retention: what a full standard replay keeps, `fifo` or `reservoir`. sample_strategy and insert_strategy: what a custom
     replay does; insert_strategy also goes with elite and attentive ones. The others belong to those strategies.
@@ -39,6 +41,7 @@ class ReplayConfig:
     alfa_annealing_factor: float = 2.0
     memory: int | None = None
     compress: bool = False
+    device: str = "cpu"
 
     @property
     def sampling(self) -> str | None:
@@ -69,7 +72,7 @@ class Encoded(NamedTuple):
     logits: np.ndarray
 
 
-Encode = Callable[[Mapping[str, np.ndarray]], Encoded]
+Encode = Callable[[Fields], Encoded]
 """Takes n stored trajectories, `[n, *shape]` each field."""
 
 
@@ -78,7 +81,7 @@ class ReplayContext:
     """What a replay is handed beside its settings.
 
     share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
-    current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1].
+    current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1]. device: the learner's.
     """
 
     contract: TrajectoryContract
@@ -87,6 +90,7 @@ class ReplayContext:
     generator: np.random.Generator
     encode: Encode | None = None
     progress: Callable[[], float] = lambda: 0.0
+    device: torch.device = torch.device("cpu")
 
 
 class Replay(ABC):
@@ -113,8 +117,12 @@ class Replay(ABC):
         """Whether `sample(count)` has enough to give now."""
 
     @abstractmethod
-    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
-        """Write `count` trajectories into `out` (`[count, *shape]` each field)."""
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """Write `count` trajectories into `out` (`[count, *shape]` each field).
+
+        A replay whose frames lie on a device returns those, `[count, T+S, *frame_shape]`, whole and ready for any stream, and
+        leaves the frames of `out` as they are.
+        """
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
@@ -135,7 +143,7 @@ def copy_rows(storage: Arrays, rows: np.ndarray, out: Mapping[str, np.ndarray]) 
         np.take(array, rows, axis=0, out=out[name], mode="clip")
 
 
-def behaviour_distances(config: ReplayConfig, encoded: Encoded, trajectories: Mapping[str, np.ndarray]) -> np.ndarray:
+def behaviour_distances(config: ReplayConfig, encoded: Encoded, trajectories: Fields) -> np.ndarray:
     """How far each of n trajectories (`[n, *shape]` each field) is from the current network. Returns `[n]`."""
     distance = make_distance(config.dist_function, config.p)
     if config.dist_function in POLICY_DISTANCES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from torch import Tensor
 
 from replay.base import ReplayConfig, ReplayContext, behaviour_distances
 from replay.retention import require_encode
@@ -24,7 +25,7 @@ class EliteReplay(RingReplay):
         self.encode = require_encode(config, context)
         self.strategy = STRATEGIES[config.elite_sampling_strategy]
 
-    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, distances = self.config, None
         multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
         rows = self.ring.candidates(count, multiplier)
@@ -33,4 +34,4 @@ class EliteReplay(RingReplay):
             distances = behaviour_distances(config, self.encode(trajectories), trajectories)
             chosen = self.strategy(distances, self.ring.draws[rows], count)
             rows, distances = rows[chosen], distances[chosen]
-        self.ring.give(rows, out, distances)
+        return self.ring.give(rows, out, distances)

@@ -72,16 +72,25 @@ def replay_bytes(
     """The most that each replay takes when it is full.
 
     A ring that is told in trajectories and keeps the newest shares every frame that environments show twice (see
-    `replay.storage`): only the oldest trajectory of each environment has its first S frames alone.
+    `replay.storage`): only the oldest trajectory of each environment has its first S frames alone. On a device nothing is saved
+    by that: what all frames could take is claimed at once.
     """
     sizes = []
     for config in settle_capacities(configs, contract, batch_size):
         size = most_bytes(config, contract, config.capacity)
         if config.type != "queue" and config.memory is not None:
             size = config.memory
-        elif config.keeps_newest and not config.compress:
+        elif config.keeps_newest and not config.compress and config.device == "cpu":
             frame_bytes = storage_class(config).layout(contract)[0] + BLOCK_OVERHEAD
             shared = max(0, config.capacity - environment_count) * contract.frames_stacked
             size -= shared * frame_bytes
         sizes.append(size)
     return sizes
+
+
+def device_bytes(configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int) -> list[int]:
+    """How much of that lies on the learner's device, from the start on."""
+    return [
+        0 if config.device == "cpu" else storage_class(config).pool_bytes(contract, config.capacity, config.memory)
+        for config in settle_capacities(configs, contract, batch_size)
+    ]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from replay.base import Replay
-from replay.trajectory import Arrays, TrajectoryContract
+from replay.trajectory import Arrays, DeviceFrames, TrajectoryContract
 
 
 def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -41,11 +41,15 @@ def largest_share(ratio: float, batch_size: int) -> int:
 
 @dataclass(frozen=True)
 class HostBatch:
-    """B trajectories in host memory, `[B, *shape]` each field; is_replay and source `[B]`."""
+    """B trajectories in host memory, `[B, *shape]` each field; is_replay and source `[B]`.
+
+    device_frames: frames of replays that keep them on the learner's device; nobody wrote those rows of `columns["frames"]`.
+    """
 
     columns: Arrays
     is_replay: np.ndarray
     source: np.ndarray
+    device_frames: DeviceFrames = ()
 
 
 class Mixture:
@@ -83,17 +87,20 @@ class Mixture:
     def sample(self, out: Arrays | None = None) -> HostBatch:
         """The next batch; ask `can_sample` first. out: memory for its columns, `[B, *shape]` each field; else it is new."""
         columns = self.contract.allocate(self.batch_size) if out is None else out
+        device_frames = []
         with self.lock:
             shares = self._shares
             first = 0
             for replay, share in zip(self.replays, shares, strict=True):
                 if share:
-                    replay.sample(int(share), {name: array[first : first + share] for name, array in columns.items()})
+                    rows = {name: array[first : first + share] for name, array in columns.items()}
+                    if (frames := replay.sample(int(share), rows)) is not None:
+                        device_frames.append((first, frames))
                 first += int(share)
             self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
         source = np.repeat(np.arange(len(self.replays)), shares)
         is_replay = np.array([replay.gives_replayed for replay in self.replays])[source]
-        return HostBatch(columns, is_replay, source)
+        return HostBatch(columns, is_replay, source, device_frames)
 
     def metrics(self) -> list[dict[str, float]]:
         """Of every replay, in their order, numbers about what it gave since the last call."""

@@ -22,11 +22,11 @@ LARGEST_NUMBER = 10**6  # of the numbers that have no bound of their own; nothin
 SIZES = ("capacity", "memory")
 ALWAYS = ("type", "sample_ratio")
 TYPES: dict[str, tuple[str, ...]] = {
-    "attentive": ("insert_strategy",),
-    "custom": ("sample_strategy", "insert_strategy"),
-    "elite": ("insert_strategy",),
+    "attentive": ("insert_strategy", "device"),
+    "custom": ("sample_strategy", "insert_strategy", "device"),
+    "elite": ("insert_strategy", "device"),
     "queue": (),
-    "standard": ("retention",),
+    "standard": ("retention", "device"),
 }
 """Type -> the keys it takes beside those that every replay has, without those of its strategies."""
 
@@ -39,6 +39,7 @@ STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "type": tuple(TYPES),
     "retention": RETENTIONS,
+    "device": ("cpu", "cuda"),
     "dist_function": tuple(DISTANCES),
     "sample_strategy": ("elite_sampling", "attentive_sampling"),
     "insert_strategy": INSERTIONS,

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from replay.base import ReplayConfig, ReplayContext
+from replay.device_storage import DeviceStorage
 from replay.selection import candidate_count
-from replay.storage import storage_class
-from replay.trajectory import Arrays
+from replay.storage import Storage, storage_class
+from replay.trajectory import Fields
 
 
 class Ring:
@@ -27,7 +29,7 @@ class Ring:
         self.capacity = config.capacity
         self.min_fill = max(1, min(context.min_fill, config.capacity))
         self.generator = context.generator
-        self.storage = storage_class(config)(context.contract, config.capacity, config.memory)
+        self.storage = _make_storage(config, context)
         self.size = 0
         self.inserted = 0
         self.newest: dict[int, int] = {}
@@ -85,20 +87,23 @@ class Ring:
             return self.uniform(count)
         return self.distinct(candidate_count(self.size, count, multiplier))
 
-    def read(self, slots: np.ndarray) -> Arrays:
+    def read(self, slots: np.ndarray) -> Fields:
         """Copies of the trajectories in these slots."""
         out = self._contract.allocate(len(slots))
-        self.storage.read(slots, out)
-        return out
+        frames = self.storage.read(slots, out)
+        return out if frames is None else {**out, "frames": frames}
 
-    def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> None:
-        """Copy these slots into `out` and count them as drawn. distances `[len(slots)]`: those they were chosen by."""
-        self.storage.read(slots, out)
+    def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> Tensor | None:
+        """Copy these slots into `out` and count them as drawn. distances `[len(slots)]`: those they were chosen by.
+
+        Frames that lie on a device are returned, see `Replay.sample`.
+        """
         np.add.at(self.draws, slots, 1)
         self._tally.add("age", self.inserted - self._inserted_at[slots])
         self._tally.add("draws", self.draws[slots])
         if distances is not None:
             self._tally.add("distance", distances)
+        return self.storage.read(slots, out)
 
     def metrics(self) -> dict[str, float]:
         """Of what was given since the last call: mean age in inserts, mean and largest number of draws, mean distance."""
@@ -142,6 +147,12 @@ class Ring:
     def _require_ready(self) -> None:
         if not self.is_ready:
             raise RuntimeError(f"replay: wanted {self.min_fill} trajectories before sampling, has {self.inserted}")
+
+
+def _make_storage(config: ReplayConfig, context: ReplayContext) -> Storage:
+    if config.device == "cpu":
+        return storage_class(config)(context.contract, config.capacity, config.memory)
+    return DeviceStorage(context.contract, config.capacity, config.memory, context.device)
 
 
 class Retention(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from torch import Tensor
 
 from replay.ring_replay import RingReplay
 
@@ -12,5 +13,5 @@ from replay.ring_replay import RingReplay
 class StandardReplay(RingReplay):
     """What a full ring keeps is its retention's business."""
 
-    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
-        self.ring.give(self.ring.uniform(count), out)
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        return self.ring.give(self.ring.uniform(count), out)

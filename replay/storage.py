@@ -15,6 +15,7 @@ from typing import Any
 import lz4.block
 import numpy as np
 import torch
+from torch import Tensor
 
 from replay.base import ReplayConfig
 from replay.blocks import BlockPool
@@ -43,18 +44,16 @@ class Storage(ABC):
     own_blocks = 0
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
-        self.block_bytes, most_blocks = self.layout(contract)
+        self.block_bytes, _ = self.layout(contract)
         self.slot_bytes = _slot_bytes(contract)
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
-        block_count = capacity * most_blocks + self.own_blocks if memory is None else memory // self.block_bytes
-        self.pool = BlockPool(block_count, self.block_bytes)
+        self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.block_bytes)
         self.columns = {
             name: np.empty((self.capacity, *shape), dtype)
             for name, (shape, dtype) in contract.fields.items()
             if name != "frames"
         }
-        self._frames = contract.fields["frames"]
         self._blocks: list[np.ndarray] = []  # of each slot ever written
         self._free: list[int] = []  # of those, the slots that hold nothing now
 
@@ -72,8 +71,21 @@ class Storage(ABC):
         """Write blocks into the pool, except for what slot `follows` has already. Returns their numbers."""
 
     @abstractmethod
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
-        """Write the frames that lie in these blocks, one array a trajectory, into `out`, uint8 `[n, bytes of T+S frames]`."""
+    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
+        """Write the frames that lie in these blocks, one array a trajectory, into `out`, `[n, T+S, *frame_shape]`.
+
+        Returns them instead where they lie on a device.
+        """
+
+    @classmethod
+    def pool_bytes(cls, contract: TrajectoryContract, capacity: int, memory: int | None) -> int:
+        """The most that blocks ever take. With `memory` each of them comes with its part of a slot at least."""
+        block_bytes, most_blocks = cls.layout(contract)
+        blocks = capacity * most_blocks
+        if memory is not None:
+            without, one = (cls.most_bytes(contract, count) for count in (0, 1))
+            blocks = (memory - without) * most_blocks // (one - without)
+        return (blocks + cls.own_blocks) * block_bytes
 
     @classmethod
     def most_bytes(cls, contract: TrajectoryContract, count: int) -> int:
@@ -110,12 +122,14 @@ class Storage(ABC):
         self._blocks[slot] = np.empty(0, np.int64)
         self._free.append(slot)
 
-    def read(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
-        """Copy the trajectories in these slots into `out`, contiguous `[n, *shape]` each field."""
+    def read(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """Copy the trajectories in these slots into `out`, contiguous `[n, *shape]` each field.
+
+        Where frames lie on a device, they are returned, and those of `out` are left as they are.
+        """
         for name, column in self.columns.items():
             np.take(column, slots, axis=0, out=out[name], mode="clip")
-        frames = out["frames"].reshape(len(slots), -1).view(np.uint8)
-        self._read_frames([self._blocks[slot] for slot in slots], frames)
+        return self._read_frames([self._blocks[slot] for slot in slots], out["frames"])
 
     def state_dict(self) -> dict[str, Any]:
         """The written part, as tensors that look at the storage's own memory where they can."""
@@ -135,6 +149,9 @@ class Storage(ABC):
         self.pool.load_state_dict(state["pool"])
         self._blocks = [blocks.numpy().copy() for blocks in state["blocks"].split(counts)] if counts else []
         self._free = list(state["free"])
+
+    def _make_pool(self, block_count: int) -> BlockPool:
+        return BlockPool(block_count, self.block_bytes)
 
     def _bytes_with(self, new_slots: int, new_blocks: int) -> int:
         slots, blocks = len(self._blocks) + new_slots, self.pool.claimed + new_blocks
@@ -171,13 +188,19 @@ class PlainStorage(Storage):
         shared = np.full(len(head), -1)
         if follows is not None:
             tail = self._blocks[follows][-len(head) :]
-            shared = np.where((self.pool.bytes[tail] == head).all(axis=1), tail, -1)
+            shared = np.where((self._newest_frames(follows) == head).all(axis=1), tail, -1)
         missing = np.flatnonzero(shared < 0)
         shared[missing[~head[missing].any(axis=1)]] = self._black
         return shared
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
-        np.take(self.pool.bytes, np.concatenate(blocks), axis=0, out=out.reshape(-1, self.block_bytes), mode="clip")
+    def _newest_frames(self, slot: int) -> np.ndarray:
+        """The last S frames in this slot, uint8 `[S, block_bytes]`."""
+        return self.pool.bytes[self._blocks[slot][-self._overlap :]]
+
+    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
+        frames = _as_bytes(out).reshape(-1, self.block_bytes)
+        np.take(self.pool.bytes, np.concatenate(blocks), axis=0, out=frames, mode="clip")
+        return None
 
 
 class CompressedStorage(Storage):
@@ -200,7 +223,7 @@ class CompressedStorage(Storage):
         return self.pool.put(packed)
 
     def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
-        for frames, pages in zip(out, blocks, strict=True):
+        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
             content = np.take(self.pool.bytes, pages, axis=0).reshape(-1)
             end = SIZE_BYTES + int(content[:SIZE_BYTES].view(np.uint32)[0])
             plain = lz4.block.decompress(content[SIZE_BYTES:end], uncompressed_size=len(frames))
@@ -209,6 +232,11 @@ class CompressedStorage(Storage):
 
 def storage_class(config: ReplayConfig) -> type[Storage]:
     return CompressedStorage if config.compress else PlainStorage
+
+
+def _as_bytes(frames: np.ndarray) -> np.ndarray:
+    """Frames of n trajectories, looked at as uint8 `[n, bytes]`."""
+    return frames.reshape(len(frames), -1).view(np.uint8)
 
 
 def _frames_bytes(contract: TrajectoryContract) -> int:

@@ -7,15 +7,18 @@ S-1 frames before its first observation and one frame for each of its T+1 observ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 Arrays = dict[str, np.ndarray]
+
+Fields = Mapping[str, Any]
+"""n trajectories, `[n, *shape]` each field: arrays, but for frames that lie on a device, which are a tensor there."""
 
 POISON = {"f": np.nan, "i": -(2**30), "u": 0xA5, "b": True}
 """What debug mode writes into fresh memory, by kind of dtype, so that a row nobody wrote is seen at once."""
@@ -83,6 +86,10 @@ def poison_arrays(arrays: Mapping[str, np.ndarray]) -> None:
         array.fill(POISON[array.dtype.kind])
 
 
+DeviceFrames = Sequence[tuple[int, Tensor]]
+"""Parts of a batch's frames that lie on the learner's device: the first column of each, and `[n, T+S, *F]`; in order."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """B trajectories on the learner's device, time-major.
@@ -131,10 +138,14 @@ def make_batch(
     source: np.ndarray,
     frames_stacked: int,
     device: torch.device,
+    device_frames: DeviceFrames = (),
 ) -> Batch:
-    """Turn B stored trajectories (`[B, *shape]` each) into a batch on `device`: the only place where axes are swapped."""
+    """Turn B stored trajectories (`[B, *shape]` each) into a batch on `device`: the only place where axes are swapped.
+
+    device_frames: those that lie there already, in place of the same rows of `columns["frames"]`.
+    """
     moved = {name: torch.from_numpy(columns[name]).to(device, non_blocking=True).transpose(0, 1) for name in TIME_MAJOR_FIELDS}
-    frames = torch.from_numpy(columns["frames"]).to(device, non_blocking=True)
+    frames = _join_frames(torch.from_numpy(columns["frames"]), device_frames, device)
     return Batch(
         observations=stack_frames(frames, columns["reset"], frames_stacked),
         is_replay=torch.from_numpy(is_replay).to(device, non_blocking=True),
@@ -143,7 +154,20 @@ def make_batch(
     )
 
 
-def last_steps(trajectories: Mapping[str, np.ndarray]) -> Arrays:
+def _join_frames(host: Tensor, device_frames: DeviceFrames, device: torch.device) -> Tensor:
+    """All frames of a batch on the device, `[B, T+S, *F]`; only those that are not there yet go up."""
+    if not device_frames:
+        return host.to(device, non_blocking=True)
+    parts, end = [], 0
+    for first, frames in device_frames:
+        if frames.is_cuda:  # its memory came from a replay's stream, which must not use it again before this one has read it
+            frames.record_stream(torch.cuda.current_stream(frames.device))
+        parts += [host[end:first].to(device, non_blocking=True), frames]
+        end = first + len(frames)
+    return torch.cat([*parts, host[end:].to(device, non_blocking=True)])
+
+
+def last_steps(trajectories: Fields) -> dict[str, Any]:
     """The ends of n trajectories (`[n, *shape]` each field), as short as the last step's observation can be stacked from.
 
     Returns views of as many steps as an observation has frames, or of all where there are fewer.
