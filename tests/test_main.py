@@ -105,6 +105,17 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
             ['--replay_parameters=[{"type": "standard", "capacity": 9, "memory": "8GB", "sample_ratio": 1.0}]'],
             "either capacity or memory, got both",
         ),
+        (
+            [
+                "--device=cpu",
+                '--replay_parameters=[{"type": "standard", "capacity": 99, "sample_ratio": 1.0, "device": "cuda"}]',
+            ],
+            'replay_parameters[0]: wanted --device=cuda or "device": "cpu"',
+        ),
+        (
+            ['--replay_parameters=[{"type": "queue", "capacity": 9, "sample_ratio": 1.0, "device": "cuda"}]'],
+            "this queue replay takes no device",
+        ),
         (["--use_replay_compression=maybe"], "use_replay_compression"),
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),

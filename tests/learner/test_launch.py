@@ -11,6 +11,7 @@ import pytest
 from learner import launch
 from learner.checkpoint import load_checkpoint
 from learner.config import DEFAULTS
+from learner.memory import GPU_RESERVE
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from tests.support import CATCH
@@ -168,3 +169,33 @@ def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
     assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
     assert not [line for line in said if line.startswith("Go on:")]
+
+
+def test_a_saved_replay_goes_on_with_frames_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner's device is the CPU here. Only training asks for the device: any machine may test or export."""
+    on_a_gpu, smaller = (json.loads(MIXTURE) for _ in range(2))
+    on_a_gpu[1]["device"] = "cuda"
+    smaller[1]["capacity"] = 30
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "check_replay_devices", lambda config: None)
+        patch.setattr(launch, "free_gpu_memory", lambda: 10**12)
+        run = trained(tmp_path, replay_parameters=json.dumps(on_a_gpu), save_replay=True)
+    for mode in ("test", "export"):
+        command(tmp_path, mode, load_model_url=str(run.path))
+    with pytest.raises(ValueError, match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got '):
+        command(tmp_path, "train_w_load", load_model_url=str(run.path), environment_max_steps=600)
+    _, said = go_on(run, capsys, replay_parameters=MIXTURE)
+    assert "Replays go on with what was saved in" in said
+    _, said = go_on(run, capsys, replay_parameters=json.dumps(smaller), environment_max_steps=900)
+    assert "Replays start empty (replay_parameters was" in said
+
+
+def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "check_replay_devices", lambda config: None)
+    monkeypatch.setattr(launch, "free_gpu_memory", lambda: GPU_RESERVE + 10**6)
+    (replay,) = ({**entry, "device": "cuda", "sample_ratio": 1} for entry in json.loads(MIXTURE) if entry["type"] != "queue")
+    command(tmp_path, "train", replay_parameters=json.dumps([replay]))
+    with pytest.raises(ValueError, match="on the GPU"):
+        command(tmp_path, "train", replay_parameters=json.dumps([{**replay, "capacity": 10**5}]))

@@ -136,6 +136,28 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     assert_same_end(straight, broken)
 
 
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_run_goes_on_to_the_bit_with_frames_elsewhere(devices: tuple[str, str], tmp_path: Path) -> None:
+    """The learner's device is the CPU here, whatever the replay's is called."""
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    settings = {**settings_of("fifo and reservoir"), "frames_stacked": 3}
+    play(straight, **settings)
+    before, after = (
+        json.dumps(
+            [entry if entry["type"] == "queue" else {**entry, "device": device} for entry in MIXTURES["fifo and reservoir"]]
+        )
+        for device in devices
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Saver, "save", kill_after_one(Saver.save))
+        with pytest.raises(Killed):
+            play(broken, **{**settings, "replay_parameters": before})
+    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
+    saved = load_replay(broken.replay_path(HALF), checkpoint)
+    play(broken, checkpoint, saved, **{**settings, "replay_parameters": after})
+    assert_same_end(straight, broken, interrupted=True)
+
+
 def kill_after_one(save: Any) -> Any:
     def save_then_die(*arguments: Any) -> None:
         save(*arguments)

@@ -105,6 +105,26 @@ def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: 
         assert np.nanmax(columns[f"replay/{name}/distance"]) > 0
 
 
+@pytest.mark.parametrize("kind", ["standard", "reservoir", "elite that inserts", "attentive"])
+def test_frames_on_the_learner_s_device_change_nothing(tmp_path: Path, kind: str) -> None:
+    """As from host memory, bit for bit; the learner's device is the CPU here."""
+    settings: dict[str, Any] = {
+        "reproducible": True,
+        "frames_stacked": 3,
+        "unroll_length": 5,
+        "environment_max_steps": 1000,
+    }
+    mixture = json.loads(mixture_with(kind))
+    runs = []
+    for device in ("cpu", "cuda"):
+        mixture[1]["device"] = device
+        runs.append(run_training(tmp_path / device, replay_parameters=json.dumps(mixture), **settings)[1])
+    assert runs[0].counters.updates >= 80
+    assert runs[0].returns == runs[1].returns
+    weights = [checkpoint.agent["network"] for checkpoint in runs]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_another_seed_ends_with_other_bits(tmp_path: Path) -> None:
     settings = {"reproducible": True, "replay_parameters": QUEUE_AND_STANDARD, "environment_max_steps": 1000}
     weights = [run_training(tmp_path / f"{seed}", seed=seed, **settings)[1].agent["network"] for seed in (9, 10)]

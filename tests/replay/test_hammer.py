@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
-from replay.trajectory import Arrays, TrajectoryContract, poison_arrays
+from replay.trajectory import Arrays, DeviceFrames, Fields, TrajectoryContract, poison_arrays
 from tests.replay.support import storage_of
 
 CONTRACT = TrajectoryContract(
@@ -31,8 +31,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "queue": QUEUE,
     "standard": STANDARD,
     "compressed": {**STANDARD, "compress": True},
+    "on a device": {**STANDARD, "device": "cuda"},
     "reservoir": {**STANDARD, "retention": "reservoir"},
     "elite": {"type": "elite", "capacity": 14},
+    "elite on a device": {"type": "elite", "capacity": 14, "device": "cuda"},
     "elite that inserts": {"type": "elite", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
     "attentive": {"type": "attentive", "capacity": 14},
     "custom": {"type": "custom", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
@@ -49,17 +51,19 @@ def numbered() -> list[Arrays]:
     return [filled(number) for number in range(NUMBERS)]
 
 
-def numbers_of(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+def numbers_of(columns: Fields, device_frames: DeviceFrames = ()) -> np.ndarray:
     """Numbers `[n]` of trajectories; fails where a field or row belongs to another one."""
     numbers = columns["actions"][:, 0]
-    for name, array in columns.items():
+    for first, frames in device_frames:
+        columns["frames"][first : first + len(frames)] = frames
+    for name, array in {**columns, "frames": np.asarray(columns["frames"])}.items():
         wanted = (numbers % 2 == 1) if array.dtype == bool else numbers.astype(array.dtype)
         if not (wanted == array.T).all():
             raise AssertionError(f"torn: {name} of the trajectories {numbers.tolist()}")
     return numbers
 
 
-def encode(trajectories: Mapping[str, np.ndarray]) -> Encoded:
+def encode(trajectories: Fields) -> Encoded:
     """Distances that change from call to call; what is encoded must be as intact as what is given."""
     shape = (len(numbers_of(trajectories)), CONTRACT.unroll_length)
     generator = np.random.default_rng(int(trajectories["actions"].sum()))
@@ -118,7 +122,7 @@ def hammer(mixture: Mixture, seconds: float) -> str:
                 continue
             poison_arrays(out)
             batch = mixture.sample(out)
-            for number in numbers_of(batch.columns)[~batch.is_replay]:
+            for number in numbers_of(batch.columns, batch.device_frames)[~batch.is_replay]:
                 assert number == fresh % NUMBERS
                 fresh += 1
             given += BATCH_SIZE

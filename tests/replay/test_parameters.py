@@ -45,6 +45,7 @@ NEARLY_RIGHT = st.lists(
             "elite_sampling_strategy": st.one_of(st.integers(0, 5), ANYTHING),
             "lambda_batch_multiplier": ANYTHING,
             "memory": st.one_of(st.sampled_from(["8GB", "1KiB"]), ANYTHING),
+            "device": st.one_of(st.sampled_from(["cpu", "cuda"]), ANYTHING),
         },
     ),
     max_size=4,
@@ -141,6 +142,24 @@ def test_a_missing_key_is_named(missing: str) -> None:
 def test_memory_may_stand_for_capacity(kind: str) -> None:
     (replay,) = parse_replay_parameters(json.dumps([{"type": kind, "memory": "1.5GB", "sample_ratio": 1}]))
     assert (replay.capacity, replay.memory) == (0, 1_500_000_000)
+
+
+@pytest.mark.parametrize("kind", ["standard", "elite", "attentive", "custom"])
+def test_every_replaying_kind_takes_a_device(kind: str) -> None:
+    more = {"sample_strategy": "elite_sampling"} if kind == "custom" else {}
+    given = {"type": kind, "capacity": 9, "sample_ratio": 1, **more}
+    assert [parse_replay_parameters(json.dumps([{**given, **device}]))[0].device for device in ({}, {"device": "cuda"})] == [
+        "cpu",
+        "cuda",
+    ]
+    for value in ("tpu", "cuda:1", None, 0, ["cuda"]):
+        with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted device cpu or cuda, got .*$"):
+            parse_replay_parameters(json.dumps([{**given, "device": value}]))
+
+
+def test_a_queue_takes_no_device() -> None:
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: this queue replay takes no device; wanted of "):
+        parse_replay_parameters(entry(device="cuda"))
 
 
 @pytest.mark.parametrize(("changes", "got"), [({"capacity": 1, "memory": "1GB"}, "both"), ({}, "neither")])

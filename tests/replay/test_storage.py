@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,8 +74,8 @@ def ring_of(contract: TrajectoryContract, capacity: int, **settings: Any) -> Rin
     return make_ring(config, replace(context(encode), contract=contract))
 
 
-def raw(array: np.ndarray) -> bytes:
-    return np.ascontiguousarray(array).tobytes()
+def raw(array: np.ndarray | torch.Tensor) -> bytes:
+    return torch.as_tensor(array).cpu().numpy().tobytes()
 
 
 def check_ring(ring: Ring, written: dict[int, Arrays]) -> None:
