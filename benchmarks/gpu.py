@@ -4,9 +4,9 @@
     python -m benchmarks.gpu --device=cpu --minutes=2 --seconds=3 --workers=1 --network=mlp --env=Catch-v0 --out=/tmp/small
 
 Measures, most wanted first: stepping alone; acting alone, by batch and precision; updates alone, by precision and with
-torch.compile; then the program for numbers of workers, worker kinds and precisions. Every result is written to
-`results.json` as soon as it is there, with a table in `results.md` and a picture of the curve; what there is no time for is
-named as skipped.
+torch.compile; batches that are half replayed, with frames in host memory and on the device; then the program for numbers of
+workers, worker kinds and precisions. Every result is written to `results.json` as soon as it is there, with a table in
+`results.md` and a picture of the curve; what there is no time for is named as skipped.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from agents import AGENTS
+from agents import AGENTS, Agent
 from agents.compute import allow_tf32, prepare_torch
 from agents.networks import ActorCritic, make_network, on_device
+from agents.streams import Fence
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.host_buffers import HostBuffers
 from learner.machine import Machine, detect_machine, fit_to_machine
 from learner.metrics import read_metrics
-from replay import replay_names
-from replay.trajectory import make_batch
+from replay import make_mixture, replay_names
+from replay.trajectory import Arrays, make_batch
 from workers.device_policy import DevicePolicy
 from workers.device_weights import DeviceWeights
 from wrappers import make_spec, make_vector_env
@@ -44,6 +46,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
 ACTING_BATCHES = (16, 64, 256, 512)
+REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20
 SHOWN = (
     "charts/policy_lag",
     *("time/worker_env", "time/worker_act", "time/worker_wait"),
@@ -110,6 +113,17 @@ def seconds_a_call(function: Callable[[], object], device: torch.device, budget:
     return statistics.median(times)
 
 
+def seconds_in_a_row(function: Callable[[], None], device: torch.device, budget: float) -> float:
+    """Median wall time of a call where several are queued one after another, as updates are in a run."""
+    at_once = 5 if device.type == "cuda" else 1
+
+    def calls() -> None:
+        for _ in range(at_once):
+            function()
+
+    return seconds_a_call(calls, device, budget) / at_once
+
+
 def config_of(arguments: argparse.Namespace, machine: Machine, **settings: Any) -> Config:
     """The config of one measurement."""
     given = {"env": arguments.env, "network": arguments.network, "device": arguments.device, "batch_size": arguments.batch_size}
@@ -144,23 +158,34 @@ def acting(config: Config, count: int, budget: float) -> Result:
     return {"milliseconds": 1e3 * call, "steps_per_second": count / call}
 
 
-def updates_of(config: Config) -> tuple[ActorCritic, Callable[[], None]]:
-    """A network, and a function that trains it: a batch out of host memory, stacked on the device, and an update."""
-    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
-    contract = make_contract(config, spec)
+def agent_of(config: Config) -> tuple[ActorCritic, Agent]:
+    """A network on the device, and the agent that trains it."""
+    spec, training = make_spec(config.env), config.training
     network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
     agent = AGENTS["vtrace"](
         config.agent,
-        on_device(network, device),
+        on_device(network, torch.device(training.device)),
         replay_names(config.replays),
         threads=training.learner_threads,
         compiled=training.compile,
     )
-    columns = HostBuffers(contract, training.batch_size, pinned=device.type == "cuda").take()
+    return network, agent
+
+
+def fill_with_noise(columns: Arrays) -> None:
+    """Trajectories without rewards or episode ends, whose frames are noise."""
     for array in columns.values():
         array.fill(0)
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
     columns["action_used"].fill(True)
+
+
+def updates_of(config: Config) -> tuple[ActorCritic, Callable[[], None]]:
+    """A network, and a function that trains it: a batch out of host memory, stacked on the device, and an update."""
+    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
+    network, agent = agent_of(config)
+    columns = HostBuffers(make_contract(config, spec), training.batch_size, pinned=device.type == "cuda").take()
+    fill_with_noise(columns)
     nothing = np.zeros(training.batch_size, np.int64)
 
     def update() -> None:
@@ -174,15 +199,41 @@ def learning(config: Config, budget: float) -> Result:
     """Updates alone, queued one after another as in a run."""
     training, device = config.training, torch.device(config.training.device)
     _, update = updates_of(config)
-    at_once = 5 if device.type == "cuda" else 1
-
-    def updates() -> None:
-        for _ in range(at_once):
-            update()
-
-    call = seconds_a_call(updates, device, budget) / at_once
+    call = seconds_in_a_row(update, device, budget)
     steps = training.batch_size * training.unroll_length
     return {"milliseconds": 1e3 * call, "steps_per_second": steps / call}
+
+
+def replaying(config: Config, budget: float) -> Result:
+    """As many inserts as a batch takes fresh trajectories, a batch, and its update, one after another in one thread."""
+    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
+    contract = make_contract(config, spec)
+    _, agent = agent_of(config)
+    generator = np.random.default_rng(0)
+    mixture = make_mixture(config.replays, contract, training.batch_size, 1.0, generator, device=device)
+    buffers = HostBuffers(contract, training.batch_size, pinned=device.type == "cuda")
+    fresh = contract.allocate(2 * training.batch_size)
+    fill_with_noise(fresh)
+    coming = cycle([{name: array[row] for name, array in fresh.items()} for row in range(2 * training.batch_size)])
+
+    def update() -> None:
+        while not mixture.can_sample():
+            mixture.insert(next(coming))
+        columns, copied = buffers.take(), Fence(device)
+        host = mixture.sample(columns)
+        batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device, host.device_frames)
+        copied.record()
+        agent.update(batch, 1e-6)
+        buffers.give_back(columns, copied)
+
+    call = seconds_in_a_row(update, device, budget)
+    return {"milliseconds": 1e3 * call, "updates_per_second": 1 / call}
+
+
+def half_replayed(place: str) -> str:
+    """`--replay_parameters` with a replay whose frames are in host memory (`cpu`) or on the GPU."""
+    replay = {"type": "standard", "capacity": REPLAYED, "sample_ratio": 0.5, "device": place}
+    return json.dumps([{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, replay])
 
 
 def repeating(config: Config) -> Result:
@@ -256,6 +307,9 @@ def run_all(arguments: argparse.Namespace) -> list[Result]:
             experiment.measure(f"acting {count}, {precision}", partial(acting, each, count, budget), budget + 2)
         experiment.measure(f"learning, {precision}", partial(learning, each, budget), budget + 5)
     best = arguments.precisions[-1]
+    for place in dict.fromkeys(("cpu", arguments.device)):
+        each = config_of(arguments, machine, worker_kind="central", precision=best, replay_parameters=half_replayed(place))
+        experiment.measure(f"half replayed, frames on the {place}", partial(replaying, each, budget), budget + 10)
 
     def run(workers: int, kind: str, needs: float = 0.0, **settings: Any) -> None:
         given = {"worker_count": workers, "worker_kind": kind, "precision": best, **settings}

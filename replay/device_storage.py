@@ -36,10 +36,6 @@ class DeviceStorage(PlainStorage):
         self._kept[slot] = packed[-self._overlap :].copy()
         return slot
 
-    def evict(self, slot: int) -> None:
-        super().evict(slot)
-        self._kept.pop(slot, None)
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._kept.clear()

@@ -110,11 +110,13 @@ def play(ring: Ring, players: list[Environment], count: int) -> None:
 def test_nothing_is_read_back_to_see_what_is_shared(gathered: list[int]) -> None:
     """Only after a state was loaded, once for each environment."""
     contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
-    players = [Environment(number, contract, np.random.default_rng(number), 0.1) for number in range(3)]
+    players, others = (
+        [Environment(number, contract, np.random.default_rng(number + first), 0.1) for number in range(3)] for first in (0, 9)
+    )
     ring, copy = (ring_on(torch.device("cpu"), contract, 10) for _ in range(2))
     play(ring, players, 50)
     assert gathered == []
-    play(copy, players, 7)  # what it keeps of these is forgotten
+    play(copy, others, 50)  # what it keeps of these is forgotten
     copy.load_state_dict(ring.state_dict())
     elsewhere = ring_on(None, contract, 10)
     elsewhere.load_state_dict(ring.state_dict())
