@@ -148,6 +148,11 @@ class TrainingConfig:
     profile: int
     avg_buff_size: int
 
+    @property
+    def saves_replay(self) -> bool:
+        """Whether the replays' contents go beside each checkpoint; a reproducible run goes on with them."""
+        return self.save_replay or self.reproducible
+
 
 @dataclass(frozen=True)
 class TestConfig:

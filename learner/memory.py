@@ -69,7 +69,7 @@ def describe_memory(config: Config) -> list[str]:
         lines.append(f"Replay {name}: {count}, at most {_gigabytes(size)}{told}")
     total = f"{_gigabytes(_host_memory(config))}, beside {_gigabytes(reserve_bytes(config))} for the processes"
     if gpu := sum(gpu_memory(config)):
-        room = " with room to save what lies there" if _saves_replays(config) else ""
+        room = " with room to save what lies there" if config.training.saves_replay else ""
         total += f", and {_gigabytes(gpu)} on the GPU{room}"
     return [*lines, f"Replay memory: at most {total}"]
 
@@ -96,11 +96,7 @@ def gpu_memory(config: Config) -> list[int]:
 def _host_memory(config: Config) -> int:
     """The most host memory that the replays take; what lies on the GPU passes through it where it is saved."""
     total = sum(replay_memory(config))
-    return total if _saves_replays(config) else total - sum(gpu_memory(config))
-
-
-def _saves_replays(config: Config) -> bool:
-    return config.training.save_replay or config.training.reproducible
+    return total if config.training.saves_replay else total - sum(gpu_memory(config))
 
 
 def _gigabytes(size: int) -> str:

@@ -31,7 +31,7 @@ def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: F
 
     A reproducible run always has one, with what is under way.
     """
-    if not config.training.save_replay and not config.training.reproducible:
+    if not config.training.saves_replay:
         return None
     state: dict[str, Any] = {"mixture": mixture.state_dict()}
     if config.training.reproducible:
