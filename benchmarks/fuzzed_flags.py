@@ -153,6 +153,7 @@ def _replay(generator: random.Random) -> Any:
         "insert_strategy": ("elite_insertion",),
         "dist_function": ("ln_norm", "cos_dist", "kl_policy"),
         "retention": ("fifo", "reservoir"),
+        "device": ("cpu", "cuda"),
         "elite_sampling_strategy": ("strategy1", 4),
         "memory": ("1GB", "3 MB", "0", "1e99GB", "-1GB", "GB"),
     }
