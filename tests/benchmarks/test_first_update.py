@@ -1,0 +1,35 @@
+"""The wait for the first update is that of a real run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.first_update import has_update, seconds_to_first_update
+from learner.run_directory import RunDirectory
+from tests.support import catch_flags
+
+
+def test_an_update_is_seen_by_its_whole_row_of_metrics(tmp_path: Path) -> None:
+    assert not has_update(tmp_path)
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    assert not has_update(tmp_path)
+    run.metrics.write_text("seconds,steps,updates\n")
+    assert not has_update(tmp_path)
+    run.metrics.write_text("seconds,steps,updates\n0.1,80,")
+    assert not has_update(tmp_path)
+    run.metrics.write_text("seconds,steps,updates\n0.1,80,1\n")
+    assert has_update(tmp_path)
+
+
+def test_the_wait_ends_with_an_update_and_the_run_with_it() -> None:
+    started = time.monotonic()
+    took = seconds_to_first_update(catch_flags(environment_max_steps=10**9))
+    assert 0.2 < took < time.monotonic() - started  # nothing imports PyTorch sooner
+
+
+def test_a_run_that_cannot_start_is_said() -> None:
+    with pytest.raises(RuntimeError, match=r"no update within \d+ s; exit code 2"):
+        seconds_to_first_update(["--env=Nothing-v0"])
