@@ -61,10 +61,10 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) ->
     ("settings", "brief", "wanted"),
     [
         ({}, False, (6, 64, 10)),
-        ({}, True, (4, 16, 10)),
-        ({"device": "cuda"}, True, (4, 64, 10)),
-        ({"unroll_length": 4000}, True, (4, 1, 160)),  # seconds and gigabytes, else
-        ({"batch_size": 2, "envs_per_worker": 2}, True, (2, 2, 10)),
+        ({}, True, (2, 16, 10)),
+        ({"device": "cuda"}, True, (2, 64, 10)),
+        ({"unroll_length": 4000}, True, (2, 1, 160)),  # seconds and gigabytes, else
+        ({"batch_size": 2, "envs_per_worker": 1}, True, (1, 2, 10)),
     ],
 )
 def test_a_brief_measurement_takes_few_environments_and_steps(
