@@ -33,6 +33,9 @@ from wrappers import make_vector_env
 STOP = 255  # instead of a block number
 STACK_SIGNAL = signal.SIGUSR1
 MOST_WORDS = 30_000  # bytes: fewer than any pipe holds
+NICENESS = 10
+"""How far workers give way to the learner: it works off at once what is there, so no core is idle while workers wait for it,
+and what it learns from is younger."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ def _collect_blocks(task: Task) -> None:
             environment_ids=config.environments_of(task.worker, group),
         )
         turns.append(_fill(blocks, rollout, setup, task.worker))
+    os.nice(NICENESS)
     for turn in cycle(turns):
         next(turn)
 

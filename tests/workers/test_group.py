@@ -22,6 +22,7 @@ from replay.trajectory import poison_arrays
 from tests.support import REPOSITORY, small_config
 from workers import Block, WorkerError, WorkerSetup, first_seeds, group
 from workers.group import CpuWorkers, ProcessWorkers
+from workers.process import NICENESS
 from workers.seeds import fresh_seed
 from wrappers import make_spec
 
@@ -98,6 +99,13 @@ def test_processes_are_there_before_the_weights_and_collect_once_they_are_told()
         assert workers.pids[1] == other
     finally:
         workers.stop()
+
+
+def test_workers_at_work_give_way_to_the_learner(workers: ProcessWorkers) -> None:
+    workers.start()
+    assert len(poll_until(workers, 4)) == 4
+    niceness = min(19, os.nice(0) + NICENESS)
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in workers.pids] == [niceness, niceness]
 
 
 def test_processes_that_never_collect_end_when_they_are_stopped() -> None:
