@@ -62,13 +62,19 @@ def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection
     os._exit(0)  # at once: to take PyTorch down takes long
 
 
+def _give_way_to_all() -> None:
+    os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "SCHED_IDLE"):  # Linux: far behind workers too, which give way to the learner
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answers: Connection) -> None:
+    _give_way_to_all()  # first: a thread has the priority of the one that starts it, and ale-py steps in its own
     prepare_torch(threads=1)
     spec = make_spec(setup.env)
     network = make_network(setup.network, spec.observation_shape, spec.action_count).only_act()
     env = make_vector_env(setup.env, setup.environments)
     weights, clock = SharedWeights(shared), shared.arrays[CLOCK]
-    os.nice(LOWEST_PRIORITY)
     animated = -math.inf
     while True:
         update = asked.recv()

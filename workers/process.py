@@ -70,6 +70,7 @@ def run_worker(task: Task, words: Connection) -> None:
 
 
 def _collect_blocks(task: Task) -> None:
+    os.nice(NICENESS)  # first: a thread has the niceness of the one that starts it, and ale-py steps in its own
     prepare_torch(threads=1)
     setup, config = task.setup, task.setup.config
     seconds = worker_clocks(task.shared)[task.worker]
@@ -85,7 +86,6 @@ def _collect_blocks(task: Task) -> None:
             environment_ids=config.environments_of(task.worker, group),
         )
         turns.append(_fill(blocks, rollout, setup, task.worker))
-    os.nice(NICENESS)
     for turn in cycle(turns):
         next(turn)
 

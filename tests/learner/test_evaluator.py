@@ -106,6 +106,7 @@ def test_it_plays_the_policy_it_was_asked_about_by_another_process_of_low_priori
     assert evaluator.pid is not None
     assert evaluator.pid != os.getpid()
     assert os.getpriority(os.PRIO_PROCESS, evaluator.pid) == LOWEST_PRIORITY
+    assert os.sched_getscheduler(evaluator.pid) == os.SCHED_IDLE
     assert not evaluator.due(19)
     assert evaluator.due(20)
     evaluator.ask(network, Counters(updates=20))

@@ -101,11 +101,17 @@ def test_processes_are_there_before_the_weights_and_collect_once_they_are_told()
         workers.stop()
 
 
-def test_workers_at_work_give_way_to_the_learner(workers: ProcessWorkers) -> None:
-    workers.start()
-    assert len(poll_until(workers, 4)) == 4
-    niceness = min(19, os.nice(0) + NICENESS)
-    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in workers.pids] == [niceness, niceness]
+def test_workers_at_work_give_way_to_the_learner() -> None:
+    """With the thread in which ale-py steps too; NumPy's has nothing to do."""
+    workers = make_workers(env="PongNoFrameskip-v4", worker_count=1, envs_per_worker=1)
+    try:
+        workers.start()
+        assert len(poll_until(workers, 2)) == 2
+        threads = [int(name) for name in os.listdir(f"/proc/{workers.pids[0]}/task")]
+        niceness = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+        assert niceness.count(min(19, os.nice(0) + NICENESS)) >= 2
+    finally:
+        workers.stop()
 
 
 def test_processes_that_never_collect_end_when_they_are_stopped() -> None:
