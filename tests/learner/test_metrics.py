@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,26 @@ def test_a_scalar_that_was_no_number_in_some_updates_is_averaged_over_the_others
     metrics.add({"a": torch.tensor(3.0), "b": torch.tensor(5.0), "never": nan})
     assert metrics.read() == {"a": 2.0, "b": 5.0}
     assert metrics.read() == {}
+
+
+def test_metrics_are_read_in_little_more_memory_than_they_take(tmp_path: Path) -> None:
+    """The learner draws its curve at every checkpoint: what that takes must not grow with a long run."""
+    path = tmp_path / "metrics.csv"
+    rows, names = 2000, [f"losses/{index}" for index in range(50)]
+    path.write_text("\n".join([",".join(names), *([",".join(["0.123456"] * len(names))] * rows)]) + "\n")
+    tracemalloc.start()
+    try:
+        columns = read_metrics(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert columns["losses/49"].tolist() == [0.123456] * rows
+    assert peak < 3 * 8 * rows * len(names)
+
+
+def test_a_row_that_is_cut_short_has_empty_cells(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("steps,losses/a,losses/b\n10,1,\n20,2")
+    columns = read_metrics(path)
+    assert columns["steps"].tolist() == [10, 20]
+    assert np.isnan(columns["losses/b"]).all()
