@@ -24,7 +24,7 @@ from replay.trajectory import TrajectoryContract, make_batch, poison_arrays
 from tests.replay.support import context
 from tests.replay.test_init import KINDS
 from tests.replay.test_state import CONTRACT, FORMS, Source, assert_same, encode, through_a_file, turn
-from tests.replay.test_storage import RETENTIONS, Environment, check_ring, raw
+from tests.replay.test_storage import RETENTIONS, Environment, check_ring, drawn_environments, raw
 from tests.replay.test_storage import encode as encode_rewards
 
 DEVICES = [torch.device(name) for name in ("cpu", "cuda") if name == "cpu" or torch.cuda.is_available()]
@@ -54,16 +54,7 @@ def mixture_on(device: torch.device | None, name: str, form: str, seed: int = 1,
 @given(st.data())
 def test_any_play_in_any_order_comes_back_as_from_host_memory(data: st.DataObject) -> None:
     """Same slots, same sharing, same bytes, whatever comes in and goes out."""
-    contract = TrajectoryContract(
-        data.draw(st.integers(1, 6), "unroll_length"),
-        data.draw(st.sampled_from([(3,), (2, 2), (1,)]), "frame_shape"),
-        data.draw(st.sampled_from(["uint8", "float32"]), "frame_dtype"),
-        data.draw(st.integers(1, 4), "frames_stacked"),
-        2,
-    )
-    generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
-    resets = data.draw(st.sampled_from([0.0, 0.1, 0.5]), "reset_probability")
-    environments = [Environment(number, contract, generator, resets) for number in range(data.draw(st.integers(1, 4)))]
+    contract, generator, environments = drawn_environments(data)
     capacity = data.draw(st.integers(1, 8), "capacity")
     told_in_bytes = data.draw(st.booleans(), "told in bytes")
     memory = PlainStorage.most_bytes(contract, capacity) if told_in_bytes else None

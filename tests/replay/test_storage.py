@@ -68,6 +68,21 @@ def encode(trajectories: Any) -> Encoded:
     return Encoded(rewards, np.repeat(rewards, trajectories["behaviour_logits"].shape[2], axis=2))
 
 
+def drawn_environments(data: st.DataObject) -> tuple[TrajectoryContract, np.random.Generator, list[Environment]]:
+    """Any contract, and up to four environments that play by it."""
+    contract = TrajectoryContract(
+        data.draw(st.integers(1, 6), "unroll_length"),
+        data.draw(st.sampled_from([(3,), (2, 2), (1,)]), "frame_shape"),
+        data.draw(st.sampled_from(["uint8", "float32"]), "frame_dtype"),
+        data.draw(st.integers(1, 4), "frames_stacked"),
+        2,
+    )
+    generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
+    resets = data.draw(st.sampled_from([0.0, 0.1, 0.5]), "reset_probability")
+    environments = [Environment(number, contract, generator, resets) for number in range(data.draw(st.integers(1, 4)))]
+    return contract, generator, environments
+
+
 def ring_of(contract: TrajectoryContract, capacity: int, **settings: Any) -> Ring:
     more = {"dist_function": "kl_policy"} if "insert_strategy" in settings else {}
     config = ReplayConfig("custom", capacity, 1.0, **settings, **more)
@@ -90,16 +105,7 @@ def check_ring(ring: Ring, written: dict[int, Arrays]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_play_in_any_order_comes_back_byte_for_byte(data: st.DataObject) -> None:
-    contract = TrajectoryContract(
-        data.draw(st.integers(1, 6), "unroll_length"),
-        data.draw(st.sampled_from([(3,), (2, 2), (1,)]), "frame_shape"),
-        data.draw(st.sampled_from(["uint8", "float32"]), "frame_dtype"),
-        data.draw(st.integers(1, 4), "frames_stacked"),
-        2,
-    )
-    generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
-    resets = data.draw(st.sampled_from([0.0, 0.1, 0.5]), "reset_probability")
-    environments = [Environment(number, contract, generator, resets) for number in range(data.draw(st.integers(1, 4)))]
+    contract, generator, environments = drawn_environments(data)
     compress = data.draw(st.booleans(), "compress")
     capacity = data.draw(st.integers(1, 8), "capacity")
     memory = None
