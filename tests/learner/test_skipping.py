@@ -106,14 +106,16 @@ def test_as_many_again_end_the_run_with_the_first_cause() -> None:
         skipped.look()
 
 
-def spoil_updates(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool], made_before: int = 0) -> None:
-    """Give the agent's update number n a reward that is not a number where `is_bad(n)`."""
+def spoil_updates(
+    monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool], made_before: int = 0, field: str = "rewards"
+) -> None:
+    """Give the agent's update number n a reward (or another field of a batch) that is not a number where `is_bad(n)`."""
     update, made = VTraceAgent.update, [made_before]
 
     def spoilt(agent: VTraceAgent, batch: Batch, learning_rate: float) -> dict[str, torch.Tensor]:
         made[0] += 1
         if is_bad(made[0]):
-            batch.rewards[0, 0] = math.nan
+            getattr(batch, field)[0, 0] = math.nan
         return update(agent, batch, learning_rate)
 
     monkeypatch.setattr(VTraceAgent, "update", spoilt)

@@ -1,0 +1,90 @@
+"""What the program does with a GPU, on a simulated one: everything lies where it must, nobody reads what is not there yet, and
+the loop never waits by accident."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learner.checkpoint import load_checkpoint, load_replay
+from learner.metrics import read_metrics
+from learner.run_directory import RunDirectory
+from learner.saving import Saver
+from tests.gpu.simulated_gpu import SimulatedGpu
+from tests.learner.test_resuming import HALF, Killed, assert_same_end, kill_after_one, play, settings_of
+from tests.learner.test_skipping import spoil_updates
+
+LOOP = ("agents/", "workers/", "learner/train.py", "learner/recorder.py", "learner/host_buffers.py", "replay/trajectory.py")
+"""What a batch and an action go through."""
+
+
+def mixture(device: str) -> str:
+    """Fresh trajectories, and two replays that keep their frames on `device`; elite asks the network for features."""
+    share = {"capacity": 30, "sample_ratio": 0.25, "device": device}
+    return json.dumps(
+        [
+            {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+            {"type": "standard", **share},
+            {"type": "elite", "lambda_batch_multiplier": 2, "alfa_annealing_factor": 1.0, **share},
+        ]
+    )
+
+
+@pytest.mark.parametrize("worker_kind", ["central", "cpu"])
+def test_a_run_waits_where_it_must_and_nowhere_else(
+    worker_kind: str, gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that runs beside the updates: acting, batches prepared in the background, replays on the device, encoding. One
+    update is undone by the device itself."""
+    run = RunDirectory.create(tmp_path, worker_kind)
+    spoil_updates(monkeypatch, lambda number: number == 9, field="behaviour_logits")
+    settings: dict[str, Any] = {"use_kl_mask": True, "use_policy_cloning_loss": True, "log_period": 1e5}
+    play(
+        run,
+        device="cuda",
+        precision="bfloat16",
+        worker_kind=worker_kind,
+        worker_count=1,
+        frames_stacked=2,
+        prepared_batches=2,
+        replay_parameters=mixture("cuda"),
+        environment_max_steps=600,
+        **settings,
+    )
+    gc.collect()
+    assert gpu.reports == []
+    in_the_loop = [wait for wait in gpu.waits if wait.partition(" at ")[2].startswith(LOOP)]
+    at_the_start = ("agents/networks.py", "agents/guard.py")  # weights and calibration go up; the first update is looked at
+    publishing = ("workers/weights.py",) if worker_kind == "cpu" else ()  # worker processes get weights through host memory
+    assert [wait for wait in in_the_loop if not wait.partition(" at ")[2].startswith((*at_the_start, *publishing))] == []
+    assert len([wait for wait in in_the_loop if "agents/guard.py" in wait]) == 1
+    columns = read_metrics(run.metrics)
+    assert columns["updates"][-1] >= 15
+    assert columns["updates/skipped"][-1] == 1
+    assert np.isfinite(columns["losses/total_loss"][-1])
+    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["network"]
+    assert all(math.isfinite(float(tensor.abs().max())) for tensor in weights.values())
+
+
+def test_a_gpu_learns_what_a_cpu_learns(gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, with replays on the device, and after a kill: what is saved there comes back."""
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    on_cpu = {**settings_of("queue"), "frames_stacked": 3, "replay_parameters": mixture("cpu")}
+    on_gpu = {**on_cpu, "device": "cuda", "replay_parameters": mixture("cuda")}
+    play(straight, **on_cpu)
+    assert not gpu.launched
+    with monkeypatch.context() as patch:
+        patch.setattr(Saver, "save", kill_after_one(Saver.save))
+        with pytest.raises(Killed):
+            play(broken, **on_gpu)
+    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
+    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **on_gpu)
+    assert_same_end(straight, broken, interrupted=True)
+    assert gpu.launched > 1000
+    assert gpu.reports == []
