@@ -24,6 +24,7 @@ _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
 _RESIDUAL_GAIN = 0.1
 _UINT8_SCALE = 1.0 / 255.0
+_CALIBRATED_AT_ONCE = 50  # observations; a float32 copy of all would be the largest memory of a whole run
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,13 @@ class ActorCritic(nn.Module):
         descent first learns what all states have in common (compare Burda et al. 2018, arXiv:1810.12894, section 2.4, which
         fixes the statistics from random play too, for every pixel apart).
         """
-        inputs = network_input(observations).float() * _unit(observations)
-        self.input_mean.copy_(inputs.mean(0))
-        deviation = (inputs - self.input_mean).square().mean().sqrt()
-        self.input_scale.fill_(1.0 / float(deviation) if deviation > 0 else 1.0)
+        unit, exact = _unit(observations), torch.float64
+        parts = [network_input(part) for part in observations.split(_CALIBRATED_AT_ONCE)]
+        mean = torch.stack([part.sum(0, dtype=exact) for part in parts]).sum(0) / len(observations)
+        self.input_mean.copy_(unit * mean)
+        squares = torch.stack([(unit * part.float() - self.input_mean).square().sum(dtype=exact) for part in parts])
+        deviation = math.sqrt(float(squares.sum()) / (len(observations) * mean.numel()))
+        self.input_scale.fill_(1.0 / deviation if deviation > 0 else 1.0)
 
     def heads(self, features: Tensor) -> PolicyOutput:
         """Logits and values of float32 features `[N, feature_count]`."""

@@ -4,7 +4,7 @@
     python -m benchmarks.steadiness results/latest --after=20 --picture=docs/steadiness.png
 
 Compares the first and the last tenth of what comes `--after` so many minutes, when replays are full. Prints Markdown. Exits
-with 1 where memory has grown by a hundredth or more. Memory is that of all processes (PSS).
+with 1 where memory has grown by a hundredth or more. Memory is that of all processes, what they share counted once.
 """
 
 from __future__ import annotations

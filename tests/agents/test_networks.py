@@ -307,7 +307,7 @@ def test_calibration_lets_features_differ_between_states(name: str) -> None:
 
 
 def test_calibration_centres_each_pixel_and_scales_all_alike() -> None:
-    observations = torch.randint(0, 256, (50, 2, 20, 20), generator=seeded(), dtype=torch.uint8)
+    observations = torch.randint(0, 256, (120, 2, 20, 20), generator=seeded(), dtype=torch.uint8)
     network = make_network("impala_shallow", (2, 20, 20), 3)
     network.calibrate(observations)
     inputs = (observations / 255.0 - network.input_mean) * network.input_scale
