@@ -62,18 +62,3 @@ def run_program(*arguments: str, timeout: float = 120.0) -> subprocess.Completed
         check=False,
         stdin=subprocess.DEVNULL,
     )
-
-
-def start_program(
-    *arguments: str, module: tuple[str, ...] = ("main.py",), descriptors: int | None = None
-) -> subprocess.Popen[str]:
-    """`python main.py` with these arguments, in the background; descriptors: how many files it may open."""
-    limit = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
-    return subprocess.Popen(
-        [*limit, sys.executable, *module, *arguments],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
