@@ -54,7 +54,7 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
         frames_stacked=2,
         prepared_batches=2,
         replay_parameters=mixture("cuda"),
-        environment_max_steps=600,
+        environment_max_steps=400,
         **settings,
     )
     gc.collect()
@@ -65,7 +65,7 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
     assert [wait for wait in in_the_loop if not wait.partition(" at ")[2].startswith((*at_the_start, *publishing))] == []
     assert len([wait for wait in in_the_loop if "agents/guard.py" in wait]) == 1
     columns = read_metrics(run.metrics)
-    assert columns["updates"][-1] >= 15
+    assert columns["updates"][-1] >= 10
     assert columns["updates/skipped"][-1] == 1
     assert np.isfinite(columns["losses/total_loss"][-1])
     weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["network"]
