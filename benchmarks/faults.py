@@ -40,6 +40,7 @@ def kill_workers(count: int, generator: random.Random, folder: Path) -> Row:
     ends, updates = [], []
     with ObservedProgram(folder, "--env=Catch-v0", ENDLESS_RESTARTS) as program:
         program.wait_for_work()
+        program.wait_for_update(GOES_ON_SECONDS)  # a second row of metrics: TensorBoard's thread starts after the first
         before = program.holds()
         for _ in range(count):
             time.sleep(generator.uniform(0.0, 3.0))
