@@ -1,107 +1,178 @@
 """How fast the whole system is against what its parts cost alone, measured in one run.
 
-    python -m benchmarks.throughput --seconds=150 --window=30 -- --network=nature --batch_size=32
+    python -m benchmarks.throughput --windows=5 --window=30 -- --network=nature --batch_size=32
     python -m benchmarks.throughput -- --network=impala_shallow --frame_scale_resolution=42,42 --unroll_length=20 \
         --worker_count=2 --envs_per_worker=16 --replay_parameters='[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},
         {"type": "elite", "capacity": 1000, "sample_ratio": 0.5}]'
 
-Measures, with the settings given after `--` (those of main.py): stepping, acting and learning alone, the native vector
-environment alone on all cores, the program itself (`main.py --op_mode=train`) in steady state, then all parts once more: their
-means count. Prints the limit, n / (c_env + c_act + c_learn) on n cores and n / c_env beside a GPU, the achieved speed, which is
-the median over windows of time, and both ratios; `--json=FILE` writes them too.
+Takes turns, because a shared machine is not always equally fast: a window of the program (`main.py --op_mode=train` with the
+settings after `--`) in steady state, then, while the program is suspended, stepping, acting and learning alone, and the native
+vector environment alone on all cores. Each window is compared with what was measured right before and right after it. Prints
+the limit, n / (c_env + c_act + c_learn) on n cores and n / c_env beside a GPU, the achieved speed, and both ratios: medians
+over the windows. `cores_together` is what stepping on all cores at once reaches of n times one core: below 1 the machine itself
+falls short of the limit. `--json=FILE` writes them too. Needs a system with SIGSTOP.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import flags
 
 from learner.config import Config, make_config
-from learner.costs import Costs, limit
 from learner.machine import detect_machine, fit_to_machine
-from learner.measuring import environment_seconds, fresh_part, measure_costs
+from learner.measuring import acting, fresh_part, learning, measure_costs, stepping
 from learner.metrics import read_metrics
 from learner.preflight import MEASURED
 from option_flags import all_settings, define_flags
 from wrappers import make_spec
 
+Seconds = dict[str, float]
+Result = dict[str, Any]
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 START_SECONDS = 300.0  # until the first row of metrics: imports, and replays that are filled in
 WARM_UP_SECONDS = 20.0  # after it
-PART_SECONDS = 4.0
+SETTLE_SECONDS = 3.0  # after a suspension, until caches and queues are as before it
+ROW_SECONDS = 1.0  # between rows of metrics
+PART_SECONDS = 2.0  # of each part, each time
+DECISION_SECONDS = 1.0  # of each part, for settings that are `auto`
+LOOK_SECONDS = 0.05
+NATIVE = "native"
 
 
-def program_steps_per_second(arguments: list[str], seconds: float, window: float) -> np.ndarray:
-    """Agent steps/s of the program in each `window` of `seconds` in steady state."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            *(sys.executable, "main.py", "--op_mode=train", *arguments),
-            *(f"--results_dir={folder}", f"--log_period={window}", "--environment_max_steps=1000000000"),
-        ]
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
-        try:
-            file = _first_row(Path(folder), process)
-            process.wait(WARM_UP_SECONDS + seconds + window)
-            raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(command)}")
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-        finally:
-            if process.poll() is None:
-                process.kill()
-        return steady_steps_per_second(read_metrics(file), window)
+class Program:
+    """A training without end, as a process of its own that can be suspended; a context manager that ends it.
 
-
-def _first_row(results: Path, process: subprocess.Popen[bytes]) -> Path:
-    """The metrics of the run in `results`, as soon as they have a row."""
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        if found := list(results.glob("*_*/metrics.csv")):
-            return found[0]
-        time.sleep(0.1)
-    raise RuntimeError(f"no metrics within {START_SECONDS:.0f} s; exit code {process.poll()}")
-
-
-def steady_steps_per_second(metrics: Mapping[str, np.ndarray], window: float) -> np.ndarray:
-    """Speed in the windows between rows, of those that begin `WARM_UP_SECONDS` after the first row, or later.
-
-    Left out are the last one, in which the run stops, and short ones, which a checkpoint ends.
+    command: main.py with its flags, but for those that say where and how often it writes. Raises RuntimeError where it ends by
+    itself or writes no metrics.
     """
-    seconds, steps = metrics["seconds"], metrics["steps"]
-    begin, long = seconds[:-1], np.diff(seconds)
-    steady = (begin >= seconds[0] + WARM_UP_SECONDS) & (long >= window / 2)
-    steady[-1:] = False
-    if not steady.any():
-        raise RuntimeError(f"wanted rows of metrics for {WARM_UP_SECONDS + 2 * window:.0f} s, got {seconds[-1]:.0f} s")
-    return np.diff(steps)[steady] / long[steady]
+
+    def __init__(self, command: list[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        output = (f"--results_dir={self._folder.name}", f"--log_period={ROW_SECONDS}", "--environment_max_steps=1000000000000")
+        self._process = subprocess.Popen(
+            [*command, *output], cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # at once: nothing that it would save is wanted
+        self._process.wait()
+        self._folder.cleanup()
+
+    def warm_up(self, seconds: float) -> None:
+        """Until so many seconds after its first row of metrics."""
+        self._newer_row((0.0, 0.0))
+        self._sleep(seconds)
+
+    def suspend(self) -> None:
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def steps_per_second(self, seconds: float, settle: float) -> float:
+        """Go on, and measure for so many seconds once it has settled."""
+        before = self._newest_row()
+        os.killpg(self._process.pid, signal.SIGCONT)
+        self._sleep(settle)
+        begin = self._newer_row(before)
+        self._sleep(seconds)
+        end = self._newest_row()
+        if end == begin:
+            raise RuntimeError(f"wanted several rows of metrics in {seconds:g} s, got none")
+        return (end[1] - begin[1]) / (end[0] - begin[0])
+
+    def _sleep(self, seconds: float) -> None:
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise RuntimeError(f"the program ended by itself with code {code}")
+
+    def _newer_row(self, row: tuple[float, float]) -> tuple[float, float]:
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            if (newest := self._newest_row()) > row:
+                return newest
+            self._sleep(LOOK_SECONDS)
+        raise RuntimeError(f"no row of metrics within {START_SECONDS:.0f} s")
+
+    def _newest_row(self) -> tuple[float, float]:
+        """Its seconds and its steps; zeros before the first."""
+        for path in Path(self._folder.name).glob("*_*/metrics.csv"):
+            columns = read_metrics(path)
+            return float(columns["seconds"][-1]), float(columns["steps"][-1])
+        return 0.0, 0.0
 
 
-def measure_parts(config: Config, cores: int) -> tuple[Costs, float]:
-    """What the parts cost, and the steps per second of the native vector environment alone on all cores."""
-    native = 1 / environment_seconds(config, 32 * cores, cores, PART_SECONDS)
-    return measure_costs(config, PART_SECONDS), native
+class Parts:
+    """What a run is made of, each alone, built once and measured as often as is wanted."""
+
+    def __init__(self, config: Config, cores: int) -> None:
+        environments = config.workers.envs_per_worker
+        self._fresh_part = fresh_part(config)
+        self._parts = {
+            "c_env": stepping(config, environments, 1),
+            "c_act": acting(config, environments),
+            "c_learn": learning(config, config.training.batch_size),
+            NATIVE: stepping(config, 32 * cores, cores),
+        }
+
+    def measure(self, seconds: float) -> Seconds:
+        """Each by name: learning for a fresh step, the native environment with all cores together."""
+        found = {name: part.seconds_a_step(seconds) for name, part in self._parts.items()}
+        return {**found, "c_learn": found["c_learn"] / self._fresh_part}
 
 
-def mean_parts(before: tuple[Costs, float], after: tuple[Costs, float]) -> tuple[Costs, float]:
-    """Means of what was measured before the program ran and after it: a shared machine is not always equally fast."""
-    costs = {name: (value + asdict(after[0])[name]) / 2 for name, value in asdict(before[0]).items()}
-    return replace(before[0], **{**costs, "frames_per_step": before[0].frames_per_step}), (before[1] + after[1]) / 2
+def take_turns(program: Program, parts: Parts, windows: int, seconds: float) -> tuple[list[float], list[Seconds]]:
+    """The program's steps per second in each window, and what the parts cost before, between and after them."""
+    program.suspend()
+    costs, speeds = [parts.measure(PART_SECONDS)], []
+    for _ in range(windows):
+        speeds.append(program.steps_per_second(seconds, SETTLE_SECONDS))
+        program.suspend()
+        costs.append(parts.measure(PART_SECONDS))
+    return speeds, costs
 
 
-def measure(arguments: list[str], seconds: float, window: float) -> dict[str, Any]:
-    """All measurements of one setting, one after another."""
+def compare(speeds: list[float], costs: list[Seconds], cores: int, frames: int, *, gpu: bool) -> Result:
+    """Medians over windows. costs: of the parts, before each window and after the last one."""
+    around = [{name: (before[name] + after[name]) / 2 for name in before} for before, after in pairwise(costs)]
+    limits = [cores / cost["c_env"] if gpu else cores / (cost["c_env"] + cost["c_act"] + cost["c_learn"]) for cost in around]
+    of_limit = [speed / most for speed, most in zip(speeds, limits, strict=True)]
+    of_native = [speed * cost[NATIVE] for speed, cost in zip(speeds, around, strict=True)]
+    middle = {name: statistics.median(cost[name] for cost in around) for name in around[0]}
+    return {
+        **{f"{name}_microseconds": 1e6 * value for name, value in middle.items() if name != NATIVE},
+        "native_frames_per_second": frames / middle[NATIVE],
+        "cores_together": statistics.median(cost["c_env"] / (cores * cost[NATIVE]) for cost in around),
+        "limit": "n / c_env" if gpu else "n / (c_env + c_act + c_learn)",
+        "limit_frames_per_second": frames * statistics.median(limits),
+        "achieved_frames_per_second": frames * statistics.median(speeds),
+        "achieved_steps_per_second": statistics.median(speeds),
+        "windows_frames_per_second": [round(frames * speed) for speed in speeds],
+        "windows_ratio_to_limit": [round(ratio, 3) for ratio in of_limit],
+        "ratio_to_limit": statistics.median(of_limit),
+        "ratio_to_native": statistics.median(of_native),
+    }
+
+
+def measure(arguments: list[str], windows: int, window: float) -> Result:
+    """All measurements of one setting."""
     values = flags.FlagValues()
     define_flags(values)
     values([sys.argv[0], *arguments])
@@ -109,42 +180,29 @@ def measure(arguments: list[str], seconds: float, window: float) -> dict[str, An
     config = make_config(fit_to_machine(given, machine)[0])
     if not fresh_part(config):
         raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
-    gpu = config.training.device == "cuda"
-    frames = make_spec(config.env).frames_per_step
-    before = measure_parts(config, machine.cores)
-    settled, _ = fit_to_machine(given, machine, before[0])
+    settled, _ = fit_to_machine(given, machine, measure_costs(config, DECISION_SECONDS, brief=True))
     fixed = [f"--{name}={settled[name]}" for name in MEASURED]  # the program would measure again
-    windows = program_steps_per_second([*arguments, *fixed], seconds, window)
-    achieved = float(np.median(windows))
-    costs, native = mean_parts(before, measure_parts(config, machine.cores))
-    if settled["envs_per_worker"] != config.workers.envs_per_worker:
-        costs = replace(costs, act=costs.act_doubled)
-    most = limit(costs, machine.cores, gpu=gpu)
-    parts = {"c_env": costs.env, "c_act": costs.act, "c_learn": costs.learn}
+    parts = Parts(make_config(settled), machine.cores)
+    with Program([sys.executable, "main.py", "--op_mode=train", *arguments, *fixed]) as program:
+        program.warm_up(WARM_UP_SECONDS)
+        speeds, costs = take_turns(program, parts, windows, window)
+    gpu = config.training.device == "cuda"
     return {
         "cores": machine.cores,
         "device": machine.gpu if gpu else "cpu",
-        **{f"{name}_microseconds": 1e6 * value for name, value in parts.items()},
-        "native_frames_per_second": native * frames,
-        "limit": "n / c_env" if gpu else "n / (c_env + c_act + c_learn)",
-        "limit_frames_per_second": most * frames,
-        "achieved_frames_per_second": achieved * frames,
-        "achieved_steps_per_second": achieved,
-        "windows_frames_per_second": [round(speed * frames) for speed in windows],
-        "ratio_to_limit": achieved / most,
-        "ratio_to_native": achieved / native,
+        **compare(speeds, costs, machine.cores, make_spec(config.env).frames_per_step, gpu=gpu),
         "settings": [*arguments, *fixed],
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="steady-state seconds of the whole system")
-    parser.add_argument("--window", type=float, default=5.0, help="seconds of each of the windows that it is divided into")
+    parser.add_argument("--windows", type=int, default=5, help="how many windows of the program in steady state")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds of each")
     parser.add_argument("--json", type=Path, help="write the result here too")
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
     arguments = parser.parse_args()
-    result = measure(arguments.settings, arguments.seconds, arguments.window)
+    result = measure(arguments.settings, arguments.windows, arguments.window)
     for name, value in result.items():
         print(f"{name:28s} {value:,.3f}" if isinstance(value, float) else f"{name:28s} {value}")
     if arguments.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,13 +44,17 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
-    return Costs(
-        env=environment_seconds(config, stepped, 1, seconds),
-        act=acting_seconds(config, environments, seconds / 2),
-        act_doubled=acting_seconds(config, 2 * environments, seconds / 2),
-        learn=learning_seconds(config, batch, seconds) / fresh_part(config),
-        frames_per_step=make_spec(config.env).frames_per_step,
-    )
+    env = stepping(config, stepped, 1)
+    try:
+        return Costs(
+            env=env.seconds_a_step(seconds),
+            act=acting(config, environments).seconds_a_step(seconds / 2),
+            act_doubled=acting(config, 2 * environments).seconds_a_step(seconds / 2),
+            learn=learning(config, batch).seconds_a_step(seconds) / fresh_part(config),
+            frames_per_step=make_spec(config.env).frames_per_step,
+        )
+    finally:
+        env.close()
 
 
 def fresh_part(config: Config) -> float:
@@ -58,29 +62,44 @@ def fresh_part(config: Config) -> float:
     return sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
 
 
-def environment_seconds(config: Config, num_envs: int, threads: int, seconds: float) -> float:
-    """Seconds of one agent step of one environment, stepped natively with random actions; of CPU time on one thread."""
+@dataclass(frozen=True)
+class Part:
+    """One part of the work, alone and built: `call` does it for so many `steps`, whose time `clock` tells."""
+
+    call: Callable[[], object]
+    steps: int
+    clock: Clock
+    close: Callable[[], None] = lambda: None
+
+    def seconds_a_step(self, budget: float) -> float:
+        """Median over the calls of about `budget` seconds."""
+        return seconds_a_call(self.call, budget, self.clock) / self.steps
+
+
+def stepping(config: Config, num_envs: int, threads: int) -> Part:
+    """Environments stepped natively with random actions: CPU time on one thread, wall time on more."""
     env = make_vector_env(config.env, num_envs, threads)
     env.reset(1)
     generator = np.random.default_rng(0)
-    clock = time.process_time if threads == 1 else time.perf_counter
-    call = seconds_a_call(lambda: env.step(generator.integers(env.spec.action_count, size=num_envs)), seconds, clock)
-    env.close()
-    return call / num_envs
+
+    def step() -> None:
+        env.step(generator.integers(env.spec.action_count, size=num_envs))
+
+    return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, env.close)
 
 
-def acting_seconds(config: Config, num_envs: int, seconds: float) -> float:
-    """CPU seconds of inference for one agent step, at a batch of `num_envs`, on one core."""
+def acting(config: Config, num_envs: int) -> Part:
+    """Inference for `num_envs` environments on one core: CPU time."""
     spec = make_spec(config.env)
     network = _network(config, acting_precision(config.training))
     weights = SharedWeights(SharedArrays(weights_layout(network)))
     policy = CpuPolicy(network.only_act(), weights, seed=1)
     observations = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.observation_shape)).astype(spec.frame_dtype)
-    return seconds_a_call(lambda: policy.act(observations), seconds, time.process_time) / num_envs
+    return Part(lambda: policy.act(observations), num_envs, time.process_time)
 
 
-def learning_seconds(config: Config, batch_size: int, seconds: float) -> float:
-    """Seconds of batch making and one update for one step of a batch: CPU time on one core, wall time on a GPU."""
+def learning(config: Config, batch_size: int) -> Part:
+    """Batch making and one update, for the steps of a batch: CPU time on one core, wall time on a GPU."""
     spec = make_spec(config.env)
     device = torch.device(config.training.device)
     network = _network(config, config.training.precision).to(device)
@@ -97,7 +116,7 @@ def learning_seconds(config: Config, batch_size: int, seconds: float) -> float:
             torch.cuda.synchronize(device)
 
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    return seconds_a_call(update, seconds, clock) / (batch_size * config.training.unroll_length)
+    return Part(update, batch_size * config.training.unroll_length, clock)
 
 
 def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) -> float:

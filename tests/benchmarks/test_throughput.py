@@ -1,43 +1,110 @@
-"""Steady speed is that of whole windows, after warm-up and before the end."""
+"""The program is compared with what its parts cost at the same time, and its suspensions do not count."""
 
 from __future__ import annotations
 
-import numpy as np
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from benchmarks.throughput import mean_parts, steady_steps_per_second
-from learner.costs import Costs
+from benchmarks import throughput
+from benchmarks.throughput import NATIVE, Parts, Program, compare, take_turns
+from tests.support import small_config
+
+HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
+SLOW = {"c_env": 2e-3, "c_act": 1e-3, "c_learn": 1e-3, NATIVE: 1e-3}
+FAST = {"c_env": 1e-3, "c_act": 5e-4, "c_learn": 5e-4, NATIVE: 5e-4}
+WORKS = """
+import pathlib, sys, time
+flags = dict(flag.lstrip("-").split("=") for flag in sys.argv[1:])
+rows = pathlib.Path(flags["results_dir"]) / "Toy_1" / "metrics.csv"
+rows.parent.mkdir()
+started, steps, text = time.monotonic(), 0, "seconds,steps\\n"
+while True:
+    time.sleep(0.01)
+    steps += 10
+    text += f"{time.monotonic() - started},{steps}\\n"
+    beside = rows.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(rows)
+"""
 
 
-def metrics(rows: list[tuple[float, float]]) -> dict[str, np.ndarray]:
-    """rows: seconds, and the steps per second since the row before."""
-    seconds = np.array([at for at, _ in rows])
-    speeds = np.array([speed for _, speed in rows])
-    return {"seconds": seconds, "steps": np.cumsum(speeds * np.diff(seconds, prepend=0.0))}
+def program(code: str) -> Program:
+    return Program([sys.executable, "-c", code])
 
 
-WINDOW = 5.0
-STEADY = [(12.0, 1.0), (17.0, 10.0), (22.0, 20.0), (27.0, 30.0), (32.0, 40.0)]
-"""Warm-up: the first row comes after 12 s, and 20 s later all is steady."""
+def test_each_window_is_compared_with_what_was_measured_around_it() -> None:
+    """A machine that becomes twice as fast, and a program that always reaches 0.8 of what it can."""
+    limits = [2 / 4e-3, 2 / 3e-3, 2 / 2e-3]
+    found = compare([0.8 * limit for limit in limits], [SLOW, SLOW, FAST, FAST], 2, 4, gpu=False)
+    assert found["windows_ratio_to_limit"] == [0.8] * 3
+    assert found["ratio_to_limit"] == pytest.approx(0.8)
+    assert found["limit_frames_per_second"] == pytest.approx(4 * limits[1])
+    assert found["achieved_frames_per_second"] == pytest.approx(3.2 * limits[1])
+    assert found["c_env_microseconds"] == pytest.approx(1500)
+    assert found["native_frames_per_second"] == pytest.approx(4 / 7.5e-4)
+    assert found["cores_together"] == pytest.approx(1.0)
+    assert found["ratio_to_native"] == pytest.approx(0.8 * limits[1] * 7.5e-4)
 
 
-def test_whole_windows_count() -> None:
-    rows = [*STEADY, (37.0, 100.0), (42.0, 110.0), (47.0, 600.0), (49.0, 5.0)]
-    np.testing.assert_allclose(steady_steps_per_second(metrics(rows), WINDOW), [100.0, 110.0, 600.0])
+def test_beside_a_gpu_only_stepping_limits() -> None:
+    found = compare([800.0], [FAST, FAST], 2, 4, gpu=True)
+    assert found["ratio_to_limit"] == pytest.approx(800 * 1e-3 / 2)
+    assert found["limit"] == "n / c_env"
 
 
-def test_a_window_cut_short_by_a_checkpoint_is_left_out() -> None:
-    rows = [*STEADY, (37.0, 100.0), (37.1, 900.0), (42.1, 110.0), (42.2, 900.0), (47.2, 120.0), (49.0, 5.0)]
-    np.testing.assert_allclose(steady_steps_per_second(metrics(rows), WINDOW), [100.0, 110.0, 120.0])
+def test_parts_are_measured_before_between_and_after_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Spoken:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: said.append(name) or 1.0
+
+    speeds, costs = take_turns(Spoken(), Spoken(), 2, 1.0)
+    turn = ["steps_per_second", "suspend", "measure"]
+    assert said == ["suspend", "measure", *turn, *turn]
+    assert (len(speeds), len(costs)) == (2, 3)
 
 
-@pytest.mark.parametrize("rows", [STEADY, [*STEADY, (37.0, 100.0)], STEADY[:1]])
-def test_too_little_is_said(rows: list[tuple[float, float]]) -> None:
-    with pytest.raises(RuntimeError, match="wanted rows of metrics for 30 s"):
-        steady_steps_per_second(metrics(rows), WINDOW)
+def test_the_time_of_a_suspension_does_not_count() -> None:
+    with program(WORKS) as working:
+        working.warm_up(0.1)
+        for _ in range(2):
+            working.suspend()
+            stands = working._newest_row()
+            time.sleep(1.0)
+            assert working._newest_row() == stands
+            assert 500 < working.steps_per_second(0.5, settle=0.05) <= 1000
 
 
-def test_what_the_parts_cost_is_the_mean_of_before_and_after() -> None:
-    before = (Costs(env=1.0, act=2.0, act_doubled=3.0, learn=4.0, frames_per_step=4), 100.0)
-    after = (Costs(env=2.0, act=4.0, act_doubled=5.0, learn=8.0, frames_per_step=4), 300.0)
-    assert mean_parts(before, after) == (Costs(env=1.5, act=3.0, act_doubled=4.0, learn=6.0, frames_per_step=4), 200.0)
+def test_a_program_that_ends_by_itself_is_told_from_a_slow_one() -> None:
+    with program("raise SystemExit(3)") as ended, pytest.raises(RuntimeError, match="ended by itself with code 3"):
+        ended.warm_up(0.1)
+
+
+def test_a_program_without_metrics_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "START_SECONDS", 0.2)
+    with program("import time; time.sleep(60)") as silent, pytest.raises(RuntimeError, match="no row of metrics within"):
+        silent.warm_up(0.1)
+
+
+def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
+    with program(WORKS) as working:
+        working.warm_up(0.0)
+        working.suspend()
+        pid, folder = working._process.pid, working._folder.name
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not Path(folder).exists()
+
+
+def test_learning_is_counted_for_fresh_steps() -> None:
+    whole, half = (Parts(small_config(**given), 1) for given in ({}, {"replay_parameters": HALF}))
+    for parts in (whole, half):
+        parts._parts = {name: part for name, part in parts._parts.items() if name == "c_learn"}
+    ratio = half.measure(0.3)["c_learn"] / whole.measure(0.3)["c_learn"]
+    assert 1.4 < ratio < 2.8

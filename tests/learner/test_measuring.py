@@ -14,6 +14,19 @@ from tests.support import small_config
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
 
 
+class Known:
+    """In place of a part: it is known what it costs."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def seconds_a_step(self, budget: float) -> float:
+        return self._seconds
+
+    def close(self) -> None:
+        return
+
+
 class Machine:
     """A function whose calls take so many seconds, one after another, and the clocks that see it."""
 
@@ -49,9 +62,9 @@ def test_every_part_is_measured() -> None:
 
 def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
-    monkeypatch.setattr(measuring, "environment_seconds", lambda *arguments: 1.0)
-    monkeypatch.setattr(measuring, "acting_seconds", lambda config, num_envs, seconds: float(num_envs))
-    monkeypatch.setattr(measuring, "learning_seconds", lambda config, batch_size, seconds: float(batch_size))
+    monkeypatch.setattr(measuring, "stepping", lambda config, num_envs, threads: Known(1.0))
+    monkeypatch.setattr(measuring, "acting", lambda config, num_envs: Known(num_envs))
+    monkeypatch.setattr(measuring, "learning", lambda config, batch_size: Known(batch_size))
     costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
     assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
     assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
@@ -72,13 +85,17 @@ def test_a_brief_measurement_takes_few_environments_and_steps(
 ) -> None:
     learned_from, stepped = [], []
 
-    def learning_seconds(config: Config, batch_size: int, seconds: float) -> float:
+    def stepping(config: Config, num_envs: int, threads: int) -> Known:
+        stepped.append(num_envs)
+        return Known(1.0)
+
+    def learning(config: Config, batch_size: int) -> Known:
         learned_from.append((batch_size, config.training.unroll_length))
-        return seconds
+        return Known(1.0)
 
     monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
-    monkeypatch.setattr(measuring, "environment_seconds", lambda config, count, *others: stepped.append(count))
-    monkeypatch.setattr(measuring, "acting_seconds", lambda *arguments: 1.0)
-    monkeypatch.setattr(measuring, "learning_seconds", learning_seconds)
+    monkeypatch.setattr(measuring, "stepping", stepping)
+    monkeypatch.setattr(measuring, "acting", lambda *_: Known(1.0))
+    monkeypatch.setattr(measuring, "learning", learning)
     measure_costs(small_config(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
     assert [(*stepped, *learned_from[0])] == [wanted]
