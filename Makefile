@@ -30,7 +30,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy main.py option_flags.py $(PACKAGES)
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -11,7 +11,7 @@ import torch
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """What a network's torso may compute in; weights, heads and losses are float32 whatever it is."""
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # mallopt's numbers, from malloc.h
+MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # mallopt's numbers, from malloc.h
 LARGEST_FROM_HEAP = (1 << 30, 1 << 25)  # bytes; older C libraries refuse more than the second
 NEVER_TRIM = 2**31 - 1
 CPU_WITH_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
@@ -32,13 +32,15 @@ def keep_freed_memory() -> None:
     """Ask the C library to reuse what large tensors leave behind instead of giving it back to the system.
 
     Otherwise every activation of every update is mapped, zeroed page by page and unmapped again, which cost a fifth of an
-    update on two cores. Does nothing where the C library has no `mallopt`.
+    update on two cores. All threads share one heap, as only the first one can be kept. Does nothing where the C library has no
+    `mallopt`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return
     any(mallopt(MMAP_THRESHOLD, size) for size in LARGEST_FROM_HEAP)
     mallopt(TRIM_THRESHOLD, NEVER_TRIM)
+    mallopt(ARENA_MAX, 1)
 
 
 def computes_bfloat16(device: str) -> bool:

@@ -28,16 +28,43 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def page_faults(argument: str) -> int:
-    command = [sys.executable, "-c", FAULTS, argument]
+FAULTS_OF_UPDATES = """
+import resource
+import torch
+from agents.compute import prepare_torch
+from agents.networks import make_network
+from agents.passes import NetworkPasses
+prepare_torch(threads=1)
+passes = NetworkPasses(make_network("nature", (4, 84, 84), 6), threads=2)
+observations = torch.zeros(336, 4, 84, 84, dtype=torch.uint8)
+def updates(count):
+    for _ in range(count):
+        outputs = passes.forward(observations)
+        outputs.values.sum().backward()
+        passes.backward(outputs)
+updates(12)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+updates(5)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 5)
+"""
+
+
+def page_faults(code: str, *arguments: str) -> int:
+    command = [sys.executable, "-c", code, *arguments]
     return int(subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     pages = 4 * 12_000_000 // resource.getpagesize()
-    assert page_faults("kept") < pages  # less than one of the ten tensors' pages
-    assert page_faults("given back") > 0
+    assert page_faults(FAULTS, "kept") < pages  # less than one of the ten tensors' pages
+    assert page_faults(FAULTS, "given back") > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_threads_use_each_other_s_freed_memory_again() -> None:
+    """Each with a heap of its own: 1,900 to 15,700 page faults an update."""
+    assert page_faults(FAULTS_OF_UPDATES) < 700
 
 
 @pytest.mark.parametrize(
