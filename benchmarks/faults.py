@@ -25,6 +25,7 @@ from benchmarks.disk_faults import full_disk, read_only_disk
 from benchmarks.fault_row import Row
 from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
+from benchmarks.termination import unwind_when_terminated
 from learner.checkpoint import Counters, load_checkpoint
 
 GOES_ON_SECONDS = 10.0  # within which updates must go on after a fault
@@ -188,6 +189,7 @@ ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
 
 
 def main() -> int:
+    unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="which rows")
     parser.add_argument("--count", type=int, help="faults in each row, instead of the row's own number")

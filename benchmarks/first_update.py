@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.observed_program import REPOSITORY, run_in
+from benchmarks.termination import unwind_when_terminated
 
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 300.0
@@ -55,6 +56,7 @@ def has_update(results: Path) -> bool:
 
 
 def main() -> None:
+    unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=5, help="how many starts")
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")

@@ -32,6 +32,7 @@ from agents import AGENTS, Agent
 from agents.compute import allow_tf32, prepare_torch
 from agents.networks import ActorCritic, make_network, on_device
 from agents.streams import Fence
+from benchmarks.termination import unwind_when_terminated
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.host_buffers import HostBuffers
 from learner.machine import Machine, detect_machine, fit_to_machine
@@ -356,6 +357,7 @@ def draw(results: list[Result], path: Path) -> None:
 
 
 def main() -> None:
+    unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/gpu"), help="folder of the results")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from benchmarks.termination import unwind_when_terminated
 from benchmarks.throughput import REPOSITORY
 from learner.config import Config, make_config, make_contract
 from learner.machine import detect_machine, fit_to_machine
@@ -110,18 +111,23 @@ def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
             cwd=REPOSITORY,
             stdout=subprocess.DEVNULL,
         )
-        end = time.monotonic() + seconds
-        processes = 0
-        while time.monotonic() < end:
-            if process.poll() is not None:
-                raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(command)}")
-            pids = family_of(process.pid)
-            processes = max(processes, len(pids))
-            for name in peaks:
-                peaks[name] = max(peaks[name], sum(memory_of(pid).get(name, 0) for pid in pids))
-            time.sleep(POLL_SECONDS)
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
+        try:
+            end = time.monotonic() + seconds
+            processes = 0
+            while time.monotonic() < end:
+                if process.poll() is not None:
+                    raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(command)}")
+                pids = family_of(process.pid)
+                processes = max(processes, len(pids))
+                for name in peaks:
+                    peaks[name] = max(peaks[name], sum(memory_of(pid).get(name, 0) for pid in pids))
+                time.sleep(POLL_SECONDS)
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
     return {"processes": processes, **{f"peak_{name.lower()}_gigabytes": peak / 1e9 for name, peak in peaks.items()}}
 
 
@@ -154,6 +160,7 @@ def measure(env: str, arguments: list[str], steps: int, seconds: float) -> dict[
 
 
 def main() -> None:
+    unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment id")
     parser.add_argument("--steps", type=int, default=40_000, help="steps of random play that fill the replays")

@@ -31,6 +31,7 @@ from typing import Any
 
 from absl import flags
 
+from benchmarks.termination import unwind_when_terminated
 from learner.config import Config, make_config
 from learner.machine import detect_machine, fit_to_machine
 from learner.measuring import acting, fresh_part, learning, measure_costs, stepping
@@ -196,6 +197,7 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
 
 
 def main() -> None:
+    unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=5, help="how many windows of the program in steady state")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of each")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from benchmarks import throughput
 from benchmarks.throughput import NATIVE, Parts, Program, compare, take_turns
-from tests.support import small_config
+from tests.support import REPOSITORY, small_config
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
 SLOW = {"c_env": 2e-3, "c_act": 1e-3, "c_learn": 1e-3, NATIVE: 1e-3}
@@ -73,12 +75,11 @@ def test_parts_are_measured_before_between_and_after_the_windows(monkeypatch: py
 def test_the_time_of_a_suspension_does_not_count() -> None:
     with program(WORKS) as working:
         working.warm_up(0.1)
-        for _ in range(2):
-            working.suspend()
-            stands = working._newest_row()
-            time.sleep(1.0)
-            assert working._newest_row() == stands
-            assert 500 < working.steps_per_second(0.5, settle=0.05) <= 1000
+        working.suspend()
+        stands = working._newest_row()
+        time.sleep(2.0)
+        assert working._newest_row() == stands
+        assert 300 < working.steps_per_second(0.5, settle=0.05) <= 1000  # 200 with the suspension
 
 
 def test_a_program_that_ends_by_itself_is_told_from_a_slow_one() -> None:
@@ -103,8 +104,30 @@ def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
 
 
 def test_learning_is_counted_for_fresh_steps() -> None:
-    whole, half = (Parts(small_config(**given), 1) for given in ({}, {"replay_parameters": HALF}))
-    for parts in (whole, half):
-        parts._parts = {name: part for name, part in parts._parts.items() if name == "c_learn"}
-    ratio = half.measure(0.3)["c_learn"] / whole.measure(0.3)["c_learn"]
-    assert 1.4 < ratio < 2.8
+    class Second:
+        def seconds_a_step(self, budget: float) -> float:
+            return 1.0
+
+    for given, wanted in (({}, 1.0), ({"replay_parameters": HALF}, 2.0)):
+        parts = Parts(small_config(**given), 1)
+        assert sorted(parts._parts) == sorted(SLOW)
+        parts._parts = dict.fromkeys(SLOW, Second())
+        assert parts.measure(0.1) == {**dict.fromkeys(SLOW, 1.0), "c_learn": wanted}
+
+
+def test_a_benchmark_that_is_terminated_leaves_no_program() -> None:
+    script = (
+        "import subprocess, sys, time; from benchmarks.termination import unwind_when_terminated;"
+        "from benchmarks.throughput import Program; unwind_when_terminated();\n"
+        "with Program([sys.executable, '-c', 'import time; time.sleep(600)']) as program:\n"
+        "    print(program._process.pid, flush=True); time.sleep(600)"
+    )
+    benchmark = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert benchmark.stdout
+    pid = int(benchmark.stdout.readline())
+    os.kill(pid, 0)
+    benchmark.terminate()
+    assert benchmark.wait(30) == 128 + signal.SIGTERM
+    benchmark.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
