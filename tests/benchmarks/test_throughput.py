@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -125,9 +126,13 @@ def test_a_benchmark_that_is_terminated_leaves_no_program() -> None:
     benchmark = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert benchmark.stdout
     pid = int(benchmark.stdout.readline())
-    os.kill(pid, 0)
-    benchmark.terminate()
-    assert benchmark.wait(30) == 128 + signal.SIGTERM
-    benchmark.stdout.close()
-    with pytest.raises(ProcessLookupError):
+    try:
         os.kill(pid, 0)
+        benchmark.terminate()
+        assert benchmark.wait(30) == 128 + signal.SIGTERM
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    finally:
+        benchmark.stdout.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
