@@ -30,6 +30,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 FAULTS_OF_UPDATES = """
 import resource
+import statistics
 import torch
 from agents.compute import prepare_torch
 from agents.networks import make_network
@@ -37,15 +38,13 @@ from agents.passes import NetworkPasses
 prepare_torch(threads=1)
 passes = NetworkPasses(make_network("nature", (4, 84, 84), 6), threads=2)
 observations = torch.zeros(336, 4, 84, 84, dtype=torch.uint8)
-def updates(count):
-    for _ in range(count):
-        outputs = passes.forward(observations)
-        outputs.values.sum().backward()
-        passes.backward(outputs)
-updates(12)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-updates(5)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 5)
+def faults_of_update():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    outputs = passes.forward(observations)
+    outputs.values.sum().backward()
+    passes.backward(outputs)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(statistics.median([faults_of_update() for _ in range(25)][10:]))
 """
 
 
@@ -63,8 +62,8 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_threads_use_each_other_s_freed_memory_again() -> None:
-    """Each with a heap of its own: 1,900 to 15,700 page faults an update."""
-    assert page_faults(FAULTS_OF_UPDATES) < 700
+    """In most updates: now and then the heap grows, as threads meet otherwise than before."""
+    assert page_faults(FAULTS_OF_UPDATES) < 300
 
 
 @pytest.mark.parametrize(
