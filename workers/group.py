@@ -170,14 +170,13 @@ class ProcessWorkers(Workers):
             log.debug("%s", cause.details)
         if not allowed:
             raise WorkerError(self._budget.last_words())
-        seed = fresh_seed(self.setup.seeds, self.restarts + 1)
-        successor = self._spawn(worker, seed)
+        self.restarts += 1  # before anybody can see the new process
+        successor = self._spawn(worker, fresh_seed(self.setup.seeds, self.restarts))
         with self._lock:
             failed.close()
             self._handles[worker] = successor
             if self._collecting:
                 self._give_what_is_free(worker)
-        self.restarts += 1
 
     def _beat(self, worker: int) -> float:
         """Seconds that this worker has spent in steps so far."""
