@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.observed_program import REPOSITORY, run_in
-from benchmarks.termination import unwind_when_terminated
+from benchmarks.observed_program import run_in
+from benchmarks.termination import training, unwind_when_terminated
 
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 300.0
@@ -28,12 +26,7 @@ def seconds_to_first_update(settings: Sequence[str]) -> float:
     """Start a training with these flags of main.py, and stop it after its first update. Raises RuntimeError where none came."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "main.py", "--op_mode=train", *settings, f"--results_dir={folder}", "--log_period=0.01"],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
+        with training(*settings, f"--results_dir={folder}", "--log_period=0.01") as process:
             while not has_update(Path(folder)):
                 took = time.monotonic() - started
                 if process.poll() is not None or took > LONGEST_SECONDS:
@@ -42,10 +35,6 @@ def seconds_to_first_update(settings: Sequence[str]) -> float:
             took = time.monotonic() - started
             process.send_signal(signal.SIGINT)
             process.wait(60)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
     return took
 
 

@@ -13,7 +13,6 @@ import argparse
 import json
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +22,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from benchmarks.termination import unwind_when_terminated
-from benchmarks.throughput import REPOSITORY
+from benchmarks.termination import training, unwind_when_terminated
 from learner.config import Config, make_config, make_contract
 from learner.machine import detect_machine, fit_to_machine
 from option_flags import all_settings, define_flags
@@ -104,30 +102,20 @@ def _standard(contract: TrajectoryContract, capacity: int, compress: bool) -> St
 def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
     """Peak memory of the program and its workers, in GB: PSS (shared pages once) and RSS (shared pages in each process)."""
     peaks = {"Pss": 0, "Rss": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "main.py", "--op_mode=train", *arguments]
-        process = subprocess.Popen(
-            [*command, f"--results_dir={folder}", "--environment_max_steps=1000000000"],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            end = time.monotonic() + seconds
-            processes = 0
-            while time.monotonic() < end:
-                if process.poll() is not None:
-                    raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(command)}")
-                pids = family_of(process.pid)
-                processes = max(processes, len(pids))
-                for name in peaks:
-                    peaks[name] = max(peaks[name], sum(memory_of(pid).get(name, 0) for pid in pids))
-                time.sleep(POLL_SECONDS)
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    endless = "--environment_max_steps=1000000000"
+    with tempfile.TemporaryDirectory() as folder, training(*arguments, f"--results_dir={folder}", endless) as process:
+        end = time.monotonic() + seconds
+        processes = 0
+        while time.monotonic() < end:
+            if process.poll() is not None:
+                raise RuntimeError(f"the program ended by itself with code {process.returncode}: {' '.join(arguments)}")
+            pids = family_of(process.pid)
+            processes = max(processes, len(pids))
+            for name in peaks:
+                peaks[name] = max(peaks[name], sum(memory_of(pid).get(name, 0) for pid in pids))
+            time.sleep(POLL_SECONDS)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
     return {"processes": processes, **{f"peak_{name.lower()}_gigabytes": peak / 1e9 for name, peak in peaks.items()}}
 
 

@@ -1,11 +1,28 @@
-"""What a benchmark does when it is told to end: programs that it has started must not go on without it."""
+"""Programs that a benchmark has started must not go on without it, however it ends."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def unwind_when_terminated() -> None:
     """Let SIGTERM (`kill`, `timeout`) leave every `with` and `finally`, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+@contextmanager
+def training(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`main.py --op_mode=train` with these flags, as a process of its own. Killed at the end, unless it has ended by then."""
+    command = [sys.executable, "main.py", "--op_mode=train", *flags]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -31,8 +31,9 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.termination import unwind_when_terminated
+from benchmarks.termination import REPOSITORY, unwind_when_terminated
 from learner.config import Config, make_config
+from learner.costs import Costs, limit
 from learner.machine import detect_machine, fit_to_machine
 from learner.measuring import acting, fresh_part, learning, measure_costs, stepping
 from learner.metrics import read_metrics
@@ -43,7 +44,6 @@ from wrappers import make_spec
 Seconds = dict[str, float]
 Result = dict[str, Any]
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 START_SECONDS = 300.0  # until the first row of metrics: imports, and replays that are filled in
 WARM_UP_SECONDS = 20.0  # after it
 SETTLE_SECONDS = 3.0  # after a suspension, until caches and queues are as before it
@@ -64,9 +64,7 @@ class Program:
     def __init__(self, command: list[str]) -> None:
         self._folder = tempfile.TemporaryDirectory()
         output = (f"--results_dir={self._folder.name}", f"--log_period={ROW_SECONDS}", "--environment_max_steps=1000000000000")
-        self._process = subprocess.Popen(
-            [*command, *output], cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        self._process = subprocess.Popen([*command, *output], cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def __enter__(self) -> Program:
         return self
@@ -153,7 +151,7 @@ def take_turns(program: Program, parts: Parts, windows: int, seconds: float) -> 
 def compare(speeds: list[float], costs: list[Seconds], cores: int, frames: int, *, gpu: bool) -> Result:
     """Medians over windows. costs: of the parts, before each window and after the last one."""
     around = [{name: (before[name] + after[name]) / 2 for name in before} for before, after in pairwise(costs)]
-    limits = [cores / cost["c_env"] if gpu else cores / (cost["c_env"] + cost["c_act"] + cost["c_learn"]) for cost in around]
+    limits = [limit(_costs(cost, frames), cores, gpu=gpu) for cost in around]
     of_limit = [speed / most for speed, most in zip(speeds, limits, strict=True)]
     of_native = [speed * cost[NATIVE] for speed, cost in zip(speeds, around, strict=True)]
     middle = {name: statistics.median(cost[name] for cost in around) for name in around[0]}
@@ -170,6 +168,10 @@ def compare(speeds: list[float], costs: list[Seconds], cores: int, frames: int, 
         "ratio_to_limit": statistics.median(of_limit),
         "ratio_to_native": statistics.median(of_native),
     }
+
+
+def _costs(cost: Seconds, frames: int) -> Costs:
+    return Costs(cost["c_env"], cost["c_act"], cost["c_act"], cost["c_learn"], frames)
 
 
 def measure(arguments: list[str], windows: int, window: float) -> Result:
@@ -204,6 +206,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the result here too")
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
     arguments = parser.parse_args()
+    if arguments.windows < 1:
+        parser.error(f"--windows: wanted 1 or more, got {arguments.windows}")
     result = measure(arguments.settings, arguments.windows, arguments.window)
     for name, value in result.items():
         print(f"{name:28s} {value:,.3f}" if isinstance(value, float) else f"{name:28s} {value}")
