@@ -59,7 +59,7 @@ class ObservedProgram:
 
     def workers(self) -> list[int]:
         """Worker processes that run."""
-        return [pid for pid in session_of(self.process.pid) if "spawn_main" in _command_of(pid)]
+        return [pid for pid in session_of(self.process.pid) if _name_of(pid).startswith("worker-")]
 
     def workers_at_work(self) -> list[int]:
         """Workers that have stepped, as the run's log says."""
@@ -123,9 +123,9 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
-def _command_of(pid: int) -> str:
+def _name_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/comm").read_text()
     except OSError:
         return ""
 

@@ -12,7 +12,6 @@ import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
 
@@ -25,7 +24,7 @@ from learner.evaluator_process import CLOCK, EvaluatorSetup, run_evaluator
 from learner.protocol import evaluation_env
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
-from workers.handle import Entry
+from workers.children import Child, start_process
 from workers.heartbeat import Heartbeat
 from workers.weights import SharedWeights, weights_layout
 
@@ -82,7 +81,7 @@ class Evaluator:
         self._asked_for: Counters | None = None  # what is being played
         self._last_update: int | None = None
         self._failures = 0
-        self._process: BaseProcess | None = None
+        self._process: Child | None = None
         self._last_look = 0.0
 
     @property
@@ -91,7 +90,7 @@ class Evaluator:
         return self._process.pid if self._process else None
 
     def start(self, update: int) -> None:
-        """Start the process; update: how many are made. On Linux it dies with the thread that calls this."""
+        """Start the process; update: how many are made."""
         self._last_update = update
         self._spawn()
 
@@ -152,21 +151,16 @@ class Evaluator:
             self._send()  # its weights are still in the shared memory
 
     def _spawn(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        asked, self._requests = context.Pipe(duplex=False)
+        asked, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
-        self._answers, answers = context.Pipe(duplex=False)
+        self._answers, answers = multiprocessing.Pipe(duplex=False)
         self._heartbeat = Heartbeat(HANG_SECONDS, self._beat, monotonic())
-        arguments = (run_evaluator, self._setup, self._shared, asked, answers)
-        process = context.Process(target=Entry(), args=arguments, name="evaluator", daemon=True)
         try:
-            process.start()
+            self._process = start_process(run_evaluator, self._setup, self._shared, asked, answers, name="evaluator")
         except OSError as error:
             log.warning("The evaluation process could not be started (%s): this run evaluates no more", error)
             self._requests.close()
             self._answers.close()
-        else:
-            self._process = process
         finally:
             asked.close()
             answers.close()  # only the process holds it now, so its death is an end of file here

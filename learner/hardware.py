@@ -18,6 +18,7 @@ PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GIGABYTE = 1e9
 KILOBYTE = 1024
+SMALL = 1 << 29  # bytes
 
 
 class HardwareMeter:
@@ -69,37 +70,45 @@ class GpuMeter:
 def memory_bytes(processes: list[int]) -> int:
     """Memory of this process and others that share its arena: what each has alone, and what is shared once.
 
-    Shared pages are those of the process that maps most of them. The exact sum (PSS) would walk every page table.
+    Of an arena and of files, shared pages are those of the process that maps most of them. The exact sum (PSS) would walk every
+    page table; of a small process, where forked ones share what they imported, it is read.
     """
-    sizes = [_status(process) for process in processes]
-    alone = sum(size.get("RssAnon", 0) for size in sizes)
+    sizes = [_sizes(process, "status") for process in processes]
+    alone = sum(_alone(process, size.get("RssAnon", 0)) for process, size in zip(processes, sizes, strict=True))
     shared = sum(max((size.get(kind, 0) for size in sizes), default=0) for kind in ("RssShmem", "RssFile"))
     return alone + shared
+
+
+def _alone(process: int, anonymous: int) -> int:
+    """Its part of the memory that is no file's and no arena's, of which it maps `anonymous` bytes."""
+    return anonymous if anonymous > SMALL else _sizes(process, "smaps_rollup").get("Pss_Anon", anonymous)
 
 
 def _ticks_by_process() -> dict[int, int]:
     """Processor time of this process and its children; empty where there is no /proc."""
     found = {}
-    for process in [os.getpid(), *_children()]:
+    for process in family_of(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
             fields = (PROC / str(process) / "stat").read_text().rpartition(") ")[2].split()
             found[process] = int(fields[11]) + int(fields[12])  # utime, stime
     return found
 
 
-def _children() -> list[int]:
-    children: list[int] = []
-    for listing in PROC.glob("self/task/*/children"):
+def family_of(process: int) -> list[int]:
+    """A process, its children and theirs; without /proc only itself."""
+    family = [process]
+    for listing in PROC.glob(f"{process}/task/*/children"):
         with contextlib.suppress(OSError):  # that thread has ended meanwhile
-            children += map(int, listing.read_text().split())
-    return children
+            for child in map(int, listing.read_text().split()):
+                family += family_of(child)
+    return family
 
 
-def _status(process: int) -> dict[str, int]:
-    """The sizes in a process's status, in bytes; empty where it has ended."""
+def _sizes(process: int, name: str) -> dict[str, int]:
+    """The sizes in a process's file of this name, in bytes; empty where it has ended."""
     sizes = {}
     with contextlib.suppress(OSError):
-        for line in (PROC / str(process) / "status").read_text().splitlines():
+        for line in (PROC / str(process) / name).read_text().splitlines():
             name, _, value = line.partition(":")
             if value.endswith(" kB"):
                 sizes[name] = int(value.split()[0]) * KILOBYTE

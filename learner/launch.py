@@ -1,19 +1,20 @@
 """From settings to a running job: what is loaded, what is overridden, what the machine decides, where results go.
 
-`prepare` checks everything and starts nothing; `run` does the work.
+`prepare` checks everything and starts nothing; `run` measures where that decides something, and does the work.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
+from learner.head_start import HeadStart
 from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
 from learner.measuring import measure_costs
@@ -25,7 +26,7 @@ from learner.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.skipping import SkippingError
-from workers import WorkerError
+from workers import WorkerError, children
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
@@ -40,12 +41,19 @@ TEST_SETTINGS = ("device", "learner_threads", "test_environments")
 
 @dataclass(frozen=True)
 class Job:
-    """One command, checked and ready to start."""
+    """One command, checked and ready to start.
+
+    settings: as they were asked for, with `auto`; settled: with what the machine decides. notes: lines for the user on what was
+    loaded; chosen: on what was decided.
+    """
 
     op_mode: str
     config: Config
+    machine: Machine
+    settings: Settings
     settled: Settings
     notes: list[str]
+    chosen: list[str]
     command: list[str]
     checkpoint_path: Path | None = None
     checkpoint: Checkpoint | None = None
@@ -79,14 +87,11 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     if op_mode in TRAINING_MODES:
         run = _run_to_go_on_in(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
-        if wants_preflight(settings, config):
-            settled, chosen = fit_to_machine(settings, machine, measure_costs(config, PART_SECONDS, brief=True))
-            config = _settled_config(settings, settled)
     if op_mode == "export":
         chosen = []
     elif op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
-    return Job(op_mode, config, settled, notes + chosen, command, path, checkpoint)
+    return Job(op_mode, config, machine, settings, settled, notes, chosen, command, path, checkpoint)
 
 
 def _settled_config(settings: Settings, settled: Settings) -> Config:
@@ -124,14 +129,16 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
     _log_to_console(job.config.settings["verbosity"])
+    if job.op_mode in TRAINING_MODES:
+        return _train(job)
+    _introduce(job)
+    return _test(job) if job.op_mode == "test" else _export(job)
+
+
+def _introduce(job: Job) -> None:
     log.info("%s on %s", TITLES[job.op_mode], job.config.env.env)
-    for note in job.notes:
-        log.info("  %s", note)
-    if job.op_mode == "test":
-        return _test(job)
-    if job.op_mode == "export":
-        return _export(job)
-    return _train(job)
+    for line in job.notes + job.chosen:
+        log.info("  %s", line)
 
 
 def _test(job: Job) -> int:
@@ -152,6 +159,19 @@ def _export(job: Job) -> int:
 
 
 def _train(job: Job) -> int:
+    children.prepare()  # before there is any thread
+    try:
+        head_start = HeadStart(job.config, job.checkpoint)
+    except (OSError, WorkerError) as error:
+        log.error("error: the run's processes could not be started: %s", error)
+        return 1
+    with head_start:
+        job = _measured(job)
+        _introduce(job)
+        return _train_in_directory(job, head_start)
+
+
+def _train_in_directory(job: Job, head_start: HeadStart) -> int:
     from learner.train import train
 
     try:
@@ -160,14 +180,23 @@ def _train(job: Job) -> int:
         log.error("error: the run directory could not be written: %s", error)
         return 1
     _describe(job, directory)
-    load_optimizer = job.config.settings["load_optimizer_save"]
+    load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
     try:
-        return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=_load_replay(job))
+        return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
     except (ResumeError, SkippingError, WorkerError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
             log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
         log.error("%s", error)
         return 1
+
+
+def _measured(job: Job) -> Job:
+    """With what a measurement decides, where one is wanted."""
+    if not wants_preflight(job.settings, job.config):
+        return job
+    costs = measure_costs(job.config, PART_SECONDS, brief=True)
+    settled, chosen = fit_to_machine(job.settings, job.machine, costs)
+    return replace(job, config=_settled_config(job.settings, settled), settled=settled, chosen=chosen)
 
 
 def _run_to_go_on_in(settings: Settings, checkpoint_path: Path | None) -> RunDirectory | None:
@@ -186,7 +215,7 @@ def _prepare_directory(job: Job) -> RunDirectory:
         directory = RunDirectory.create(Path(config.settings["results_dir"]), config.env.env)
         parent = str(job.checkpoint_path) if job.checkpoint_path else None
     directory.point_latest_here()
-    directory.write_config(job.settled, job.command, job.notes, parent)
+    directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)
     _log_to_file(directory.log)
     if job.checkpoint:
         remove_partial_files(directory.checkpoints)

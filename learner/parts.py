@@ -14,11 +14,11 @@ from agents.compute import allow_tf32, prepare_torch
 from agents.networks import ActorCritic, make_network, on_device
 from learner.background import make_feeder
 from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
-from learner.config import Config, make_contract
+from learner.config import Config
 from learner.encoder import Encoder
 from learner.evaluations import Evaluations
 from learner.feeder import Feeder
-from learner.machine import acting_precision, available_cores
+from learner.head_start import HeadStart, run_seeds
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
 from learner.resuming import restore_replays
@@ -26,7 +26,7 @@ from learner.run_directory import RunDirectory
 from learner.saving import Saver
 from learner.skipping import SkippedUpdates
 from replay import Mixture, make_mixture, replay_names
-from workers import WORKERS, Workers, WorkerSetup, first_seeds, random_observations
+from workers import Workers
 from wrappers import EnvSpec, make_spec
 
 
@@ -71,7 +71,13 @@ class Parts:
 
 
 def build(
-    config: Config, run: RunDirectory, resumed: Checkpoint | None, *, load_optimizer: bool, replay: dict[str, Any] | None
+    config: Config,
+    run: RunDirectory,
+    resumed: Checkpoint | None,
+    head_start: HeadStart,
+    *,
+    load_optimizer: bool,
+    replay: dict[str, Any] | None,
 ) -> Parts:
     """Build all parts; what was saved comes back, but for what was under way. Only the workers' processes run already: they get
     ready beside the rest, and have ended where that fails.
@@ -80,20 +86,20 @@ def build(
     """
     settings = config.training
     _prepare_torch(config)
-    seeds = np.random.SeedSequence(settings.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
-    worker_seeds, sampling = seeds.spawn(2)
-    generator = np.random.default_rng(sampling)
+    generator = np.random.default_rng(run_seeds(config, resumed)[1])
     device = torch.device(settings.device)
     spec = make_spec(config.env)
     counters = replace(resumed.counters) if resumed else Counters()
     network = on_device(_make_network(config, spec), device)
-    workers = WORKERS[config.workers.kind](_worker_setup(config, spec, worker_seeds), network)
+    workers = head_start.take_workers(config, network)
     with ExitStack() as undo:
         undo.callback(workers.stop)
-        workers.prepare()
-        agent = _make_agent(config, network, resumed, load_optimizer=load_optimizer)
+        agent = _make_agent(config, network)
         if resumed:
+            agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
             restore_generators(resumed.generators, generator)
+        elif settings.calibrate_input:
+            network.calibrate(head_start.random_observations().to(device))
         total_frames = settings.environment_max_steps * spec.frames_per_step
         mixture = make_mixture(
             config.replays,
@@ -143,29 +149,8 @@ def _make_network(config: Config, spec: EnvSpec) -> ActorCritic:
     return make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
 
 
-def _make_agent(config: Config, network: ActorCritic, resumed: Checkpoint | None, *, load_optimizer: bool) -> Agent:
-    """The agent as it was saved, or a new one, with its input calibrated where that is asked for."""
+def _make_agent(config: Config, network: ActorCritic) -> Agent:
     settings = config.training
-    agent = AGENTS["vtrace"](
+    return AGENTS["vtrace"](
         config.agent, network, replay_names(config.replays), threads=settings.learner_threads, compiled=settings.compile
-    )
-    if resumed:
-        agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
-    elif settings.calibrate_input:
-        network.calibrate(random_observations(config.env, settings.seed, available_cores()).to(settings.device))
-    return agent
-
-
-def _worker_setup(config: Config, spec: EnvSpec, seeds: np.random.SeedSequence) -> WorkerSetup:
-    settings = config.training
-    return WorkerSetup(
-        config.env,
-        spec,
-        config.network,
-        make_contract(config, spec),
-        config.workers,
-        first_seeds(seeds, config.workers.worker_count),
-        settings.precision if config.workers.kind == "central" else acting_precision(settings),
-        device=settings.device,
-        compiled=settings.compile,
     )

@@ -10,6 +10,7 @@ from agents.schedules import linear_schedule
 from agents.streams import Fence
 from learner.checkpoint import Checkpoint, restore_generators
 from learner.config import Config
+from learner.head_start import HeadStart
 from learner.parts import Parts, build
 from learner.resuming import replay_to_save, restore_under_way
 from learner.run_directory import RunDirectory
@@ -28,12 +29,15 @@ def train(
     *,
     load_optimizer: bool = True,
     replay: dict[str, Any] | None = None,
+    head_start: HeadStart | None = None,
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
     replay: what was saved with the checkpoint, see `learner.resuming`; without it replays start empty, with fresh episodes.
+    head_start: what has begun already.
     """
-    parts = build(config, run, resumed, load_optimizer=load_optimizer, replay=replay)
+    head_start = head_start or HeadStart(config, resumed)
+    parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay)
     try:
         with StopSignals(at_once=parts.workers.kill) as signals:
             _start(parts, resumed, replay)

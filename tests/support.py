@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 
 from learner.config import DEFAULTS, Config, make_config
+from learner.hardware import family_of
 from learner.machine import Machine, fit_to_machine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -62,3 +65,22 @@ def run_program(*arguments: str, timeout: float = 120.0) -> subprocess.Completed
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+def children_named(name: str) -> list[int]:
+    """This process's children, and theirs, that run under this name (Linux)."""
+    found = []
+    for process in family_of(os.getpid()):
+        with contextlib.suppress(OSError):
+            folder = Path(f"/proc/{process}")
+            if (folder / "comm").read_text().strip() == name and runs(process):
+                found.append(process)
+    return found
+
+
+def runs(process: int) -> bool:
+    """Whether there is such a process, and no zombie (Linux)."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

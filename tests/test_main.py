@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.faulty_program import FAULTY_CATCH, FOLDER_VARIABLE
+from benchmarks.observed_program import session_of
 from learner.checkpoint import load_checkpoint
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
@@ -45,6 +46,7 @@ def start() -> Iterator[Start]:
                 stderr=subprocess.STDOUT,
                 text=True,
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
             ends.enter_context(program)
             ends.callback(program.kill)  # before that context waits for it
@@ -238,18 +240,9 @@ def _wait_for_metrics(results: Path) -> None:
         time.sleep(0.1)
 
 
-def _processes_of(group_leader: int) -> list[int]:
-    """Processes that the program `group_leader` started and that still run."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().decode(errors="replace")
-            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            continue
-        if parent == group_leader or f"parent_pid={group_leader}" in command:
-            found.append(int(folder.name))
-    return found
+def _processes_of(program: int) -> list[int]:
+    """Processes of the session that `program` leads, which still run, beside itself."""
+    return [process for process in session_of(program) if process != program]
 
 
 def test_too_many_failures_save_and_end_the_run_with_the_first_cause_printed_last(
@@ -290,7 +283,7 @@ def test_a_run_needs_few_descriptors_and_no_room_in_dev_shm(start: Start, tmp_pa
     program = start("--op_mode=train", *arguments, descriptors=256)
     _wait_for_metrics(tmp_path)
     processes = [program.pid, *_processes_of(program.pid)]
-    assert len(processes) >= 3
+    assert len(processes) >= 4
     for pid in processes:
         assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
         assert "256" in re.findall(r"Max open files +(\d+)", Path(f"/proc/{pid}/limits").read_text())

@@ -8,13 +8,14 @@ from agents.networks import ActorCritic
 from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup, groups_of
 from workers.central import CentralWorkers
 from workers.group import CpuWorkers
-from workers.random_play import random_observations
+from workers.random_play import RandomPlay, random_observations
 from workers.seeds import first_seeds
 from workers.serial import SerialWorkers
 
 __all__ = [
     "WORKERS",
     "Block",
+    "RandomPlay",
     "SerialWorkers",
     "WorkerConfig",
     "WorkerError",

@@ -45,9 +45,8 @@ class CentralWorkers(ProcessWorkers):
         super().prepare()
 
     def _spawn(self, worker: int, seed: int) -> WorkerHandle:
-        context = multiprocessing.get_context("spawn")
-        asks, asks_of_worker = context.Pipe(duplex=False)
-        answers_to_worker, answers = context.Pipe(duplex=False)
+        asks, asks_of_worker = multiprocessing.Pipe(duplex=False)
+        answers_to_worker, answers = multiprocessing.Pipe(duplex=False)
         line = (asks_of_worker, answers_to_worker)
         handle = WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic(), line)
         self._server.connect(Line(worker, asks, answers))

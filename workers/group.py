@@ -18,6 +18,7 @@ from time import monotonic
 from agents.networks import ActorCritic
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
+from workers import children
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.handle import WorkerHandle
 from workers.process import STOP
@@ -57,12 +58,13 @@ class ProcessWorkers(Workers):
         return [handle.pid for handle in self._handles]
 
     def prepare(self) -> None:
+        children.prepare()  # here, as what it starts ends with its thread, and other processes come from it too
         self._supervisor.start()
+        self._running.wait()  # until all are started, before this thread works on what would keep that one waiting
 
     def start(self) -> None:
         if not self._supervisor.ident:
             self.prepare()
-        self._running.wait()
         with self._lock:
             self._collecting = True
             for handle in self._handles:

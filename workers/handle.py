@@ -10,46 +10,20 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from replay.slot_store import SharedArrays
 from workers.base import WorkerSetup
+from workers.children import start_process
 from workers.heartbeat import START_SECONDS, Heartbeat
 from workers.process import STACK_SIGNAL, Task, run_worker
 from workers.restarts import Cause
 
 READ_BYTES = 1 << 16
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-BEFORE_ALL_ELSE = """
-import ctypes, os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl({request}, signal.SIGKILL)
-    if os.getppid() != {learner}:
-        os._exit(1)
-"""
-
-
-class Entry:
-    """Calls what it is given; unpickled in a spawned process, it first asks the kernel to end that process with the learner.
-
-    A spawned process unpickles its target before its arguments, and ours take seconds: they import PyTorch. A learner that
-    dies meanwhile must not leave it behind, nor Ctrl-C end it. Elsewhere than on Linux a worker ends when it finds its pipes
-    closed.
-    """
-
-    def __call__(self, function: Callable[..., None], *arguments: object) -> None:
-        function(*arguments)
-
-    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        code = BEFORE_ALL_ELSE.format(request=PR_SET_PDEATHSIG, learner=os.getpid())
-        return eval, (f"exec({code!r}, {{}}) or __import__('operator').call",)
 
 
 class WorkerHandle:
-    """Starts a process for `worker`. The thread that does so must outlive it: on Linux the process dies with that thread.
+    """Starts a process for `worker`.
 
     line: the worker's ends of further pipes, to whoever acts for it.
     """
@@ -64,10 +38,9 @@ class WorkerHandle:
         now: float,
         line: tuple[Connection, ...] = (),
     ) -> None:
-        context = multiprocessing.get_context("spawn")
-        free_reader, self._free = context.Pipe(duplex=False)
-        self.filled, filled_writer = context.Pipe(duplex=False)
-        self._words, words_writer = context.Pipe(duplex=False)
+        free_reader, self._free = multiprocessing.Pipe(duplex=False)
+        self.filled, filled_writer = multiprocessing.Pipe(duplex=False)
+        self._words, words_writer = multiprocessing.Pipe(duplex=False)
         for connection in (self.filled, self._words, words_writer):
             os.set_blocking(connection.fileno(), False)
         self.worker = worker
@@ -76,14 +49,9 @@ class WorkerHandle:
         self.started_at = now
         self.hung_at: float | None = None
         self.silent = False  # it has closed its end
-        self._process = context.Process(
-            target=Entry(),
-            args=(run_worker, Task(setup, worker, seed, shared, free_reader, filled_writer, line), words_writer),
-            name=f"worker-{worker}",
-            daemon=True,
-        )
+        task = Task(setup, worker, seed, shared, free_reader, filled_writer, line)
         try:
-            self._process.start()
+            self._process = start_process(run_worker, task, words_writer, name=f"worker-{worker}")
         finally:
             for connection in (free_reader, filled_writer, words_writer, *line):
                 connection.close()  # only the worker holds them now, so its death is an end of file here

@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import traceback
+from multiprocessing.connection import Connection
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from replay.slot_store import SharedArrays
+from replay.trajectory import Field
 from workers.base import WorkerError
-from wrappers import make_vector_env
+from workers.children import start_process
+from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
 STEPS = 800
 EVERY = 4  # steps between two observations that are kept: neighbours look alike
+
+
+class RandomPlay:
+    """`random_observations` in a process of its own, begun when this is made. Raises OSError where that cannot be."""
+
+    def __init__(self, env_config: EnvConfig, seed: int, threads: int) -> None:
+        spec = make_spec(env_config)
+        shape = (ENVIRONMENTS * STEPS // EVERY, *spec.observation_shape)
+        self._shared = SharedArrays({"observations": Field(shape, spec.frame_dtype)})
+        self._words, words = multiprocessing.Pipe(duplex=False)
+        try:
+            self._process = start_process(_play, env_config, seed, threads, self._shared, words, name="random play")
+        finally:
+            words.close()
+
+    def observations(self) -> Tensor:
+        """Wait for them; once. Raises WorkerError where it failed, with what went wrong."""
+        try:
+            if error := self._words.recv():
+                raise WorkerError(error)
+        except EOFError:
+            raise WorkerError("random play before training: its process died") from None
+        finally:
+            seen = self._shared.arrays["observations"]
+            self._words.close()
+            self._shared.close()
+            self._process.join()
+            self._process.close()
+        return torch.from_numpy(seen)
+
+
+def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, words: Connection) -> None:
+    """Entry of the process. words: takes what went wrong, nothing where all is well."""
+    error = ""
+    try:
+        shared.arrays["observations"][:] = random_observations(env_config, seed, threads).numpy()
+    except WorkerError as failure:
+        error = str(failure)
+    except Exception as failure:  # a process boundary: whoever waits says it
+        error = f"{traceback.format_exc()}random play before training: {failure}"
+    with contextlib.suppress(OSError):
+        words.send(error)
+    os._exit(0)
 
 
 def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> Tensor:

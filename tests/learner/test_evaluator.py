@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from learner.evaluator_process import LOWEST_PRIORITY
 from learner.run_directory import RunDirectory
 from tests.learner.test_checkpoint import make_checkpoint
 from tests.support import small_config
+from workers.children import Child
 from wrappers import make_spec
 
 PATIENCE = 120.0  # a busy machine starts processes slowly
@@ -142,10 +142,10 @@ def test_a_process_that_cannot_be_started_does_not_stop_training(
     evaluator = make_evaluator()
     evaluator.ask(network_that_does(2), Counters(updates=10))
 
-    def no_process(_: object) -> None:
+    def no_process(*_: object, name: str) -> Child:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", no_process)
+    monkeypatch.setattr(module, "start_process", no_process)
     evaluator._hear("ValueError: no such game")
     assert "could not be started (Resource temporarily unavailable): this run evaluates no more" in lines[-1]
     assert evaluator.take() is None

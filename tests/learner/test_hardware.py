@@ -26,14 +26,17 @@ class Processes:
         self.tell_children()
 
     def tell_children(self, *children: int) -> None:
-        listing = self.root / "self" / "task" / "1" / "children"
+        self.tell_children_of(os.getpid(), *children)
+
+    def tell_children_of(self, process: int, *children: int) -> None:
+        listing = self.root / str(process) / "task" / "1" / "children"
         listing.parent.mkdir(parents=True, exist_ok=True)
         listing.write_text("".join(f"{child} " for child in children))
 
     def tell(self, process: int, *, user: int, system: int, kilobytes: tuple[int, int, int]) -> None:
         """user, system: ticks; kilobytes: anonymous, file and shared pages."""
         folder = self.root / str(process)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         before = f"{process} (a ) strange) name) S " + "0 " * 10
         (folder / "stat").write_text(f"{before}{user} {system} 0 0\n")
         sizes = "".join(
@@ -70,6 +73,19 @@ def test_shared_memory_counts_once(processes: Processes) -> None:
     processes.tell_children(7, 8, 9)  # 9 has ended
     wanted = (5_000_000 + 300_000 + 400_000 + 250_000 + 900_000) * 1024 / 1e9
     assert HardwareMeter(2, CPU).read(1.0)["hardware/memory_gb"] == pytest.approx(wanted)
+
+
+def test_what_forked_processes_have_in_common_counts_once(processes: Processes) -> None:
+    processes.tell(os.getpid(), user=0, system=0, kilobytes=(5_000_000, 0, 0))
+    processes.tell(7, user=0, system=0, kilobytes=(100_000, 0, 0))
+    processes.tell(8, user=0, system=0, kilobytes=(100_000, 0, 0))
+    processes.tell_children(7)
+    processes.tell_children_of(7, 8)
+    for process in (7, 8):
+        (processes.root / str(process) / "smaps_rollup").write_text("00-ff ---p [rollup]\nPss:  80 kB\nPss_Anon:  60000 kB\n")
+    row = HardwareMeter(2, CPU).read(1.0)
+    assert row["hardware/memory_gb"] == pytest.approx((5_000_000 + 60_000 + 60_000) * 1024 / 1e9)
+    assert row["hardware/processes"] == 3, "a child's child is one of the run's processes too"
 
 
 def test_without_proc_nothing_is_told(processes: Processes) -> None:

@@ -19,8 +19,9 @@ import pytest
 from agents.networks import make_network
 from learner.config import make_contract
 from replay.trajectory import poison_arrays
-from tests.support import REPOSITORY, small_config
-from workers import Block, WorkerError, WorkerSetup, first_seeds, group
+from tests.support import REPOSITORY, runs, small_config
+from workers import Block, WorkerError, WorkerSetup, children, first_seeds, group
+from workers.base import block_of
 from workers.group import CpuWorkers, ProcessWorkers
 from workers.process import NICENESS
 from workers.seeds import fresh_seed
@@ -237,6 +238,24 @@ def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no nursery")
+def test_workers_that_die_with_the_nursery_are_replaced_from_another() -> None:
+    workers = make_workers()
+    try:
+        workers.start()
+        poll_until(workers, 4)
+        before, nursery = workers.pids, children._nursery
+        assert nursery
+        os.kill(nursery.pid, signal.SIGKILL)
+        wait_until(lambda: not set(before) & set(workers.pids))
+        assert workers.restarts == 2
+        for worker, number in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            workers.release(block_of(workers.setup.config, worker, number))
+        assert len(poll_until(workers, 4)) == 4
+    finally:
+        workers.stop()
+
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -281,13 +300,6 @@ def test_workers_die_with_a_killed_learner(tmp_path: Path, what: str) -> None:
     parent.kill()
     parent.wait()
     end = time.monotonic() + 5
-    while any(_runs(pid) for pid in children) and time.monotonic() < end:
+    while any(runs(pid) for pid in children) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not any(_runs(pid) for pid in children)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    assert not any(runs(pid) for pid in children)

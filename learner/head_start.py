@@ -1,0 +1,85 @@
+"""What takes seconds to get ready and needs nothing else: begun once settings are checked, taken over by `learner/parts.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from agents.networks import ActorCritic
+from learner.checkpoint import Checkpoint
+from learner.config import Config, make_contract, make_network_shapes
+from learner.machine import acting_precision, available_cores
+from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
+from wrappers import make_spec
+
+
+class HeadStart:
+    """Processes that build environments or play at random beside a measurement, or whatever else comes next.
+
+    A context manager: what has begun and was not taken over ends with it. resumed: what the run goes on from. Raises OSError or
+    WorkerError where no process can be started.
+    """
+
+    def __init__(self, config: Config, resumed: Checkpoint | None) -> None:
+        self._config = config
+        self._resumed = resumed
+        self._random_play: RandomPlay | None = None
+        self._workers: Workers | None = None
+        if config.workers.kind != "serial" and config.training.calibrate_input and not resumed:
+            self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
+        if config.workers.kind == "cpu":  # others need the learner's network
+            shapes = make_network_shapes(config, make_spec(config.env))
+            self._workers = WORKERS["cpu"](worker_setup(config, resumed), shapes)
+            self._workers.prepare()
+
+    def __enter__(self) -> HeadStart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_workers()
+
+    def take_workers(self, config: Config, network: ActorCritic) -> Workers:
+        """The workers of the run, their processes started; config: as measurements have left it."""
+        setup = worker_setup(config, self._resumed)
+        if self._workers and self._workers.setup != setup:
+            self._end_workers()
+        workers, self._workers = self._workers, None
+        if not workers:
+            workers = WORKERS[config.workers.kind](setup, network)
+            workers.prepare()
+        return workers
+
+    def random_observations(self) -> Tensor:
+        """What random play has seen; once."""
+        if self._random_play:
+            return self._random_play.observations()
+        return random_observations(self._config.env, self._config.training.seed, available_cores())
+
+    def _end_workers(self) -> None:
+        if self._workers:
+            self._workers.stop()
+            self._workers = None
+
+
+def run_seeds(config: Config, resumed: Checkpoint | None) -> tuple[np.random.SeedSequence, np.random.SeedSequence]:
+    """Of the workers, and of what the replays draw; others after every resume."""
+    seeds = np.random.SeedSequence(config.training.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
+    workers, sampling = seeds.spawn(2)
+    return workers, sampling
+
+
+def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
+    """All that the workers of a run are told."""
+    settings, spec = config.training, make_spec(config.env)
+    seeds, _ = run_seeds(config, resumed)
+    return WorkerSetup(
+        config.env,
+        spec,
+        config.network,
+        make_contract(config, spec),
+        config.workers,
+        first_seeds(seeds, config.workers.worker_count),
+        settings.precision if config.workers.kind == "central" else acting_precision(settings),
+        device=settings.device,
+        compiled=settings.compile,
+    )

@@ -1,0 +1,105 @@
+"""What is begun before a measurement, and what becomes of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from learner.config import Config, make_network_shapes
+from learner.head_start import HeadStart
+from tests.support import children_named, small_config
+from workers import WorkerError, random_observations, random_play
+from wrappers import make_spec
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+def config_of(**settings: Any) -> Config:
+    return small_config(**{"worker_kind": "cpu", "worker_count": 2, **settings})
+
+
+def take(head_start: HeadStart, config: Config) -> Any:
+    return head_start.take_workers(config, make_network_shapes(config, make_spec(config.env)))
+
+
+def the_child(name: str) -> list[int]:
+    """It takes its name a moment after it has started."""
+    end = time.monotonic() + 60
+    while not (found := children_named(name)):
+        assert time.monotonic() < end, f"no {name} is there"
+        time.sleep(0.01)
+    assert len(found) == 1
+    return found
+
+
+@linux
+def test_workers_that_have_begun_are_taken_over() -> None:
+    config = config_of()
+    with HeadStart(config, None) as head_start:
+        begun = [*the_child("worker-0"), *the_child("worker-1")]
+        workers = take(head_start, config)
+    assert workers.pids == begun, "they go on when the head start is over"
+    workers.stop()
+    assert children_named("worker-0") == []
+
+
+@linux
+def test_workers_of_other_settings_take_the_place_of_those_that_have_begun() -> None:
+    config = config_of(worker_count=1, envs_per_worker=8)
+    with HeadStart(config_of(worker_count=2), None) as head_start:
+        begun = the_child("worker-0")
+        the_child("worker-1")
+        workers = take(head_start, config)
+        assert children_named("worker-1") == []
+    assert workers.setup.config.envs_per_worker == 8
+    assert workers.pids == the_child("worker-0") != begun
+    workers.stop()
+
+
+@linux
+@pytest.mark.parametrize("kind", ["cpu", "central", "serial"])
+def test_what_nobody_took_ends(kind: str) -> None:
+    with HeadStart(config_of(worker_kind=kind), None):
+        if kind == "cpu":
+            the_child("worker-0")
+        assert len(children_named("worker-0")) == (kind == "cpu")
+    assert children_named("worker-0") == []
+
+
+@pytest.mark.parametrize("kind", ["cpu", "serial"])
+def test_random_play_is_the_same_wherever_it_happens(kind: str) -> None:
+    config = config_of(worker_kind=kind, seed=3)
+    with HeadStart(config, None) as head_start:
+        seen = head_start.random_observations()
+    assert torch.equal(seen, random_observations(config.env, 3))
+
+
+def test_random_play_whose_process_dies_says_so() -> None:
+    with HeadStart(config_of(), None) as head_start:
+        assert head_start._random_play
+        head_start._random_play._words, words = multiprocessing.Pipe(duplex=False)
+        words.close()  # as its death does
+        with pytest.raises(WorkerError, match=r"random play before training: its process died"):
+            head_start.random_observations()
+
+
+def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_game(*_: object) -> None:
+        raise ValueError("no such game")
+
+    monkeypatch.setattr(random_play, "make_vector_env", no_game)
+    monkeypatch.setattr(os, "_exit", lambda _: None)
+    config = config_of()
+    with HeadStart(config, None) as head_start:
+        play = head_start._random_play
+        assert play
+        play._words, words = multiprocessing.Pipe(duplex=False)
+        random_play._play(config.env, 1, 1, play._shared, words)  # what the process does
+        with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_game.*random play before training: no such game"):
+            head_start.random_observations()
