@@ -37,33 +37,64 @@ ENDLESS_RESTARTS = "--max_worker_restarts=1000000"
 
 def kill_workers(count: int, generator: random.Random, folder: Path) -> Row:
     """SIGKILL to a random worker at a random moment, starting ones too: updates go on, nothing grows."""
-    row = Row("kill_workers")
-    ends, updates = [], []
+
+    def one_of(program: ObservedProgram) -> tuple[int, set[int]]:
+        worker = generator.choice(program.workers())
+        return worker, {worker}
+
+    return _kill(Row("kill_workers"), one_of, NOTICED_SECONDS, count, generator, folder)
+
+
+def kill_nursery(count: int, generator: random.Random, folder: Path) -> Row:
+    """The same with the process that forks them, and with it all workers; the next one imports PyTorch first."""
+
+    def with_all(program: ObservedProgram) -> tuple[int, set[int]]:
+        return program.nursery(), set(program.workers())
+
+    return _kill(Row("kill_nursery"), with_all, GOES_ON_SECONDS, count, generator, folder)
+
+
+def _kill(
+    row: Row,
+    choose: Callable[[ObservedProgram], tuple[int, set[int]]],
+    within: float,
+    count: int,
+    generator: random.Random,
+    folder: Path,
+) -> Row:
+    """choose: the next victim, and the workers that die by it. within: seconds in which there must be others."""
+    ends, updates, killed = [], [], 0
+    before: dict[str, int] = {}
     with ObservedProgram(folder, "--env=Catch-v0", ENDLESS_RESTARTS) as program:
         program.wait_for_work()
-        program.wait_for_update(GOES_ON_SECONDS)  # a second row of metrics: TensorBoard's thread starts after the first
-        before = program.holds()
         for _ in range(count):
             time.sleep(generator.uniform(0.0, 3.0))
-            victim = generator.choice(program.workers())
+            victim, workers = choose(program)
             os.kill(victim, signal.SIGKILL)
             row.faults += 1
+            killed += len(workers)
             updates.append(program.wait_for_update(GOES_ON_SECONDS))
-            ends.append(program.wait_for(lambda: len(program.workers()) == 2, WATCHED_SECONDS))
-            row.survived += updates[-1] < GOES_ON_SECONDS and ends[-1] < NOTICED_SECONDS
+            ends.append(program.wait_for(lambda dead=workers: _both_there_without(program, dead), WATCHED_SECONDS))  # type: ignore[misc]
+            row.survived += updates[-1] < GOES_ON_SECONDS and ends[-1] < within
+            before = before or program.holds()  # after the first: what is started once and kept is no growth
         program.wait_for_work()
-        program.wait_for(lambda: program.metric("workers/restarts") == count)
+        program.wait_for(lambda: program.metric("workers/restarts") == killed)
         after, restarts = program.holds(), int(program.metric("workers/restarts"))
         exit_code = program.stop()
     grown = {name: after[name] - before[name] for name in before if after[name] > before[name]}
-    if exit_code or grown or restarts != count:
+    if exit_code or grown or restarts != killed:
         row.survived = 0
     held = ", ".join(f"{number} {name}" for name, number in after.items())
     row.notes = (
         f"next update within {max(updates):.1f} s, both workers there {max(ends):.1f} s later, {restarts} restarts counted, "
-        f"{held} before and after" + (f", grown {grown}" if grown else "") + f", exit code {exit_code}"
+        f"{held} after the first and after the last" + (f", grown {grown}" if grown else "") + f", exit code {exit_code}"
     )
     return row
+
+
+def _both_there_without(program: ObservedProgram, dead: set[int]) -> bool:
+    there = set(program.workers())
+    return len(there) == 2 and not there & dead
 
 
 def stop_workers(count: int, generator: random.Random, folder: Path) -> Row:
@@ -178,6 +209,7 @@ def _train_or_resume(attempt: int) -> tuple[str, ...]:
 
 ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
     "kill_workers": (kill_workers, 100),
+    "kill_nursery": (kill_nursery, 10),
     "stop_workers": (stop_workers, 10),
     "environment_faults": (environment_faults, 2 * len(FAULTS)),
     "kill_learner": (kill_learner, 30),

@@ -44,7 +44,8 @@ def test_workers_that_have_begun_are_taken_over() -> None:
     with HeadStart(config, None) as head_start:
         begun = [*the_child("worker-0"), *the_child("worker-1")]
         workers = take(head_start, config)
-    assert workers.pids == begun, "they go on when the head start is over"
+    assert workers.pids == begun
+    assert [the_child("worker-0"), the_child("worker-1")] == [[pid] for pid in begun], "they go on when the head start is over"
     workers.stop()
     assert children_named("worker-0") == []
 
