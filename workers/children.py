@@ -5,6 +5,7 @@ Elsewhere every process is spawned and imports for itself.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -184,7 +185,8 @@ class ForkedProcess:
         if self._said < 0:
             raise ValueError("this process is closed")
         if self.exitcode is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self.pid, signal.SIGKILL)
 
     def join(self, timeout: float | None = None) -> None:
         if self._exitcode is None:

@@ -163,14 +163,12 @@ def _take_name(name: str) -> None:
 
 
 def _tell_ends(tellers: dict[int, int]) -> None:
-    """Tell of every child that has ended."""
-    while tellers:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        teller = tellers.pop(pid)
-        _tell(teller, os.waitstatus_to_exitcode(status))
+    """Tell of every child that has ended; first, so that its id is nobody else's before its end is known."""
+    while tellers and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+        teller = tellers.pop(ended.si_pid)
+        _tell(teller, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
         os.close(teller)
+        os.waitpid(ended.si_pid, 0)
 
 
 def _tell(teller: int, number: int) -> None:
