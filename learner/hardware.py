@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 from pathlib import Path
+from time import monotonic
 
 import torch
 
@@ -19,6 +21,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GIGABYTE = 1e9
 KILOBYTE = 1024
 SMALL = 1 << 29  # bytes
+LOOK_SECONDS = 60.0  # between two looks at what a process has in common with others
 
 
 class HardwareMeter:
@@ -28,6 +31,7 @@ class HardwareMeter:
         self._cores = cores
         self._gpu = GpuMeter(device) if device.type == "cuda" else None
         self._ticks = _ticks_by_process()
+        self._memory = MemoryMeter()
 
     def read(self, passed: float) -> Row:
         """Use over the `passed` seconds since the last reading, and memory as it is now."""
@@ -36,10 +40,38 @@ class HardwareMeter:
         if ticks:
             used = sum(max(0, now - self._ticks.get(process, 0)) for process, now in ticks.items())
             row["hardware/cpu_percent"] = 100.0 * used / TICKS_PER_SECOND / (passed * self._cores)
-            row["hardware/memory_gb"] = memory_bytes(list(ticks)) / GIGABYTE
+            row["hardware/memory_gb"] = self._memory.read(list(ticks)) / GIGABYTE
             row["hardware/processes"] = len(ticks)
         self._ticks = ticks
         return row | (self._gpu.read() if self._gpu else {})
+
+
+class MemoryMeter:
+    """Memory of this process and others that share its arena: what each has alone, and what is shared once.
+
+    Of an arena and of files, shared pages are those of the process that maps most of them. Forked processes also have in common
+    what they were forked with. The exact sum (PSS) walks a page table: only small ones, and rarely.
+    """
+
+    def __init__(self) -> None:
+        self._in_common: dict[int, tuple[float, int]] = {}  # process -> when it was looked at, bytes
+
+    def read(self, processes: list[int]) -> int:
+        """Bytes."""
+        self._in_common = {process: known for process, known in self._in_common.items() if process in processes}
+        sizes = {process: _sizes(process, "status") for process in processes}
+        alone = sum(size.get("RssAnon", 0) - self._shared_by(process, size) for process, size in sizes.items())
+        shared = sum(max((size.get(kind, 0) for size in sizes.values()), default=0) for kind in ("RssShmem", "RssFile"))
+        return alone + shared
+
+    def _shared_by(self, process: int, size: dict[str, int]) -> int:
+        """Bytes of its anonymous memory that others account for."""
+        anonymous, now = size.get("RssAnon", 0), monotonic()
+        when, in_common = self._in_common.get(process, (-math.inf, 0))
+        if anonymous <= SMALL and now - when >= LOOK_SECONDS:
+            in_common = anonymous - _sizes(process, "smaps_rollup").get("Pss_Anon", anonymous)
+            self._in_common[process] = now, in_common
+        return in_common
 
 
 class GpuMeter:
@@ -65,23 +97,6 @@ class GpuMeter:
         if self._library and not self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)):
             row["hardware/gpu_percent"] = float(rates[0])
         return row
-
-
-def memory_bytes(processes: list[int]) -> int:
-    """Memory of this process and others that share its arena: what each has alone, and what is shared once.
-
-    Of an arena and of files, shared pages are those of the process that maps most of them. The exact sum (PSS) would walk every
-    page table; of a small process, where forked ones share what they imported, it is read.
-    """
-    sizes = [_sizes(process, "status") for process in processes]
-    alone = sum(_alone(process, size.get("RssAnon", 0)) for process, size in zip(processes, sizes, strict=True))
-    shared = sum(max((size.get(kind, 0) for size in sizes), default=0) for kind in ("RssShmem", "RssFile"))
-    return alone + shared
-
-
-def _alone(process: int, anonymous: int) -> int:
-    """Its part of the memory that is no file's and no arena's, of which it maps `anonymous` bytes."""
-    return anonymous if anonymous > SMALL else _sizes(process, "smaps_rollup").get("Pss_Anon", anonymous)
 
 
 def _ticks_by_process() -> dict[int, int]:

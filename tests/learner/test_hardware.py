@@ -88,6 +88,20 @@ def test_what_forked_processes_have_in_common_counts_once(processes: Processes) 
     assert row["hardware/processes"] == 3, "a child's child is one of the run's processes too"
 
 
+def test_what_processes_have_in_common_is_looked_at_now_and_then(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(hardware, "monotonic", lambda: now)
+    processes.tell(os.getpid(), user=0, system=0, kilobytes=(0, 0, 0))
+    meter = HardwareMeter(2, CPU)
+    readings = []
+    for seconds, anonymous, alone in ((0, 100_000, 60_000), (5, 110_000, 1), (59, 120_000, 1), (61, 130_000, 90_000)):
+        now = 1000.0 + seconds
+        processes.tell(os.getpid(), user=0, system=0, kilobytes=(anonymous, 0, 0))
+        (processes.root / str(os.getpid()) / "smaps_rollup").write_text(f"Pss_Anon:  {alone} kB\n")
+        readings.append(meter.read(1.0)["hardware/memory_gb"] * 1e9 / 1024)
+    assert readings == pytest.approx([60_000, 70_000, 80_000, 90_000])
+
+
 def test_without_proc_nothing_is_told(processes: Processes) -> None:
     assert HardwareMeter(2, CPU).read(1.0) == {}
 
