@@ -22,8 +22,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -92,12 +93,16 @@ def _time_limit() -> Iterator[None]:
 
 
 def fuzz_flags(count: int, generator: random.Random, folder: Path) -> Row:
-    """Command lines, up to the point where something would start; nothing may be written by then."""
+    """Command lines, up to the point where something would start, and the measurement; nothing may be written by then."""
     row = Row("flags")
+
+    def check_and_measure(arguments: Sequence[str]) -> None:
+        launch.measured(prepare(["main.py", *arguments]))
+
     with contextlib.chdir(folder):
         for _ in range(count):
             arguments = fuzzed_flags(generator)
-            row.try_case(" ".join(arguments), lambda arguments=arguments: prepare(["main.py", *arguments]))  # type: ignore[misc]
+            row.try_case(" ".join(arguments), partial(check_and_measure, arguments))
             if left := os.listdir(folder):
                 row.complain(" ".join(arguments), f"it wrote {left}")
                 break

@@ -166,7 +166,7 @@ def _train(job: Job) -> int:
         log.error("error: the run's processes could not be started: %s", error)
         return 1
     with head_start:
-        job = _measured(job)
+        job = measured(job)
         _introduce(job)
         return _train_in_directory(job, head_start)
 
@@ -190,9 +190,9 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         return 1
 
 
-def _measured(job: Job) -> Job:
-    """With what a measurement decides, where one is wanted."""
-    if not wants_preflight(job.settings, job.config):
+def measured(job: Job) -> Job:
+    """The job of a training with what a measurement decides, where one is wanted; takes some two seconds."""
+    if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config):
         return job
     costs = measure_costs(job.config, PART_SECONDS, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)

@@ -67,5 +67,6 @@ def test_a_bad_case_is_noticed(action: Callable[[], object], bad: int) -> None:
 
 
 def test_what_is_written_or_taken_wrongly_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.fuzz.prepare", lambda command: Path("written").touch())
+    monkeypatch.setattr("benchmarks.fuzz.prepare", lambda command: command)
+    monkeypatch.setattr("learner.launch.measured", lambda command: Path("written").touch())
     assert "it wrote ['written']" in fuzz_flags(3, random.Random(0), tmp_path).bad[0]
