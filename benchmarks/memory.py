@@ -24,6 +24,7 @@ from absl import flags
 
 from benchmarks.termination import training, unwind_when_terminated
 from learner.config import Config, make_config, make_contract
+from learner.hardware import family_of
 from learner.machine import detect_machine, fit_to_machine
 from option_flags import all_settings, define_flags
 from replay import ReplayConfig, ReplayContext
@@ -117,15 +118,6 @@ def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
         process.send_signal(signal.SIGINT)
         process.wait(60)
     return {"processes": processes, **{f"peak_{name.lower()}_gigabytes": peak / 1e9 for name, peak in peaks.items()}}
-
-
-def family_of(pid: int) -> list[int]:
-    """A process and all that it started, whoever of them started it."""
-    try:
-        children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:  # it ended just now
-        return []
-    return [pid, *(found for child in sum(children, []) for found in family_of(int(child)))]
 
 
 def memory_of(pid: int) -> dict[str, int]:

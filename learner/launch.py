@@ -159,8 +159,8 @@ def _export(job: Job) -> int:
 
 
 def _train(job: Job) -> int:
-    children.prepare()  # before there is any thread
     try:
+        children.prepare()  # before there is any thread
         head_start = HeadStart(job.config, job.checkpoint)
     except (OSError, WorkerError) as error:
         log.error("error: the run's processes could not be started: %s", error)

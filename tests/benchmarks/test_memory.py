@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from benchmarks.memory import family_of, memory_of, replay_figures
+from benchmarks.memory import memory_of, replay_figures
 from learner.config import make_contract
+from learner.hardware import family_of
 from tests.support import small_config
 from wrappers import make_spec
 

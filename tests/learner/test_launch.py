@@ -199,3 +199,15 @@ def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypa
     command(tmp_path, "train", replay_parameters=json.dumps([replay]))
     with pytest.raises(ValueError, match="on the GPU"):
         command(tmp_path, "train", replay_parameters=json.dumps([{**replay, "capacity": 10**5}]))
+
+
+def test_processes_that_cannot_be_started_are_one_line_and_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_process() -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(launch.children, "prepare", no_process)
+    assert launch.run(command(tmp_path, "train", worker_kind="cpu")) == 1
+    assert capsys.readouterr().out == "error: the run's processes could not be started: Resource temporarily unavailable\n"
+    assert list(tmp_path.iterdir()) == []
