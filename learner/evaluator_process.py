@@ -65,7 +65,8 @@ def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection
 def _give_way_to_all() -> None:
     os.nice(LOWEST_PRIORITY)
     if hasattr(os, "SCHED_IDLE"):  # Linux: far behind workers too, which give way to the learner
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with contextlib.suppress(OSError):  # a sandbox may know one kind of scheduling only (gVisor)
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answers: Connection) -> None:

@@ -60,13 +60,13 @@ class MemoryMeter:
         """Bytes."""
         self._in_common = {process: known for process, known in self._in_common.items() if process in processes}
         sizes = {process: _sizes(process, "status") for process in processes}
-        alone = sum(size.get("RssAnon", 0) - self._shared_by(process, size) for process, size in sizes.items())
+        alone = sum(_anonymous(size) - self._shared_by(process, size) for process, size in sizes.items())
         shared = sum(max((size.get(kind, 0) for size in sizes.values()), default=0) for kind in ("RssShmem", "RssFile"))
         return alone + shared
 
     def _shared_by(self, process: int, size: dict[str, int]) -> int:
         """Bytes of its anonymous memory that others account for."""
-        anonymous, now = size.get("RssAnon", 0), monotonic()
+        anonymous, now = _anonymous(size), monotonic()
         when, in_common = self._in_common.get(process, (-math.inf, 0))
         if anonymous <= SMALL and now - when >= LOOK_SECONDS:
             in_common = anonymous - _sizes(process, "smaps_rollup").get("Pss_Anon", anonymous)
@@ -117,6 +117,11 @@ def family_of(process: int) -> list[int]:
             for child in map(int, listing.read_text().split()):
                 family += family_of(child)
     return family
+
+
+def _anonymous(size: dict[str, int]) -> int:
+    """Its anonymous memory; all that it has where a sandbox (gVisor) does not tell kinds apart."""
+    return size.get("RssAnon", size.get("VmRSS", 0))
 
 
 def _sizes(process: int, name: str) -> dict[str, int]:

@@ -52,6 +52,11 @@ class Child(Protocol):
         """Give back what is held of a process that has ended."""
 
 
+def died_with(child: Child) -> int | None:
+    """Which process's death ended this child, one that others were forked from too; None where it lives or died by itself."""
+    return child.died_with if isinstance(child, ForkedProcess) else None
+
+
 def prepare() -> None:
     """Start the nursery if none is there, and return at once. On Linux it dies with the thread that calls this."""
     if sys.platform == "linux":
@@ -136,7 +141,7 @@ class Nursery:
         finally:
             os.close(says)
         try:
-            return ForkedProcess(said)
+            return ForkedProcess(said, self.pid)
         except NurseryGone:
             self._end()
             raise
@@ -159,12 +164,17 @@ def _running_nursery() -> Nursery:
 
 
 class ForkedProcess:
-    """A `Child` of the nursery's. said: where it writes the process's id, and in the end the exit code."""
+    """A `Child` of the nursery's. said: where that one writes the process's id, and in the end the exit code.
 
-    def __init__(self, said: int) -> None:
+    died_with: the nursery's id, once `exitcode` has found that this process died because the nursery did.
+    """
+
+    def __init__(self, said: int, nursery: int) -> None:
         self._said = said
+        self._nursery = nursery
+        self.died_with: int | None = None
         self._exitcode: int | None = None
-        self.pid = self._hear(0) if wait([said], LONGEST_START) else 0
+        self.pid = (self._hear() or 0) if wait([said], LONGEST_START) else 0
         if self.pid <= 0:
             os.close(said)
             if self.pid:
@@ -176,9 +186,11 @@ class ForkedProcess:
     def exitcode(self) -> int | None:
         if self._exitcode is None:
             try:
-                self._exitcode = self._hear(-signal.SIGKILL)  # it dies with the nursery
+                told = self._hear()
             except BlockingIOError:
                 return None
+            self.died_with = self._nursery if told is None else None
+            self._exitcode = -signal.SIGKILL if told is None else told
         return self._exitcode
 
     def kill(self) -> None:
@@ -197,7 +209,7 @@ class ForkedProcess:
             os.close(self._said)
             self._said = -1
 
-    def _hear(self, otherwise: int) -> int:
-        """A number, or what it stands for that the nursery has died. Raises BlockingIOError while nothing was said."""
+    def _hear(self) -> int | None:
+        """A number, None where the nursery has died. Raises BlockingIOError while nothing was said."""
         said = os.read(self._said, NUMBER.size)
-        return int(NUMBER.unpack(said)[0]) if said else otherwise
+        return int(NUMBER.unpack(said)[0]) if said else None

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 from replay.slot_store import SharedArrays
 from workers.base import WorkerSetup
-from workers.children import start_process
+from workers.children import died_with, start_process
 from workers.heartbeat import START_SECONDS, Heartbeat
 from workers.process import STACK_SIGNAL, Task, run_worker
 from workers.restarts import Cause
@@ -87,7 +87,7 @@ class WorkerHandle:
     def cause(self) -> Cause:
         """Why it has exited."""
         details = (_read(self._words) or b"").decode(errors="replace").strip()
-        return Cause(f"worker {self.worker} {self._reason(details)}", details)
+        return Cause(f"worker {self.worker} {self._reason(details)}", details, died_with(self._process))
 
     def _reason(self, details: str) -> str:
         exit_code = self._process.exitcode or 0
@@ -95,6 +95,8 @@ class WorkerHandle:
             if not self.heartbeat.started:
                 return f"hung: not one step within {START_SECONDS:.0f} s of its start"
             return f"hung: no step for {self.heartbeat.limit:.1f} s (see worker_timeout)"
+        if died_with(self._process):
+            return "died with the process that workers are forked from (out of memory?)"
         if exit_code == -signal.SIGKILL:
             return "was killed by SIGKILL (out of memory?)"
         if exit_code < 0:

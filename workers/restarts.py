@@ -10,10 +10,14 @@ WINDOW_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a worker ended. reason: one line; details: its traceback or stack, or nothing."""
+    """Why a worker ended. reason: one line; details: its traceback or stack, or nothing.
+
+    died_with: the process whose death took the worker along, and others: one failure, however many they were.
+    """
 
     reason: str
     details: str = ""
+    died_with: int | None = None
 
 
 class RestartBudget:
@@ -25,7 +29,8 @@ class RestartBudget:
 
     def allows(self, cause: Cause, now: float) -> bool:
         """Count a failure at `now` (seconds of a monotonic clock); whether its worker may be started again."""
-        self._recent.append((now, cause))
+        if cause.died_with is None or all(cause.died_with != other.died_with for _, other in self._recent):
+            self._recent.append((now, cause))
         while now - self._recent[0][0] >= WINDOW_SECONDS:
             self._recent.popleft()
         return len(self._recent) <= self.most

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import pytest
 
-from benchmarks.gpu import config_of, half_replayed, replaying
+from benchmarks.gpu_parts import config_of, half_replayed, replaying
 from learner.machine import Machine
 
 

@@ -72,6 +72,12 @@ def test_where_the_system_does_not_tell_the_rest_is_idle(clocks: Clocks) -> None
     assert use.read(10.0, own=0.0) == pytest.approx(wanted)
 
 
+def test_a_system_that_counts_nothing_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = "".join(f"cpu{core} 0 0 0 0 0 0 0 0 0 0\n" for core in range(1024))
+    monkeypatch.setattr(Path, "read_text", lambda path: counts)
+    assert module._all_programs(len(os.sched_getaffinity(0))) is None
+
+
 @pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="no such file on this system")
 def test_this_process_is_seen_among_all_programs() -> None:
     cores = len(os.sched_getaffinity(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from PIL import Image
 
 from agents.networks import ActorCritic, make_network
 from learner import evaluator as module
+from learner import evaluator_process
 from learner.checkpoint import Counters, load_checkpoint
 from learner.evaluations import EvaluationLog
 from learner.evaluator import Evaluation, Evaluator
@@ -120,6 +122,18 @@ def test_it_plays_the_policy_it_was_asked_about_by_another_process_of_low_priori
     assert second is not None
     assert second.update == 30
     assert second.returns != first.returns
+
+
+def test_where_the_system_has_one_kind_of_scheduling_it_is_only_nice(monkeypatch: pytest.MonkeyPatch) -> None:
+    nice: list[int] = []
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "nice", nice.append)
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    evaluator_process._give_way_to_all()
+    assert nice == [LOWEST_PRIORITY]
 
 
 def test_a_process_that_keeps_dying_is_given_up(make_evaluator: Callable[..., Evaluator], lines: list[str]) -> None:

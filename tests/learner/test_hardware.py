@@ -102,6 +102,12 @@ def test_what_processes_have_in_common_is_looked_at_now_and_then(processes: Proc
     assert readings == pytest.approx([60_000, 70_000, 80_000, 90_000])
 
 
+def test_where_kinds_of_memory_are_not_told_apart_it_is_all_that_processes_have(processes: Processes) -> None:
+    processes.tell(os.getpid(), user=0, system=0, kilobytes=(0, 0, 0))
+    (processes.root / str(os.getpid()) / "status").write_text("Name:\tpython\nVmSize:\t900000 kB\nVmRSS:\t500000 kB\n")
+    assert HardwareMeter(2, CPU).read(1.0)["hardware/memory_gb"] == pytest.approx(500_000 * 1024 / 1e9)
+
+
 def test_without_proc_nothing_is_told(processes: Processes) -> None:
     assert HardwareMeter(2, CPU).read(1.0) == {}
 

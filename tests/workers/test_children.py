@@ -187,10 +187,13 @@ def test_children_die_with_the_nursery_and_the_next_one_comes_from_another() -> 
     first = children._nursery.pid
     os.kill(first, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
+    assert children.died_with(child) == first
     wait_until(lambda: children_named("child") == [])
     second = start_process(sleep, name="child")
     assert children._nursery.pid != first
     second.kill()
+    assert ended(second) == -signal.SIGKILL
+    assert children.died_with(second) is None
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -249,7 +252,7 @@ def test_a_nursery_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.Mon
         socket.send_fds(mine, [request.packed], [says])
         os.close(says)
         with pytest.raises(OSError, match="temporarily unavailable"):
-            children.ForkedProcess(said)
+            children.ForkedProcess(said, os.getpid())
     mine.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "it ends with its parent's end of the line"
 

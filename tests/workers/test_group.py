@@ -241,8 +241,8 @@ def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no nursery")
-def test_workers_that_die_with_the_nursery_are_replaced_from_another() -> None:
-    workers = make_workers()
+def test_workers_that_die_with_the_nursery_are_replaced_from_another(caplog: pytest.LogCaptureFixture) -> None:
+    workers = make_workers(max_worker_restarts=1)  # their death is one failure
     try:
         workers.start()
         poll_until(workers, 4)
@@ -251,6 +251,8 @@ def test_workers_that_die_with_the_nursery_are_replaced_from_another() -> None:
         os.kill(nursery.pid, signal.SIGKILL)
         wait_until(lambda: not set(before) & set(workers.pids))
         assert workers.restarts == 2
+        told = "died with the process that workers are forked from (out of memory?) (failure 1 within an hour, 1 allowed)"
+        assert sorted(caplog.messages) == [f"worker {worker} {told}" for worker in (0, 1)]
         for worker, number in ((0, 0), (0, 1), (1, 0), (1, 1)):
             workers.release(block_of(workers.setup.config, worker, number))
         assert len(poll_until(workers, 4)) == 4

@@ -20,6 +20,14 @@ def test_one_death_an_hour_is_borne_for_ever() -> None:
     assert not budget.allows(Cause("worker 0 died"), 99 * WINDOW_SECONDS + WINDOW_SECONDS / 2)
 
 
+def test_workers_that_die_with_one_process_are_one_failure() -> None:
+    budget = RestartBudget(2)
+    assert all(budget.allows(Cause(f"worker {n} died", died_with=7), float(n)) for n in range(16))
+    assert budget.used == 1
+    assert budget.allows(Cause("worker 0 died", died_with=8), 20.0)
+    assert not budget.allows(Cause("worker 1 died", died_with=9), 21.0)
+
+
 def test_the_first_cause_within_the_hour_is_told_last() -> None:
     budget = RestartBudget(1)
     budget.allows(Cause("worker 0 was long ago"), 0.0)

@@ -1,0 +1,184 @@
+"""The parts of a run on a machine with a GPU, each alone: stepping, acting, learning, batches that are half replayed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents import AGENTS, Agent
+from agents.networks import ActorCritic, make_network, on_device
+from agents.streams import Fence
+from learner.config import DEFAULTS, Config, make_config, make_contract
+from learner.host_buffers import HostBuffers
+from learner.machine import Machine, fit_to_machine
+from replay import make_mixture, replay_names
+from replay.trajectory import Arrays, make_batch
+from workers.device_policy import DevicePolicy
+from workers.device_weights import DeviceWeights
+from wrappers import make_spec, make_vector_env
+
+REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20
+
+Result = dict[str, Any]
+
+
+def seconds_a_call(function: Callable[[], object], device: torch.device, budget: float) -> float:
+    """Median wall time of one call, the device's work included."""
+    times: list[float] = []
+    end = None
+    while end is None or time.perf_counter() < end or len(times) < 3:
+        started = time.perf_counter()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+        if end is None and len(times) == 3:
+            times, end = [], time.perf_counter() + budget  # three calls of warm-up
+    return statistics.median(times)
+
+
+def seconds_in_a_row(function: Callable[[], None], device: torch.device, budget: float) -> float:
+    """Median wall time of a call where several are queued one after another, as updates are in a run."""
+    at_once = 5 if device.type == "cuda" else 1
+
+    def calls() -> None:
+        for _ in range(at_once):
+            function()
+
+    return seconds_a_call(calls, device, budget) / at_once
+
+
+def config_of(arguments: argparse.Namespace, machine: Machine, **settings: Any) -> Config:
+    """The config of one measurement."""
+    given = {"env": arguments.env, "network": arguments.network, "device": arguments.device, "batch_size": arguments.batch_size}
+    settled, _ = fit_to_machine({**DEFAULTS, **given, **settings}, machine)
+    return make_config(settled)
+
+
+def stepping(config: Config, environments: int, threads: int, budget: float) -> Result:
+    """The native vector environment alone, with random actions."""
+    env = make_vector_env(config.env, environments, threads)
+    env.reset(1)
+    generator = np.random.default_rng(0)
+    actions = env.spec.action_count
+    call = seconds_a_call(lambda: env.step(generator.integers(actions, size=environments)), torch.device("cpu"), budget)
+    env.close()
+    return {"microseconds_a_step": 1e6 * call / environments, "steps_per_second": environments / call}
+
+
+def acting(config: Config, count: int, budget: float) -> Result:
+    """The central policy alone: newest frames up, answers down."""
+    spec, device = make_spec(config.env), torch.device(config.training.device)
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
+    weights = DeviceWeights(on_device(network, device))
+    weights.publish(network, 1)
+    acting_network = make_network(
+        config.network, spec.observation_shape, spec.action_count, precision=config.training.precision
+    ).only_act()
+    policy = DevicePolicy(acting_network, weights, spec, count, device, seed=1, compiled=config.training.compile)
+    frames = np.random.default_rng(0).integers(0, 256, (count, *spec.frame_shape)).astype(spec.frame_dtype)
+    first, everyone = np.zeros(count, bool), np.arange(count)
+    call = seconds_a_call(lambda: policy.act([frames], [first], [everyone]), device, budget)
+    return {"milliseconds": 1e3 * call, "steps_per_second": count / call}
+
+
+def agent_of(config: Config) -> tuple[ActorCritic, Agent]:
+    """A network on the device, and the agent that trains it."""
+    spec, training = make_spec(config.env), config.training
+    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
+    agent = AGENTS["vtrace"](
+        config.agent,
+        on_device(network, torch.device(training.device)),
+        replay_names(config.replays),
+        threads=training.learner_threads,
+        compiled=training.compile,
+    )
+    return network, agent
+
+
+def fill_with_noise(columns: Arrays) -> None:
+    """Trajectories without rewards or episode ends, whose frames are noise."""
+    for array in columns.values():
+        array.fill(0)
+    columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
+    columns["action_used"].fill(True)
+
+
+def updates_of(config: Config) -> tuple[ActorCritic, Callable[[], None]]:
+    """A network, and a function that trains it: a batch out of host memory, stacked on the device, and an update."""
+    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
+    network, agent = agent_of(config)
+    columns = HostBuffers(make_contract(config, spec), training.batch_size, pinned=device.type == "cuda").take()
+    fill_with_noise(columns)
+    nothing = np.zeros(training.batch_size, np.int64)
+
+    def update() -> None:
+        batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
+        agent.update(batch, 1e-6)
+
+    return network, update
+
+
+def learning(config: Config, budget: float) -> Result:
+    """Updates alone, queued one after another as in a run."""
+    training, device = config.training, torch.device(config.training.device)
+    _, update = updates_of(config)
+    call = seconds_in_a_row(update, device, budget)
+    steps = training.batch_size * training.unroll_length
+    return {"milliseconds": 1e3 * call, "steps_per_second": steps / call}
+
+
+def replaying(config: Config, budget: float) -> Result:
+    """As many inserts as a batch takes fresh trajectories, a batch, and its update, one after another in one thread."""
+    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
+    contract = make_contract(config, spec)
+    _, agent = agent_of(config)
+    generator = np.random.default_rng(0)
+    mixture = make_mixture(config.replays, contract, training.batch_size, 1.0, generator, device=device)
+    buffers = HostBuffers(contract, training.batch_size, pinned=device.type == "cuda")
+    fresh = contract.allocate(2 * training.batch_size)
+    fill_with_noise(fresh)
+    coming = cycle([{name: array[row] for name, array in fresh.items()} for row in range(2 * training.batch_size)])
+
+    def update() -> None:
+        while not mixture.can_sample():
+            mixture.insert(next(coming))
+        columns, copied = buffers.take(), Fence(device)
+        host = mixture.sample(columns)
+        batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device, host.device_frames)
+        copied.record()
+        agent.update(batch, 1e-6)
+        buffers.give_back(columns, copied)
+
+    call = seconds_in_a_row(update, device, budget)
+    return {"milliseconds": 1e3 * call, "updates_per_second": 1 / call}
+
+
+def half_replayed(place: str) -> str:
+    """`--replay_parameters` with a replay whose frames are in host memory (`cpu`) or on the GPU."""
+    replay = {"type": "standard", "capacity": REPLAYED, "sample_ratio": 0.5, "device": place}
+    return json.dumps([{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, replay])
+
+
+def repeating(config: Config) -> Result:
+    """Whether `--reproducible` holds on the device: the same updates twice, bit by bit."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        weights = []
+        for _ in range(2):
+            torch.manual_seed(1)
+            network, updates = updates_of(config)
+            for _ in range(3):
+                updates()
+            weights.append(torch.cat([tensor.flatten() for tensor in network.state_dict().values()]))
+        return {"equal": torch.equal(*weights), "largest_difference": float((weights[0] - weights[1]).abs().max())}
+    finally:
+        torch.use_deterministic_algorithms(False)
