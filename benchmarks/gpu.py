@@ -105,11 +105,14 @@ def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
         finally:
             process.kill()  # at once: nothing it would still save is wanted, and its workers die with it
             process.wait()
-        columns = read_metrics(next(Path(folder).glob("*_*/metrics.csv")))
+        metrics = next(Path(folder).glob("*_*/metrics.csv"))
+        columns = read_metrics(metrics)
+        settled = json.loads((metrics.parent / "config.json").read_text())["settings"]
     after = columns["seconds"] > columns["seconds"][0] + arguments.warm_up
     steady = {name: column[after] for name, column in columns.items()}
     found = {name: float(np.nanmedian(steady[name])) for name in SHOWN if name in steady}
-    return {"steps_per_second": float(np.median(steady["charts/SPS"])), **found, **settings}
+    environments = settled["envs_per_worker"]
+    return {"steps_per_second": float(np.median(steady["charts/SPS"])), "envs_per_worker": environments, **found, **settings}
 
 
 def _wait_for_rows(process: subprocess.Popen[bytes], folder: Path, end: float) -> None:
@@ -169,7 +172,7 @@ def run_all(arguments: argparse.Namespace) -> list[Result]:
     run(most, "cpu")
     for workers in reversed(arguments.workers[:-1]):
         run(workers, "central")
-    run(most, "central", envs_per_worker=16)
+    run(most, "central", envs_per_worker=64)
     run(most, "central", precision=arguments.precisions[0])
     for workers in reversed(arguments.workers[:-1]):
         run(workers, "cpu")

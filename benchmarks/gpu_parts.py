@@ -19,10 +19,9 @@ from agents.streams import Fence
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.host_buffers import HostBuffers
 from learner.machine import Machine, fit_to_machine
+from learner.measuring import acting_for_all
 from replay import make_mixture, replay_names
 from replay.trajectory import Arrays, make_batch
-from workers.device_policy import DevicePolicy
-from workers.device_weights import DeviceWeights
 from wrappers import make_spec, make_vector_env
 
 REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20
@@ -76,18 +75,8 @@ def stepping(config: Config, environments: int, threads: int, budget: float) -> 
 
 def acting(config: Config, count: int, budget: float) -> Result:
     """The central policy alone: newest frames up, answers down."""
-    spec, device = make_spec(config.env), torch.device(config.training.device)
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
-    weights = DeviceWeights(on_device(network, device))
-    weights.publish(network, 1)
-    acting_network = make_network(
-        config.network, spec.observation_shape, spec.action_count, precision=config.training.precision
-    ).only_act()
-    policy = DevicePolicy(acting_network, weights, spec, count, device, seed=1, compiled=config.training.compile)
-    frames = np.random.default_rng(0).integers(0, 256, (count, *spec.frame_shape)).astype(spec.frame_dtype)
-    first, everyone = np.zeros(count, bool), np.arange(count)
-    call = seconds_a_call(lambda: policy.act([frames], [first], [everyone]), device, budget)
-    return {"milliseconds": 1e3 * call, "steps_per_second": count / call}
+    step = acting_for_all(config, count, compiled=config.training.compile).seconds_a_step(budget)
+    return {"milliseconds": 1e3 * count * step, "steps_per_second": 1 / step}
 
 
 def agent_of(config: Config) -> tuple[ActorCritic, Agent]:

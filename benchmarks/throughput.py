@@ -151,7 +151,7 @@ def take_turns(program: Program, parts: Parts, windows: int, seconds: float) -> 
 def compare(speeds: list[float], costs: list[Seconds], cores: int, frames: int, *, gpu: bool) -> Result:
     """Medians over windows. costs: of the parts, before each window and after the last one."""
     around = [{name: (before[name] + after[name]) / 2 for name in before} for before, after in pairwise(costs)]
-    limits = [limit(_costs(cost, frames), cores, gpu=gpu) for cost in around]
+    limits = [limit(_costs(cost, frames, gpu=gpu), cores) for cost in around]
     of_limit = [speed / most for speed, most in zip(speeds, limits, strict=True)]
     of_native = [speed * cost[NATIVE] for speed, cost in zip(speeds, around, strict=True)]
     middle = {name: statistics.median(cost[name] for cost in around) for name in around[0]}
@@ -170,8 +170,8 @@ def compare(speeds: list[float], costs: list[Seconds], cores: int, frames: int, 
     }
 
 
-def _costs(cost: Seconds, frames: int) -> Costs:
-    return Costs(cost["c_env"], cost["c_act"], cost["c_act"], cost["c_learn"], frames)
+def _costs(cost: Seconds, frames: int, *, gpu: bool) -> Costs:
+    return Costs(cost["c_env"], cost["c_act"], cost["c_act"], cost["c_learn"], frames, gpu_learns=gpu)
 
 
 def measure(arguments: list[str], windows: int, window: float) -> Result:

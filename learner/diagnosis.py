@@ -133,6 +133,16 @@ def _turns(seen: Seen) -> Verdict | None:
     return Verdict("taking turns", f"taking turns: {told}; {advice}")
 
 
+def _answers(seen: Seen) -> Verdict | None:
+    """One policy acts for all, and its answers come too late."""
+    act = seen.share("worker_act")
+    if seen.config.workers.kind != "central" or act < WAITS:
+        return None
+    told = f"workers wait {_percent(act)} of their time for it and step {_percent(seen.share('worker_env'))}"
+    advice = f"--envs_per_worker={2 * seen.config.workers.envs_per_worker} gives it longer, a smaller --network needs less"
+    return Verdict("answers", f"the policy that acts for all: {told}, the learner waits {_percent(seen.starved)}; {advice}")
+
+
 def _workers(seen: Seen) -> Verdict:
     step, act, wait = (seen.share(f"worker_{name}") for name in ("env", "act", "wait"))
     name = "stepping" if step >= act else "acting"
@@ -148,6 +158,7 @@ RULES: tuple[Callable[[Seen], Verdict | None], ...] = (
     _preparation,
     _learner,
     _turns,
+    _answers,
     _workers,
 )
 """In the order in which they are asked; the last one always answers."""

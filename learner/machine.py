@@ -13,7 +13,15 @@ import torch
 
 from agents.compute import computes_bfloat16
 from learner.config import AUTO, Settings, TrainingConfig
-from learner.costs import WORTH_DOUBLING, Costs, doubling_saves, enough_workers, expected
+from learner.costs import (
+    WORTH_DOUBLING,
+    Costs,
+    answer_takes,
+    doubling_saves,
+    enough_workers,
+    expected,
+    larger_groups_help,
+)
 
 MACHINE_SETTINGS = (
     "device",
@@ -150,13 +158,12 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         1 if gpu else min(cores, MOST_LEARNER_THREADS),
         "the GPU computes" if gpu else f"{cores} cores, shared with the workers",
     )
+    central = settled["worker_kind"] == "central"
     environments, why = _environments(costs)
-    if costs and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
+    if costs and not central and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
         costs = replace(costs, act=costs.act_doubled)
-    choose("worker_count", *_workers(costs, cores, settled["learner_threads"], small=small, gpu=gpu))
-    if settled["worker_kind"] == "central":
-        choose("envs_per_worker", 2 * ENVIRONMENTS, "two groups of 16: one steps while the policy thinks about the other")
-    choose("envs_per_worker", environments, why)
+    choose("worker_count", *_workers(costs, cores, settled["learner_threads"], small=small))
+    choose("envs_per_worker", *(_two_groups(costs, settled["worker_count"]) if central else (environments, why)))
     choose(
         "batch_size",
         SMALL_BATCH if small else PUBLISHED_BATCH,
@@ -178,13 +185,13 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     return settled, reasons
 
 
-def _workers(costs: Costs | None, cores: int, learner_threads: int, *, small: bool, gpu: bool) -> tuple[int, str]:
+def _workers(costs: Costs | None, cores: int, learner_threads: int, *, small: bool) -> tuple[int, str]:
     """Worker processes, and why. On a small machine always one a core: each core that waits is a large part of it."""
     if costs is None:
         return cores, f"one a core, {cores} cores"
-    count = cores if small else enough_workers(costs, cores, learner_threads, gpu=gpu)
+    count = cores if small else enough_workers(costs, cores, learner_threads)
     stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
-    speed = expected(costs, cores, gpu=gpu)
+    speed = expected(costs, cores)
     return count, (
         f"{f'one a core, {cores} cores' if count == cores else 'they collect more than the learner can take'}; "
         f"measured: stepping {stepping}, acting {acting}, learning {learning} a step, so {_rounded(speed)} steps/s = "
@@ -199,6 +206,16 @@ def _environments(costs: Costs | None) -> tuple[int, str]:
     saves = doubling_saves(costs)
     told = f"measured: {2 * ENVIRONMENTS} save {max(0.0, saves):.0%} of a step and double the policy lag"
     return (2 * ENVIRONMENTS if saves >= WORTH_DOUBLING else ENVIRONMENTS), told
+
+
+def _two_groups(costs: Costs | None, workers: int) -> tuple[int, str]:
+    """Environments of a worker where one policy acts for all, and why."""
+    group = 2 * ENVIRONMENTS if costs and larger_groups_help(costs, workers) else ENVIRONMENTS
+    why = f"two groups of {group}: one steps while the policy thinks about the other"
+    if costs and costs.gpu_acts:
+        now, doubled = (f"{answer_takes(act, costs, workers):.0%}" for act in (costs.act, costs.act_doubled))
+        why += f"; measured: to think takes {now} of that time with groups of {ENVIRONMENTS}, {doubled} with twice as many"
+    return 2 * group, why
 
 
 def _rounded(number: float) -> str:

@@ -11,36 +11,43 @@ import numpy as np
 import torch
 
 from agents import AGENTS
-from agents.compute import prepare_torch
-from agents.networks import ActorCritic, make_network
+from agents.compute import allow_tf32, prepare_torch
+from agents.networks import ActorCritic, make_network, on_device
 from learner.config import Config, make_contract
 from learner.costs import Costs
 from learner.machine import acting_precision
 from replay import replay_names
 from replay.slot_store import SharedArrays
 from replay.trajectory import make_batch
+from workers.device_policy import DevicePolicy
+from workers.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_spec, make_vector_env
 
 Clock = Callable[[], float]
-
+CPU = torch.device("cpu")
 
 FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
+GPU_WARM_UP = 3  # calls: the first ones load libraries and kernels, for seconds
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
     """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
     replays: without it no step is fresh.
 
-    brief: step few environments and, on a CPU, learn from few steps of a batch: long trajectories or a slow network would take
-    many seconds there.
+    brief: step few environments and, on a CPU, act and learn with few steps of a batch: many workers, long trajectories or a
+    slow network would take many seconds there.
     """
     prepare_torch(threads=1)
-    environments, batch = config.workers.envs_per_worker, config.training.batch_size
-    stepped = min(environments, FEW_ENVIRONMENTS) if brief else environments
-    if brief and config.training.device == "cpu":
+    workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
+    stepped = min(workers.envs_per_worker, FEW_ENVIRONMENTS) if brief else workers.envs_per_worker
+    acting_at_once = workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
+    if gpu:
+        allow_tf32()
+    elif brief:
+        acting_at_once = min(acting_at_once, FEW_STEPS)
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
@@ -48,10 +55,12 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     try:
         return Costs(
             env=env.seconds_a_step(seconds),
-            act=acting(config, environments).seconds_a_step(seconds / 2),
-            act_doubled=acting(config, 2 * environments).seconds_a_step(seconds / 2),
+            act=acting(config, acting_at_once).seconds_a_step(seconds / 2),
+            act_doubled=acting(config, 2 * acting_at_once).seconds_a_step(seconds / 2),
             learn=learning(config, batch).seconds_a_step(seconds) / fresh_part(config),
             frames_per_step=make_spec(config.env).frames_per_step,
+            gpu_acts=gpu and workers.kind == "central",
+            gpu_learns=gpu,
         )
     finally:
         env.close()
@@ -64,15 +73,21 @@ def fresh_part(config: Config) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the work, alone and built: `call` does it for so many `steps`, whose time `clock` tells."""
+    """One part of the work, alone and built: `call` does it for so many `steps`, whose time `clock` tells.
+
+    device: that computes; a GPU's first calls are left out of the time and of the budget.
+    """
 
     call: Callable[[], object]
     steps: int
     clock: Clock
     close: Callable[[], None] = lambda: None
+    device: torch.device = CPU
 
     def seconds_a_step(self, budget: float) -> float:
         """Median over the calls of about `budget` seconds."""
+        for _ in range(GPU_WARM_UP if self.device.type == "cuda" else 0):
+            self.call()
         return seconds_a_call(self.call, budget, self.clock) / self.steps
 
 
@@ -89,7 +104,10 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
 
 
 def acting(config: Config, num_envs: int) -> Part:
-    """Inference for `num_envs` environments on one core: CPU time."""
+    """Inference for `num_envs` environments at once, where this kind of workers has it: CPU time on one core, wall time on a
+    GPU."""
+    if config.workers.kind == "central":
+        return acting_for_all(config, num_envs)
     spec = make_spec(config.env)
     network = _network(config, acting_precision(config.training))
     weights = SharedWeights(SharedArrays(weights_layout(network)))
@@ -98,11 +116,24 @@ def acting(config: Config, num_envs: int) -> Part:
     return Part(lambda: policy.act(observations), num_envs, time.process_time)
 
 
+def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> Part:
+    """The policy of the central kind alone: newest frames up to the learner's device, answers down."""
+    spec, device = make_spec(config.env), torch.device(config.training.device)
+    learner_network = on_device(_network(config, config.training.precision), device)
+    weights = DeviceWeights(learner_network)
+    weights.publish(learner_network, 1)
+    network = _network(config, config.training.precision).only_act()
+    policy = DevicePolicy(network, weights, spec, num_envs, device, seed=1, compiled=compiled)
+    frames = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.frame_shape)).astype(spec.frame_dtype)
+    first, everyone = np.zeros(num_envs, bool), np.arange(num_envs)
+    return Part(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
+
+
 def learning(config: Config, batch_size: int) -> Part:
     """Batch making and one update, for the steps of a batch: CPU time on one core, wall time on a GPU."""
     spec = make_spec(config.env)
     device = torch.device(config.training.device)
-    network = _network(config, config.training.precision).to(device)
+    network = on_device(_network(config, config.training.precision), device)
     agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
     columns = {name: np.zeros_like(array) for name, array in make_contract(config, spec).allocate(batch_size).items()}
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
@@ -115,15 +146,16 @@ def learning(config: Config, batch_size: int) -> Part:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    return Part(update, batch_size * config.training.unroll_length, clock)
+    return Part(update, batch_size * config.training.unroll_length, _clock(device), device=device)
+
+
+def _clock(device: torch.device) -> Clock:
+    """CPU time where the CPU computes: it tells what a call costs whatever else the machine does."""
+    return time.process_time if device.type == "cpu" else time.perf_counter
 
 
 def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) -> float:
-    """Median time of one call by `clock`, over about `budget` seconds. The first is warm-up, unless it takes all of them.
-
-    CPU time tells what a call costs whatever else the machine does.
-    """
+    """Median time of one call by `clock`, over about `budget` seconds. The first is warm-up, unless it takes all of them."""
     end = time.perf_counter() + budget
     times: list[float] = []
     while not times or time.perf_counter() < end:

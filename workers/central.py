@@ -25,10 +25,12 @@ from workers.seeds import policy_seed
 class CentralWorkers(ProcessWorkers):
     """The same group of processes as `cpu`, with another policy: `workers.inference` answers what `CentralPolicy` asks."""
 
+    policy_class: type[DevicePolicy] = DevicePolicy
+
     def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
         weights = DeviceWeights(network)
         super().__init__(setup, exchange_layout(setup.contract, setup.config), lambda shared: weights)
-        policy = DevicePolicy(
+        policy = self.policy_class(
             setup.make_network(),
             weights,
             setup.spec,

@@ -56,7 +56,7 @@ def page_faults(code: str, *arguments: str) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     pages = 4 * 12_000_000 // resource.getpagesize()
-    assert page_faults(FAULTS, "kept") < pages  # less than one of the ten tensors' pages
+    assert page_faults(FAULTS, "kept") < 2 * pages  # of ten tensors; one may lie elsewhere than those before it
     assert page_faults(FAULTS, "given back") > 0
 
 

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from learner.checkpoint import load_checkpoint, load_replay
+from learner.measuring import measure_costs
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from learner.saving import Saver
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.learner.test_resuming import HALF, Killed, assert_same_end, kill_after_one, play, settings_of
 from tests.learner.test_skipping import spoil_updates
+from tests.support import small_config
 
 LOOP = ("agents/", "workers/", "learner/train.py", "learner/recorder.py", "learner/host_buffers.py", "replay/trajectory.py")
 """What a batch and an action go through."""
@@ -88,3 +90,14 @@ def test_a_gpu_learns_what_a_cpu_learns(gpu: SimulatedGpu, tmp_path: Path, monke
     assert_same_end(straight, broken, interrupted=True)
     assert gpu.launched > 1000
     assert gpu.reports == []
+
+
+def test_a_gpu_s_part_of_a_step_is_measured(gpu: SimulatedGpu) -> None:
+    costs = measure_costs(
+        small_config(device="cuda", worker_kind="central", replay_parameters=mixture("cpu")), 0.02, brief=True
+    )
+    assert costs.gpu_acts
+    assert costs.gpu_learns
+    assert min(costs.env, costs.act, costs.act_doubled, costs.learn) > 0
+    workers_act = measure_costs(small_config(device="cuda", worker_kind="cpu"), 0.02, brief=True)
+    assert (workers_act.gpu_acts, workers_act.gpu_learns) == (False, True)

@@ -90,6 +90,18 @@ def test_workers_that_are_too_slow_beside_idle_cores(prepared_batches: int) -> N
     assert acting.limit == "acting"
 
 
+def test_one_policy_whose_answers_come_late() -> None:
+    """More workers would have it answer later still."""
+    late = verdict({**STARVED, **shares(worker_act=0.27)}, worker_kind="central", envs_per_worker=32)
+    assert late.limit == "answers"
+    assert "workers wait 27 % of their time for it and step 60 %, the learner waits 38 %" in late.line
+    assert "--envs_per_worker=64" in late.line
+    assert "--worker_count" not in late.line
+    soon = verdict({**STARVED, **shares(worker_act=0.1)}, worker_kind="central")
+    assert soon.limit == "stepping"
+    assert "more --worker_count" in soon.line
+
+
 @pytest.mark.parametrize(
     ("part", "row", "advice"),
     [

@@ -143,7 +143,13 @@ def test_a_large_machine_has_as_many_workers_as_its_learner_can_use() -> None:
     settled, reasons = fitted(Machine(16, 10**10, None), COSTS)
     assert settled["worker_count"] == 2
     assert "more than the learner can take" in reasons["worker_count"]
-    assert fitted(Machine(16, 10**10, "GPU 9000"), COSTS)[0]["worker_count"] == 1
+    gpu = replace(COSTS, gpu_learns=True)
+    assert fitted(Machine(16, 10**10, "GPU 9000"), gpu)[0]["worker_count"] == 1
+    acts_there = replace(
+        gpu, learn=66e-6, gpu_acts=True
+    )  # 15,152 steps/s, and 8 workers that only step collect 1.76 times that
+    assert fitted(Machine(16, 10**10, "GPU 9000"), acts_there)[0]["worker_count"] == 8
+    assert fitted(Machine(16, 10**10, "GPU 9000"), replace(acts_there, gpu_acts=False))[0]["worker_count"] == 16
     assert fitted(Machine(16, 10**10, None), COSTS, learner_threads=16)[0]["worker_count"] == 4
     assert fitted(Machine(16, 10**10, None), COSTS, worker_count=7)[0]["worker_count"] == 7
 
@@ -158,6 +164,24 @@ def test_twice_the_environments_where_they_make_a_step_a_quarter_cheaper() -> No
     assert "acting 300 us" in reasons["worker_count"]
     _, reasons = fitted(Machine(2, 10**10, None), steep, envs_per_worker=16)
     assert "acting 600 us" in reasons["worker_count"]
+    settled, reasons = fitted(Machine(2, 10**10, None), steep, worker_kind="central")
+    assert settled["envs_per_worker"] == 32, "two groups of 16, as without a measurement"
+    assert "acting 600 us" in reasons["worker_count"]
+
+
+def test_the_groups_of_one_policy_are_larger_where_its_answers_take_long() -> None:
+    gpu, costs = Machine(16, 10**10, "GPU 9000"), replace(COSTS, learn=1e-6, gpu_acts=True, gpu_learns=True)
+    settled, reasons = fitted(gpu, replace(costs, act=6e-6, act_doubled=5e-6))
+    assert settled["envs_per_worker"] == 32
+    assert reasons["envs_per_worker"].startswith("32 (two groups of 16: ")
+    assert "takes 32% of that time with groups of 16, 27% with twice as many" in reasons["envs_per_worker"]
+    settled, reasons = fitted(gpu, replace(costs, act=18e-6, act_doubled=12e-6))
+    assert settled["envs_per_worker"] == 64
+    assert reasons["envs_per_worker"].startswith("64 (two groups of 32: ")
+    assert "takes 96% of that time with groups of 16, 64% with twice as many" in reasons["envs_per_worker"]
+    assert "acting 18 us" in reasons["worker_count"]
+    settled, _ = fitted(gpu, replace(costs, act=18e-6, act_doubled=12e-6), worker_count=8)
+    assert settled["envs_per_worker"] == 32
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from learner import measuring
 from learner.config import Config
-from learner.measuring import fresh_part, measure_costs, seconds_a_call
+from learner.measuring import Part, fresh_part, measure_costs, seconds_a_call
 from tests.support import small_config
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -49,6 +50,34 @@ def test_a_call_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.Monk
     machine = Machine(monkeypatch, 5.0, 1.0)
     assert seconds_a_call(machine.function, 0.4, lambda: machine.wall) == 5.0
     assert machine.calls == [1.0]
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("cpu", 5.0), ("cuda", 0.15)])
+def test_the_first_calls_of_a_gpu_do_not_count_however_long_they_take(
+    monkeypatch: pytest.MonkeyPatch, device: str, wanted: float
+) -> None:
+    """They load its libraries; counted, one worker would be enough for such a learner."""
+    machine = Machine(monkeypatch, 5.0, 1.0, 0.4, 0.1, 0.15, 0.15)
+    part = Part(machine.function, 1, lambda: machine.wall, device=torch.device(device))
+    assert part.seconds_a_step(0.39) == pytest.approx(wanted)
+
+
+def test_one_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: list[int] = []
+
+    def acting_for_all(config: Config, num_envs: int) -> Part:
+        at_once.append(num_envs)
+        return real(config, num_envs)
+
+    real = measuring.acting_for_all
+    monkeypatch.setattr(measuring, "acting_for_all", acting_for_all)
+    config = small_config(worker_kind="central", worker_count=3, envs_per_worker=8)
+    costs = measure_costs(config, 0.02)
+    assert at_once == [12, 24]
+    assert 0 < costs.act < 1e-2
+    assert not costs.gpu_acts
+    measure_costs(small_config(worker_kind="central", worker_count=100, envs_per_worker=8), 0.02, brief=True)
+    assert at_once[2:] == [160, 320]
 
 
 def test_every_part_is_measured() -> None:
