@@ -52,6 +52,13 @@ def test_a_call_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.Monk
     assert machine.calls == [1.0]
 
 
+@pytest.mark.parametrize(("tick", "wanted"), [(0.0001, 0.003), (0.01, 0.003), (0.5, 0.003)])
+def test_a_clock_that_seldom_ticks_tells_the_time_too(monkeypatch: pytest.MonkeyPatch, tick: float, wanted: float) -> None:
+    machine = Machine(monkeypatch, *[0.003] * 100)
+    now = seconds_a_call(machine.function, 0.2, lambda: tick * (machine.wall // tick))
+    assert now == pytest.approx(wanted, rel=0.1)
+
+
 @pytest.mark.parametrize(("device", "wanted"), [("cpu", 5.0), ("cuda", 0.15)])
 def test_the_first_calls_of_a_gpu_do_not_count_however_long_they_take(
     monkeypatch: pytest.MonkeyPatch, device: str, wanted: float
