@@ -157,19 +157,16 @@ def _clock(device: torch.device) -> Clock:
 def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) -> float:
     """Median time of one call by `clock`, over about `budget` seconds. The first is warm-up, unless it takes all of them.
 
-    A sandbox's clock of CPU time may tick a hundred times a second only (gVisor): where it stands still during a call, the mean,
-    and where it never moved, wall time.
+    By wall time where that clock stands still during a call: CPU time in a sandbox (gVisor) may tick a hundred times a second.
     """
-    began = time.perf_counter()
-    times: list[float] = []
-    while not times or time.perf_counter() < began + budget:
-        started = clock()
+    end = time.perf_counter() + budget
+    times: list[tuple[float, float]] = []  # by the clock, by the wall
+    while not times or time.perf_counter() < end:
+        started, started_on_the_wall = clock(), time.perf_counter()
         function()
-        times.append(clock() - started)
-    counted = times[1:] or times
-    if all(counted):
-        return statistics.median(counted)
-    return statistics.fmean(counted) or (time.perf_counter() - began) / len(times)
+        times.append((clock() - started, time.perf_counter() - started_on_the_wall))
+    by_clock, by_wall = zip(*(times[1:] or times), strict=True)
+    return statistics.median(by_clock if all(by_clock) else by_wall)
 
 
 def _network(config: Config, precision: str) -> ActorCritic:
