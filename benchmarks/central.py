@@ -10,6 +10,7 @@ cores can run many workers that sleep; Linux only, as processes must be forked.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ def main() -> None:
     parser.add_argument("--slow", type=float, default=4.0, help="times are stretched by this")
     parser.add_argument("--seconds", type=float, default=12.0, help="of measurement")
     arguments = parser.parse_args()
+    if sys.platform != "linux":
+        parser.error(f"wanted Linux, where processes are forked, got {sys.platform}")
     times = Times(1e-6 * arguments.env, 1e-3 * arguments.answer, 1e-6 * arguments.answer_each, 1e-3 * arguments.linger)
     for name, value in measure(arguments.workers, arguments.group, times, arguments.slow, arguments.seconds).items():
         print(f"{name:24s} {value:.3f}")
