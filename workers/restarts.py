@@ -29,10 +29,10 @@ class RestartBudget:
 
     def allows(self, cause: Cause, now: float) -> bool:
         """Count a failure at `now` (seconds of a monotonic clock); whether its worker may be started again."""
+        while self._recent and now - self._recent[0][0] >= WINDOW_SECONDS:
+            self._recent.popleft()
         if cause.died_with is None or all(cause.died_with != other.died_with for _, other in self._recent):
             self._recent.append((now, cause))
-        while now - self._recent[0][0] >= WINDOW_SECONDS:
-            self._recent.popleft()
         return len(self._recent) <= self.most
 
     @property

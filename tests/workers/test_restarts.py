@@ -37,3 +37,10 @@ def test_the_first_cause_within_the_hour_is_told_last() -> None:
     assert words == ["Traceback", "ValueError: first", "worker 1 failed: ValueError: first"]
     assert "2 times" in counted
     assert "max_worker_restarts=1" in counted
+
+
+def test_a_process_id_that_comes_again_after_an_hour_is_another_failure() -> None:
+    budget = RestartBudget(1)
+    assert budget.allows(Cause("worker 0 died", died_with=7), 0.0)
+    assert budget.allows(Cause("worker 0 died", died_with=7), WINDOW_SECONDS)
+    assert budget.used == 1
