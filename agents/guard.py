@@ -79,14 +79,18 @@ class Guard:
 
     @torch.no_grad()
     def _step_where(self, sound: Tensor, take_step: Callable[[], None]) -> None:
-        """sound: bool `[]` on the device, whether what the step makes of weights and moments is kept."""
+        """sound: bool `[]` on the device, whether what the step makes of weights and moments is kept.
+
+        All of them together, since each operation costs a GPU's host time.
+        """
         changed: list[Tensor] = [weights for group in self._optimizer.param_groups for weights in group["params"]]
         for moments in self._optimizer.state.values():
             changed += [value for name, value in moments.items() if name != "step"]
-        before = [tensor.clone() for tensor in changed]
+        parts = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in changed]  # as they lie in memory
+        before = torch.cat(parts)
         take_step()
-        for now, then in zip(changed, before, strict=True):
-            torch.where(sound, now, then, out=now)
+        kept = torch.where(sound, torch.cat(parts), before)
+        torch._foreach_copy_(parts, kept.split([len(part) for part in parts]))
 
 
 def _largest(quantity: Tensor) -> Tensor:

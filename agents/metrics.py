@@ -19,35 +19,34 @@ LARGEST_LOG_RHO = 20.0  # beyond it a ratio only says "far off", and its square 
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of `[T, B]` over the steps of a bool mask of the same shape; NaN where it is empty."""
-    return torch.where(mask, x, 0.0).sum() / mask.sum()
-
-
-def masked_variance(x: Tensor, mask: Tensor) -> Tensor:
-    """Variance of `[T, B]` over the steps of a bool mask."""
-    return masked_mean((x - masked_mean(x, mask)).square(), mask)
+    """Means `[...]` of `[..., T, B]` over the steps of a bool mask that goes with it; NaN where it is empty."""
+    return torch.where(mask, x, 0.0).sum((-2, -1)) / mask.sum((-2, -1))
 
 
 @torch.no_grad()
 def value_metrics(values: Tensor, targets: VTraceReturns, mask: Tensor) -> dict[str, Tensor]:
     """values `[T, B]` without gradient, mask bool `[T, B]`. Explained variance 1 is a perfect critic, 0 a constant one."""
-    unexplained = masked_variance(targets.vs - values, mask) / masked_variance(targets.vs, mask).clamp(min=1e-8)
+    quantities = torch.stack([targets.vs - values, targets.vs, values])
+    means = masked_mean(quantities, mask)
+    unexplained, all_there_is, of_values = masked_mean((quantities - means[:, None, None]).square(), mask)
     return {
-        "losses/explained_variance": 1 - unexplained,
-        "losses/value_mean": masked_mean(values, mask),
-        "losses/value_std": masked_variance(values, mask).sqrt(),
+        "losses/explained_variance": 1 - unexplained / all_there_is.clamp(min=1e-8),
+        "losses/value_mean": means[2],
+        "losses/value_std": of_values.sqrt(),
     }
 
 
 @torch.no_grad()
 def ratio_metrics(logits: Tensor, log_rhos: Tensor, used: Tensor, clips: Sequence[tuple[str, float]]) -> dict[str, Tensor]:
     """Entropy of the policy, and how often each clip of the importance ratio acts. clips: name and bar of each."""
-    clipped = {f"vtrace/{name}_clip_fraction": masked_mean((log_rhos.exp() > bar).float(), used) for name, bar in clips}
-    return {
-        "losses/entropy": masked_mean(entropy(logits), used),
-        "vtrace/mean_rho": masked_mean(clipped_rhos(log_rhos, clips[0][1]), used),
-        **clipped,
+    ratios = log_rhos.exp()
+    quantities = {
+        "losses/entropy": entropy(logits),
+        "vtrace/mean_rho": clipped_rhos(log_rhos, clips[0][1]),
+        **{f"vtrace/{name}_clip_fraction": (ratios > bar).float() for name, bar in clips},
     }
+    means = masked_mean(torch.stack(list(quantities.values())), used)
+    return dict(zip(quantities, means, strict=True))
 
 
 @torch.no_grad()
@@ -57,12 +56,15 @@ def replay_metrics(batch: Batch, log_rhos: Tensor, relevant: Tensor, names: Sequ
     relevant: bool `[T, B]`. The effective sample size (sum of ratios)^2 / (n sum of squared ratios) is 1 on-policy and falls
     towards 1/n as few steps carry all the weight.
     """
+    if not names:
+        return {}
     ratios = log_rhos.clamp(max=LARGEST_LOG_RHO).exp()
+    steps = torch.stack([batch.action_used & (batch.source == index) for index in range(len(names))])
+    quantities = torch.stack([(~relevant).float(), ratios, ratios.square()])
+    rejected, mean, mean_square = masked_mean(quantities[:, None], steps)
+    effective = mean.square() / mean_square
     metrics: dict[str, Tensor] = {}
-    for index, name in enumerate(names):
-        steps = batch.action_used & (batch.source == index)
-        metrics[f"replay/{name}/rejected_fraction"] = masked_mean((~relevant).float(), steps)
-        metrics[f"replay/{name}/effective_sample_size"] = masked_mean(ratios, steps).square() / masked_mean(
-            ratios.square(), steps
-        )
+    for name, rejected_fraction, sample_size in zip(names, rejected, effective, strict=True):
+        metrics[f"replay/{name}/rejected_fraction"] = rejected_fraction
+        metrics[f"replay/{name}/effective_sample_size"] = sample_size
     return metrics

@@ -62,5 +62,4 @@ class DeviceWeights(Weights):
 
 
 def _copy(source: Iterable[Tensor], target: Iterable[Tensor]) -> None:
-    for there, here in zip(source, target, strict=True):
-        here.copy_(there, non_blocking=True)
+    torch._foreach_copy_(list(target), list(source), non_blocking=True)
