@@ -9,7 +9,7 @@ import logging
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
@@ -257,10 +257,17 @@ def _log_to_console(verbosity: int) -> None:
     log.setLevel(logging.DEBUG)
     log.propagate = False
     log.handlers.clear()
-    console = logging.StreamHandler(sys.stdout)
+    console = _Console(sys.stdout)
     console.setLevel({0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}[verbosity])
     console.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(console)
+
+
+class _Console(logging.StreamHandler[TextIO]):
+    """A line is lost where the terminal or the other end of a pipe is gone; the run goes on, and its log has it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return
 
 
 class _LogFile(logging.FileHandler):

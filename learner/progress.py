@@ -31,7 +31,7 @@ def progress_text(
 
 
 class ProgressLine:
-    """Rewrites one line of a terminal in place."""
+    """Rewrites one line of a terminal in place, as long as that is there."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -41,13 +41,18 @@ class ProgressLine:
     def show(self, text: str) -> None:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r\x1b[2K{text[:width]}")
-            self._stream.flush()
+            self._write(f"\r\x1b[2K{text[:width]}")
             self._shown = True
 
     def clear(self) -> None:
         """Take the line away, so that something else can be printed."""
         if self._shown:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
+            self._write("\r\x1b[2K")
             self._shown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:  # it was closed
+            self.live = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -195,8 +196,12 @@ def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Pat
     assert sorted(path.name for path in run.checkpoints.iterdir()) == kept
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_saves_and_says_how_to_go_on(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("whole_group", [False, True], ids=["program", "group"])
+def test_one_signal_saves_and_says_how_to_go_on(
+    start: Start, tmp_path: Path, number: signal.Signals, *, whole_group: bool
+) -> None:
+    """To the program alone, and to it and then to its whole group, as `timeout` does."""
     program = start(
         "--op_mode=train",
         f"--results_dir={tmp_path}",
@@ -205,31 +210,33 @@ def test_one_signal_saves_and_says_how_to_go_on(start: Start, tmp_path: Path, nu
     _wait_for_metrics(tmp_path)
     asked = time.monotonic()
     program.send_signal(number)
+    if whole_group:
+        os.killpg(program.pid, number)
     printed, _ = program.communicate(timeout=30)
     assert time.monotonic() - asked < 10
     assert program.returncode == 0, printed
+    assert "failure" not in printed
     run = the_run(tmp_path)
     assert len(run.checkpoint_paths()) == 1
     assert f"--op_mode=train_w_load --load_model_url={run.path}" in printed
     assert _processes_of(program.pid) == []
 
 
-def test_a_second_signal_stops_at_once(start: Start, tmp_path: Path) -> None:
-    program = start(
-        "--op_mode=train",
-        f"--results_dir={tmp_path}",
-        *catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=2, save_model_period=1),
-    )
-    _wait_for_metrics(tmp_path)
-    program.send_signal(signal.SIGSTOP)  # so that both signals are there before the first is answered
+def test_another_signal_stops_a_run_that_hangs(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment never returns, in the learner's own process."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    results = tmp_path / "results"
+    flags = catch_flags(env=FAULTY_CATCH, environment_max_steps=10**9, worker_kind="serial")
+    program = start("--op_mode=train", f"--results_dir={results}", *flags, module=("-m", FAULTY_PROGRAM))
+    _wait_for_metrics(results)
+    (tmp_path / "hang").touch()
+    time.sleep(1)
     program.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    assert program.poll() is None
     program.send_signal(signal.SIGINT)
-    program.send_signal(signal.SIGCONT)
     program.communicate(timeout=10)
-    assert program.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM)
-    end = time.monotonic() + 5
-    while _processes_of(program.pid) and time.monotonic() < end:
-        time.sleep(0.1)
+    assert program.returncode == 128 + signal.SIGINT
     assert _processes_of(program.pid) == []
 
 

@@ -5,6 +5,7 @@ Elsewhere every process is spawned and imports for itself.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -136,17 +137,18 @@ class Nursery:
             socket.send_fds(self._requests, [request.packed], [says, *request.descriptors])
         except OSError as error:
             os.close(said)
-            self._end()
+            self.end()
             raise NurseryGone from error
         finally:
             os.close(says)
         try:
             return ForkedProcess(said, self.pid)
         except NurseryGone:
-            self._end()
+            self.end()
             raise
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Kill it, and with it all that it has forked."""
         self._process.kill()
         self._process.join()
 
@@ -158,9 +160,16 @@ _nursery: Nursery | None = None
 def _running_nursery() -> Nursery:
     """The one of this process, a new one where it has died; under the lock."""
     global _nursery
+    if not _nursery:
+        atexit.register(_end_nursery)  # before multiprocessing waits for it, which asks by a signal that it ignores
     if not _nursery or not _nursery.runs:
         _nursery = Nursery()
     return _nursery
+
+
+def _end_nursery() -> None:
+    if _nursery:
+        _nursery.end()
 
 
 class ForkedProcess:

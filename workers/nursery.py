@@ -81,7 +81,8 @@ def run_nursery(requests: socket.socket, parent: int) -> None:
     os.closerange(STANDARD_ERROR + 1, requests.fileno())  # what it was forked with is its parent's
     os.closerange(requests.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     _read_nothing()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole terminal or group; the learner decides
     die_with_parent(parent)
     _take_name("nursery")
     gc.freeze()  # what it was forked with is never collected: that would copy pages, and may end what is its parent's

@@ -34,7 +34,7 @@ def own_nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(children, "_nursery", None)
     yield
     if children._nursery:
-        children._nursery._end()
+        children._nursery.end()
 
 
 def wait_until(reached: Callable[[], object], seconds: float = 60.0) -> None:
