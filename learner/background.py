@@ -38,6 +38,10 @@ class BackgroundFeeder(Feeder):
         self._stopping = False
         self._taken = self._late = 0
 
+    @property
+    def arrived(self) -> int:
+        return self._feeder.arrived
+
     def start(self) -> None:
         self._thread.start()
 

@@ -53,13 +53,21 @@ class Feeder(ABC):
 
     seconds: np.ndarray
 
+    @property
+    @abstractmethod
+    def arrived(self) -> int:
+        """Fresh trajectories that came in since the batch that was prepared last. Any thread may ask."""
+
     @abstractmethod
     def start(self) -> None:
         """Begin to prepare batches; the workers must have been started."""
 
     @abstractmethod
     def next_batch(self, should_stop: Callable[[], bool]) -> PreparedBatch | None:
-        """The next batch, waiting for fresh trajectories where needed; None when asked to stop. Raises WorkerError."""
+        """The next batch, waiting for fresh trajectories where needed; None when asked to stop. Raises WorkerError.
+
+        should_stop: asked several times a second meanwhile.
+        """
 
     @abstractmethod
     def stop(self) -> None:
@@ -84,6 +92,10 @@ class BatchFeeder(Feeder):
         self._pending: deque[tuple[Block, int]] = deque()  # a block and how many of its trajectories were taken
         self._trajectories = 0
         self._episodes: list[Episode] = []
+
+    @property
+    def arrived(self) -> int:
+        return self._trajectories
 
     def start(self) -> None:
         return  # nothing runs in the background

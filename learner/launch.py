@@ -124,6 +124,19 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
     check_memory(config, machine.memory_bytes)
     if any(gpu_memory(config)):
         check_gpu_memory(config, free_gpu_memory())
+    if not checkpoint:
+        _check_fill_in(config)
+
+
+def _check_fill_in(config: Config) -> None:
+    """Refuse empty replays that take the whole budget before the first update. Raises ValueError."""
+    trajectories, budget = trajectories_to_fill_in(config), config.training.environment_max_steps
+    steps = trajectories * config.training.unroll_length
+    if trajectories and steps >= budget:
+        raise ValueError(
+            f"environment_max_steps: wanted more than the {steps:,} steps of the {trajectories:,} trajectories that fill the "
+            f"replays before the first update, got {budget:,}; a smaller capacity or training_fill_in_factor takes fewer"
+        )
 
 
 def run(job: Job) -> int:
@@ -237,7 +250,10 @@ def _describe(job: Job, directory: RunDirectory) -> None:
 
 def _load_replay(job: Job) -> dict[str, Any] | None:
     """What was saved with the checkpoint; where that is nothing, or does not fit, it is said what follows."""
+    count = trajectories_to_fill_in(job.config)
     if not job.checkpoint or not job.checkpoint_path:
+        if count > job.config.training.batch_size:
+            log.info("%s trajectories fill the replays before training begins", f"{count:,}")
         return None
     path = RunDirectory(job.checkpoint_path.parent.parent).replay_path(job.checkpoint.counters.updates)
     state, reason = None, "its environments were not saved: that run was not reproducible"
@@ -246,7 +262,7 @@ def _load_replay(job: Job) -> dict[str, Any] | None:
         log.info("Replays go on with what was saved in %s", path)
     except ValueError as error:
         reason = str(error)
-        if count := trajectories_to_fill_in(job.config):
+        if count:
             log.info("Replays start empty (%s): %s trajectories fill them before training goes on", reason, f"{count:,}")
     if job.config.training.reproducible and UNDER_WAY not in (state or {}):
         log.warning("This run goes on with fresh episodes and not to the bit (%s)", reason)

@@ -25,6 +25,7 @@ from learner.machine import available_cores
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.profiler import UpdateProfiler
 from learner.progress import ProgressLine, format_duration, progress_text
+from learner.resuming import trajectories_to_fill_in
 from learner.run_directory import RunDirectory
 from learner.skipping import SkippedUpdates
 from replay import replay_names
@@ -35,6 +36,7 @@ from workers.rollout import CLOCKS, cpu_seconds
 log = logging.getLogger("springbok")
 
 SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
+TELL_PERIOD = 60.0  # seconds between two such lines where output is no terminal
 
 
 class Recorder:
@@ -78,7 +80,8 @@ class Recorder:
         self._at_start = replace(counters)
         self._at_last_row = replace(counters)
         self._frames_per_second = 0.0
-        self._started = self._last_row = self._last_shown = time.monotonic()
+        self._to_fill_in = trajectories_to_fill_in(config)
+        self._started = self._last_row = self._last_shown = self._last_told = time.monotonic()
 
     def add_arrivals(self, arrivals: Arrivals) -> None:
         """Count the fresh trajectories that came in for a batch."""
@@ -133,6 +136,32 @@ class Recorder:
             self._progress.show(self._text())
             self._last_shown = now
 
+    def show_filling(self) -> None:
+        """While the first batch is waited for: how far the replays are filled that give none before."""
+        arrived, now = self._feeder.arrived, time.monotonic()
+        if self.counters.updates > self._at_start.updates or not 0 < arrived < self._to_fill_in:
+            return
+        if now - self._last_shown < SHOW_PERIOD:
+            return
+        self._last_shown = now
+        speed = arrived / (now - self._started)
+        frames = speed * self.config.training.unroll_length * self._frames_per_step
+        text = (
+            f"filling replays: {arrived:,} of {self._to_fill_in:,} trajectories | {frames:,.0f} frames/s | "
+            f"left {format_duration((self._to_fill_in - arrived) / speed)}"
+        )
+        self._progress.show(text)
+        if self._must_tell():
+            log.info("%s", text)
+
+    def _must_tell(self) -> bool:
+        """Now and then a person whose output is no terminal gets a line too."""
+        now = time.monotonic()
+        if self._progress.live or now - self._last_told < TELL_PERIOD:
+            return False
+        self._last_told = now
+        return True
+
     def write_row(self) -> None:
         """One row of metrics over the time since the last one; none where nothing has happened since."""
         now, counters, before = time.monotonic(), self.counters, self._at_last_row
@@ -164,7 +193,7 @@ class Recorder:
         self._at_last_row, self._last_row = replace(counters), now
         self._writer.write(asdict(counters), row)
         self._progress.clear()
-        log.debug("%s", self._text())
+        log.log(logging.INFO if self._must_tell() else logging.DEBUG, "%s", self._text())
         if verdict := self._doctor.add(row, passed):
             log.debug("%s", verdict.line)
 

@@ -74,9 +74,14 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
 def _make_updates(parts: Parts, signals: StopSignals) -> None:
     """The loop: one update each time round."""
     settings, counters, recorder = parts.config.training, parts.counters, parts.recorder
+
+    def should_stop() -> bool:
+        recorder.show_filling()
+        return signals.requested
+
     while counters.steps < settings.environment_max_steps and not signals.requested:
         with recorder.stage("wait"):
-            prepared = parts.feeder.next_batch(lambda: signals.requested)
+            prepared = parts.feeder.next_batch(should_stop)
         if prepared is None:
             break
         recorder.add_arrivals(prepared.arrivals)

@@ -308,3 +308,17 @@ def test_what_the_machine_decided_does_not_travel_with_a_checkpoint(tmp_path: Pa
     assert isinstance(used["envs_per_worker"], int)
     assert (carried["envs_per_worker"], carried["learner_threads"], carried["device"]) == ("auto", "auto", "auto")
     assert carried["batch_size"] == used["batch_size"]  # part of what is learned
+
+
+FILLS = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 1000, "sample_ratio": 0.5}]'
+
+
+def test_replays_that_take_the_whole_budget_to_fill_are_refused(tmp_path: Path) -> None:
+    """Of 1,000 trajectories a fifth, each of 10 steps."""
+    flags = catch_flags(environment_max_steps=2000, replay_parameters=FILLS)
+    refused = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags)
+    assert refused.returncode == 2
+    assert "wanted more than the 2,000 steps of the 200 trajectories that fill the replays" in refused.stderr
+    trained = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags, "--environment_max_steps=2001")
+    assert trained.returncode == 0
+    assert "200 trajectories fill the replays before training begins" in trained.stdout

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from learner import launch
+from learner import launch, recorder
 from learner.checkpoint import load_checkpoint
 from learner.config import DEFAULTS
 from learner.memory import GPU_RESERVE
@@ -211,3 +212,21 @@ def test_processes_that_cannot_be_started_are_one_line_and_no_run(
     assert launch.run(command(tmp_path, "train", worker_kind="cpu")) == 1
     assert capsys.readouterr().out == "error: the run's processes could not be started: Resource temporarily unavailable\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_person_without_a_terminal_is_told_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While replays are filled, and while the run trains."""
+    monkeypatch.setattr(recorder, "TELL_PERIOD", 0.05)
+    monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.01)
+    fills = [{"type": "standard", "capacity": 2000, "sample_ratio": 1.0}]
+    settings = {"environment_max_steps": 9000, "log_period": 0.05, "replay_parameters": json.dumps(fills)}
+    assert launch.run(command(tmp_path, "train", **settings)) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\nfilling replays: \d+ of 400 trajectories \| [\d,]+ frames/s \| left 0:0\d\n", printed)
+    assert re.search(r"\n(no episode yet|return .*) \| steps [\d,]+ of 9,000 \|", printed)
+    monkeypatch.setattr(recorder, "TELL_PERIOD", 60.0)
+    assert launch.run(command(tmp_path, "train", **settings)) == 0
+    assert " of 400 trajectories |" not in (printed := capsys.readouterr().out)
+    assert " of 9,000 |" not in printed
