@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+
+Made = TypeVar("Made")
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """What a network's torso may compute in; weights, heads and losses are float32 whatever it is."""
@@ -26,6 +33,23 @@ def prepare_torch(threads: int) -> None:
 def allow_tf32() -> None:
     """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa), as it does convolutions by default."""
     torch.set_float32_matmul_precision("high")
+
+
+def compiled(function: Callable[[Tensor], Made], *, dynamic: bool) -> Callable[[Tensor], Made]:
+    """`function` through torch.compile; dynamic: for any number of rows.
+
+    Learner and central policy compile in threads of their own. PyTorch 2.11 takes a call in the one, while the other compiles,
+    for a nested trace and would refuse it; so it runs as it is.
+    """
+    torch._dynamo.config.error_on_nested_fx_trace = False
+    return torch.compile(function, dynamic=dynamic)
+
+
+def compiler_missing(device: str) -> str | None:
+    """Which compilers torch.compile looks for on `device` ("cpu" or "cuda"), where this machine has none of them."""
+    variable, *names = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++")
+    names = [given] if (given := os.environ.get(variable)) else names
+    return None if any(shutil.which(name.split()[0]) for name in names) else " or ".join(names)
 
 
 def keep_freed_memory() -> None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from agents import compute
 from agents.networks import ActorCritic, PolicyOutput
 
 Given = TypeVar("Given")
@@ -32,7 +33,9 @@ class NetworkPasses:
         self.network = network
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner") if threads > 1 else None
-        self._forward: Callable[[Tensor], PolicyOutput] = torch.compile(network, dynamic=False) if compiled else network
+        self._forward: Callable[[Tensor], PolicyOutput] = network
+        if compiled:
+            self._forward = compute.compiled(self._forward, dynamic=False)
         self._parts: Sequence[PolicyOutput] = ()
 
     def forward(self, observations: Tensor) -> PolicyOutput:

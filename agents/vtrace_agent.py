@@ -224,6 +224,14 @@ class VTraceAgent(Agent):
         self.network.load_state_dict(state["network"])
         if load_optimizer:
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]["state"]})
+            self._lay_out_moments()
+
+    def _lay_out_moments(self) -> None:
+        """In memory as their weights lie on this device, or each step would take one tensor after another."""
+        for parameter, moments in self.optimizer.state.items():
+            for name, moment in moments.items():
+                if moment.shape == parameter.shape and moment.stride() != parameter.stride():
+                    moments[name] = torch.empty_like(parameter).copy_(moment)
 
 
 def _float_inputs(batch: Batch) -> dict[str, Tensor]:

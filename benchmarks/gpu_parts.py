@@ -112,6 +112,7 @@ def updates_of(config: Config) -> tuple[ActorCritic, Callable[[], None]]:
     def update() -> None:
         batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
         agent.update(batch, 1e-6)
+        agent.take_verdicts()
 
     return network, update
 
@@ -145,6 +146,7 @@ def replaying(config: Config, budget: float) -> Result:
         batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device, host.device_frames)
         copied.record()
         agent.update(batch, 1e-6)
+        agent.take_verdicts()
         buffers.give_back(columns, copied)
 
     call = seconds_in_a_row(update, device, budget)

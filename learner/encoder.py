@@ -7,6 +7,7 @@ from copy import deepcopy
 import torch
 
 from agents.networks import ActorCritic
+from agents.streams import Fence
 from replay import Encoded
 from replay.trajectory import Fields, stack_frames
 from workers.weights import Weights
@@ -28,6 +29,7 @@ class Encoder:
         self.device = device
         self._version = -1
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._done = Fence(device)
 
     @torch.no_grad()
     def __call__(self, trajectories: Fields) -> Encoded:
@@ -46,6 +48,7 @@ class Encoder:
             hidden = self.network.features(part)
             features.append(hidden.float())
             logits.append(self.network.heads(hidden).logits)
-        return Encoded(
-            *(torch.cat(parts).unflatten(0, (steps, count)).transpose(0, 1).cpu().numpy() for parts in (features, logits))
-        )
+        found = [torch.cat(parts).to("cpu", non_blocking=True) for parts in (features, logits)]
+        self._done.record()
+        self._done.wait()
+        return Encoded(*(tensor.unflatten(0, (steps, count)).transpose(0, 1).numpy() for tensor in found))

@@ -143,6 +143,7 @@ def learning(config: Config, batch_size: int) -> Part:
     def update() -> None:
         batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
         agent.update(batch, 1e-6)
+        agent.take_verdicts()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 

@@ -79,14 +79,16 @@ class DeviceBlockPool(BlockPool):
     """The same in a device's memory: `bytes` is a tensor there, whose memory is claimed at once.
 
     On a GPU all that is done to it is queued in one stream, so nothing is read before it is written, nor overwritten before it
-    is read. That stream is not the learner's: whoever draws does not wait for updates. Copies from the host block, so what was
-    `put` may be overwritten as soon as that returns. A `gather` waits for its own end, so any stream may read what it gives.
+    is read. That stream is not the learner's: whoever draws does not wait for updates. What was `put` may be overwritten as
+    soon as that returns. A `gather` waits for its own end, so any stream may read what it gives.
     """
 
     def __init__(self, count: int, block_bytes: int, device: torch.device) -> None:
         self._device = device
         # Before the learner's where both wait: a thread waits for this one.
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        # blocking: a thread that waits sleeps, and leaves its core to the environments.
+        self._drawn = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
         super().__init__(count, block_bytes)
 
     def gather(self, blocks: np.ndarray) -> Tensor:
@@ -97,8 +99,9 @@ class DeviceBlockPool(BlockPool):
         """
         with torch.cuda.stream(self._stream):
             content = self.bytes.index_select(0, self._up(blocks))
-        if self._stream:
-            self._stream.synchronize()
+            if self._drawn:
+                self._drawn.record()
+                self._drawn.synchronize()
         return content
 
     def _allocate(self, count: int, block_bytes: int) -> None:
@@ -118,4 +121,6 @@ class DeviceBlockPool(BlockPool):
             self.bytes[: len(content)].copy_(content)
 
     def _up(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        """Nobody waits for it: PyTorch keeps the page-locked copy until it has gone up."""
+        host = torch.from_numpy(array)
+        return host.pin_memory().to(self._device, non_blocking=True) if self._stream else host.to(self._device)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agents import compute
 from agents.networks import ActorCritic, on_device
 from agents.streams import Fence, side_stream
 from workers.finite import check_policy
@@ -51,7 +52,7 @@ class DevicePolicy:
             self.network = on_device(network, device)
             self._features: Callable[[Tensor], Tensor] = network.features
             if compiled:
-                self._features = torch.compile(network.features, dynamic=True)  # as many rows as happen to ask
+                self._features = compute.compiled(self._features, dynamic=True)  # as many rows as happen to ask
             # The stack is the innermost axis, as the network's first convolution reads it.
             self._stacks = torch.zeros((environments, *spec.frame_shape, spec.frames_stacked), dtype=frame_dtype, device=device)
 

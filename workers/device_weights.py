@@ -62,4 +62,11 @@ class DeviceWeights(Weights):
 
 
 def _copy(source: Iterable[Tensor], target: Iterable[Tensor]) -> None:
-    torch._foreach_copy_(list(target), list(source), non_blocking=True)
+    """All of one precision at once: a GPU copies such lists in one go."""
+    lists: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for here, there in zip(target, source, strict=True):
+        targets, sources = lists.setdefault(here.dtype, ([], []))
+        targets.append(here)
+        sources.append(there)
+    for targets, sources in lists.values():
+        torch._foreach_copy_(targets, sources, non_blocking=True)

@@ -70,7 +70,7 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
 def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> Tensor:
     """800 observations `[N, S, *frame_shape]` of uniformly random play; about a second on two cores. Raises WorkerError."""
     env = make_vector_env(env_config, ENVIRONMENTS, threads)
-    env.reset(seed + 1)
+    env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
     generator = np.random.default_rng(seed)
     seen = []
     for index in range(STEPS):

@@ -68,8 +68,12 @@ class SharedWeights(Weights):
 
 
 def _copy(network: nn.Module, flat: Tensor, *, to_flat: bool) -> None:
+    tensors = list(network.state_dict().values())
+    if to_flat and tensors[0].is_cuda:
+        flat.copy_(torch.cat([tensor.flatten() for tensor in tensors]))  # one trip to the host
+        return
     first = 0
-    for tensor in network.state_dict().values():
+    for tensor in tensors:
         part = flat[first : first + tensor.numel()].view(tensor.shape)
         if to_flat:
             part.copy_(tensor)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
+from agents.guard import Guard
 from agents.networks import make_network, on_device
 from agents.vtrace_agent import VTraceAgent, VTraceConfig
+from learner import measuring
+from replay.slot_store import SharedArrays
 from tests.gpu.simulated_gpu import SimulatedGpu
+from tests.support import small_config
 from workers.device_weights import DeviceWeights
+from workers.weights import SharedWeights, weights_layout
 
 CUDA = torch.device("cuda")
 
@@ -36,6 +42,54 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
         guarded_step()  # makes the moments
         beside_the_step = launches(gpu, guarded_step) - launches(gpu, agent.optimizer.step)
         counts.append((beside_the_step, launches(gpu, partial(weights.publish, network, 1))))
+        reader = on_device(make_network(name, (2, 12, 12), 3, precision="bfloat16").only_act(), CUDA)
+        torch.cuda.synchronize()
+        assert launches(gpu, partial(weights.read, reader)) == 2  # one for each precision
     assert counts[0] == counts[1]
     assert max(counts[0]) < 12
     assert gpu.reports == []
+
+
+def test_measuring_gives_back_what_updates_hold(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts that nobody takes keep page-locked memory."""
+    guards, step = [], Guard.step
+
+    def seen_step(guard: Guard, *arguments: Any) -> None:
+        guards.append(guard)
+        step(guard, *arguments)
+
+    monkeypatch.setattr(Guard, "step", seen_step)
+    part = measuring.learning(small_config(device="cuda"), 4)
+    for calls in range(1, 5):
+        part.call()
+        assert len(guards) == calls
+        assert len(guards[-1]._pending) <= 1
+
+
+def test_workers_get_weights_in_one_trip(gpu: SimulatedGpu) -> None:
+    network = on_device(make_network("impala_deep", (2, 12, 12), 3), CUDA)
+    weights = SharedWeights(SharedArrays(weights_layout(network)))
+    gpu.waits.clear()
+    weights.publish(network, 1)
+    assert len(gpu.waits) == 1
+    reader = make_network("impala_deep", (2, 12, 12), 3)
+    weights.read(reader)
+    for here, there in zip(reader.state_dict().values(), network.state_dict().values(), strict=True):
+        assert torch.equal(here, there.cpu())
+
+
+def test_moments_lie_in_memory_as_weights_do(gpu: SimulatedGpu) -> None:
+    """Also those that were saved where weights lay otherwise."""
+    on_cpu, on_gpu = (
+        VTraceAgent(VTraceConfig(), on_device(make_network("nature", (2, 36, 36), 3), torch.device(device)))
+        for device in ("cpu", "cuda")
+    )
+    for parameter in on_cpu.network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    on_cpu.guard.step({"gradient": torch.ones(())}, on_cpu._step)
+    on_gpu.load_state_dict(on_cpu.state_dict(), load_optimizer=True)
+    saved, loaded = ([moments["square_avg"] for moments in agent.optimizer.state.values()] for agent in (on_cpu, on_gpu))
+    weights = list(on_gpu.network.parameters())
+    assert [weight.stride() for weight in weights] != [moment.stride() for moment in saved]
+    assert [weight.stride() for weight in weights] == [moment.stride() for moment in loaded]
+    assert all(torch.equal(there.cpu(), here) for there, here in zip(loaded, saved, strict=True))

@@ -22,8 +22,16 @@ from tests.learner.test_resuming import HALF, Killed, assert_same_end, kill_afte
 from tests.learner.test_skipping import spoil_updates
 from tests.support import small_config
 
-LOOP = ("agents/", "workers/", "learner/train.py", "learner/recorder.py", "learner/host_buffers.py", "replay/trajectory.py")
-"""What a batch and an action go through."""
+LOOP = (
+    "agents/",
+    "workers/",
+    "replay/",
+    "learner/train.py",
+    "learner/recorder.py",
+    "learner/host_buffers.py",
+    "learner/encoder.py",
+)
+"""What a trajectory, a batch and an action go through."""
 
 
 def mixture(device: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.config import Config, make_network_shapes
+from learner.config import BOUNDS, Config, make_network_shapes
 from learner.head_start import HeadStart
 from tests.support import children_named, small_config
 from workers import WorkerError, random_observations, random_play
@@ -104,3 +104,10 @@ def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         random_play._play(config.env, 1, 1, play._shared, words)  # what the process does
         with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_game.*random play before training: no such game"):
             head_start.random_observations()
+
+
+def test_any_seed_that_a_run_may_have_is_one_for_random_play() -> None:
+    _, smallest, largest = BOUNDS["seed"]
+    config = small_config(env="PongNoFrameskip-v4")
+    for seed in (int(smallest), int(largest)):
+        assert len(random_observations(config.env, seed)) > 0
