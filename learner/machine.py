@@ -22,6 +22,7 @@ from learner.costs import (
     expected,
     larger_groups_help,
 )
+from learner.memory import LEARNER_RESERVE, WORKER_RESERVE
 
 MACHINE_SETTINGS = (
     "device",
@@ -41,6 +42,7 @@ SMALL_BATCH = 8
 ENVIRONMENTS = 16
 MOST_LEARNER_THREADS = 8
 MOST_PREPARED_BATCHES = 4
+WORKERS_SHARE = 0.75  # of the memory that the learner leaves
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     environments, why = _environments(costs)
     if costs and not central and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
         costs = replace(costs, act=costs.act_doubled)
-    choose("worker_count", *_workers(costs, cores, settled["learner_threads"], small=small))
+    choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=small))
     choose("envs_per_worker", *(_two_groups(costs, settled["worker_count"]) if central else (environments, why)))
     choose(
         "batch_size",
@@ -185,11 +187,15 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     return settled, reasons
 
 
-def _workers(costs: Costs | None, cores: int, learner_threads: int, *, small: bool) -> tuple[int, str]:
+def _workers(costs: Costs | None, machine: Machine, learner_threads: int, *, small: bool) -> tuple[int, str]:
     """Worker processes, and why. On a small machine always one a core: each core that waits is a large part of it."""
+    cores = machine.cores
+    fit = max(1, int(WORKERS_SHARE * (machine.memory_bytes - LEARNER_RESERVE)) // WORKER_RESERVE)
+    count = cores if small or costs is None else enough_workers(costs, cores, learner_threads)
+    if fit < count:
+        return fit, f"as many as {machine.memory_bytes / 1e9:.1f} GB of memory hold beside the learner and replays"
     if costs is None:
         return cores, f"one a core, {cores} cores"
-    count = cores if small else enough_workers(costs, cores, learner_threads)
     stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
     speed = expected(costs, cores)
     return count, (

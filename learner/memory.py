@@ -35,6 +35,13 @@ def check_replay_devices(config: Config) -> None:
 def check_memory(config: Config, available: int) -> None:
     """Refuse replays that do not fit into `available` bytes beside the processes. Raises ValueError."""
     replays, reserve = _host_memory(config), reserve_bytes(config)
+    workers = config.workers.worker_count
+    if config.workers.kind != "serial" and reserve > available >= reserve - (workers - 1) * WORKER_RESERVE:
+        most = workers - -(-(reserve - available) // WORKER_RESERVE)
+        raise ValueError(
+            f"worker_count: wanted at most {most} of {_gigabytes(WORKER_RESERVE)} each (of memory {_gigabytes(available)} are "
+            f"available now, {_gigabytes(reserve - workers * WORKER_RESERVE)} of it for the other processes), got {workers}"
+        )
     room = max(0, available - reserve)
     if replays > room:
         raise ValueError(

@@ -13,6 +13,7 @@ from learner import machine as module
 from learner.config import AUTO, DEFAULTS, make_config
 from learner.costs import Costs
 from learner.machine import Machine, detect_machine, fit_to_machine
+from learner.memory import check_memory
 
 AUTOMATIC = sorted(name for name, default in DEFAULTS.items() if default == AUTO)
 MACHINES = [
@@ -270,3 +271,11 @@ def test_a_system_without_these_files_has_its_physical_memory(tmp_path: Path, mo
     monkeypatch.setattr(module.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
     assert module._memory_bytes(tmp_path) == 4096 * 1000
     assert module._first_line(tmp_path / "cpu.max") == ""
+
+
+def test_no_more_workers_than_the_memory_holds() -> None:
+    settled, reasons = fit_to_machine(DEFAULTS, Machine(cores=64, memory_bytes=9 * 10**9, gpu=None))
+    assert settled["worker_count"] == 20
+    assert any(line.startswith("worker_count=20 (as many as 9.0 GB of memory hold") for line in reasons)
+    check_memory(make_config(settled), 9 * 10**9)
+    assert fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=10**8, gpu=None))[0]["worker_count"] == 1

@@ -129,3 +129,12 @@ def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
         check_replay_devices(config_of(queue, {**ON_A_GPU, "sample_ratio": 0.5}))
     with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted --nouse_replay_compression or .*, got .*$"):
         check_replay_devices(on_a_gpu(ON_A_GPU, use_replay_compression=True))
+
+
+def test_too_many_workers_for_the_memory_are_told_apart_from_too_large_replays() -> None:
+    config = small_config(worker_kind="cpu", worker_count=500)
+    with pytest.raises(ValueError, match=r"^worker_count: wanted at most 30 of 0.30 GB each .*10.00 GB .*1.00 GB .*got 500$"):
+        check_memory(config, 10**10)
+    check_memory(small_config(worker_kind="cpu", worker_count=29), 10**10)
+    with pytest.raises(ValueError, match="^replay_parameters"):
+        check_memory(config, 10**9)  # not even one
