@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
+
+from agents.compute import compiler_missing
 from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
@@ -31,6 +34,10 @@ from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
+GPU_IS_FULL = (
+    "error: the GPU's memory is full; use a smaller --batch_size, --unroll_length or --network, or replays in host memory, or "
+    "end other programs on it: {}"
+)
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {"train": "Training", "train_w_load": "Training", "test": "Testing", "export": "Exporting"}
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
@@ -120,6 +127,8 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
         raise ValueError(
             f"environment_max_steps: wanted more than the {checkpoint.counters.steps} steps the checkpoint has, got {limit}"
         )
+    if config.training.compile and (compilers := compiler_missing(config.training.device)):
+        raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
     check_replay_devices(config)
     check_memory(config, machine.memory_bytes)
     if any(gpu_memory(config)):
@@ -196,10 +205,10 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
     load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
-    except (ResumeError, SkippingError, WorkerError) as error:
+    except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
             log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
-        log.error("%s", error)
+        log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
         return 1
 
 

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agents.schedules import linear_schedule
 from agents.streams import Fence
 from learner.checkpoint import Checkpoint, restore_generators
@@ -49,9 +51,9 @@ def train(
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1
-    except WorkerError:
+    except (WorkerError, torch.OutOfMemoryError):
         parts.feeder.stop()
-        _save(parts)
+        _save_what_is_left(parts)
         raise
     except SkippingError:
         parts.recorder.write_row()  # and nothing is saved: since the last good weights were kept there was no better update
@@ -106,6 +108,14 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         if counters.updates % settings.save_model_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()
+
+
+def _save_what_is_left(parts: Parts) -> None:
+    """Save after a failure, of which it may be a part: a GPU that has failed gives nothing any more."""
+    try:
+        _save(parts)
+    except RuntimeError as error:
+        log.error("error: the last checkpoint could not be saved: %s", " ".join(str(error).split()))
 
 
 def _save(parts: Parts) -> Path | None:

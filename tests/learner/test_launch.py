@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from agents.vtrace_agent import VTraceAgent
 from learner import launch, recorder
 from learner.checkpoint import load_checkpoint
 from learner.config import DEFAULTS
 from learner.memory import GPU_RESERVE
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
+from learner.skipping import SkippedUpdates
 from tests.support import CATCH
 
 MIXTURE = json.dumps(
@@ -230,3 +233,44 @@ def test_a_person_without_a_terminal_is_told_now_and_then(
     assert launch.run(command(tmp_path, "train", **settings)) == 0
     assert " of 400 trajectories |" not in (printed := capsys.readouterr().out)
     assert " of 9,000 |" not in printed
+
+
+@pytest.mark.parametrize(("variable", "wanted"), [("", "g\\+\\+"), ("no-such-compiler -O2", "no-such-compiler -O2")])
+def test_compiling_without_a_compiler_is_refused(
+    variable: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", variable)
+    with pytest.raises(ValueError, match=f"^compile: wanted a compiler .*, got a machine without {wanted}$"):
+        command(tmp_path, "train", compile=True)
+    command(tmp_path, "train", compile=False)
+
+
+@pytest.mark.parametrize("works_afterwards", [True, False])
+def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
+    works_afterwards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update, made = VTraceAgent.update, []
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore of it")
+
+    def fail_after_some(agent: VTraceAgent, *arguments: Any) -> Any:
+        if len(made) == 5:
+            if not works_afterwards:
+                monkeypatch.setattr(SkippedUpdates, "look", fail)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
+        made.append(agent)
+        return update(agent, *arguments)
+
+    monkeypatch.setattr(VTraceAgent, "update", fail_after_some)
+    assert launch.run(command(tmp_path, "train")) == 1
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert lines[-1].startswith("error: the GPU's memory is full; use a smaller --batch_size")
+    assert lines[-1].endswith("Tried to allocate 3.00 GiB.")
+    run = RunDirectory((tmp_path / "latest").resolve())
+    if works_afterwards:
+        assert load_checkpoint(run.checkpoint_paths()[-1]).counters.updates == 5
+        assert "Go on:" in lines[-2]
+    else:
+        assert lines[-2].startswith("error: the last checkpoint could not be saved: CUDA error: an illegal memory access")
