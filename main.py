@@ -62,7 +62,12 @@ def prepare(command: list[str]) -> Job:
 
     values = flags.FlagValues()
     define_flags(values)
-    rest = values(command)[1:]
+    try:
+        rest = values(command)[1:]
+    except flags.CantOpenFlagFileError as error:
+        cause = error.__context__
+        assert isinstance(cause, OSError)
+        raise ValueError(f"flagfile: wanted a file of flags, got {cause.filename!r} ({cause.strerror})") from None
     if rest:
         raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
     return launch.prepare(values.op_mode, all_settings(values), given_settings(values), command)

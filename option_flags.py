@@ -69,12 +69,13 @@ HELP = {
     "relevance": "LASER: divergence from the implied policy (the paper's) or from the behaviour policy.",
     "clip_rewards": "Clip rewards for learning; reported returns stay raw.",
     "reward_clipping_method": "How rewards are clipped for learning.",
-    "protocol": "Atari: classic (no sticky actions, up to 30 no-ops, the game's own actions), machado (sticky actions 0.25, "
+    "protocol": "Atari: classic (no sticky actions, 0 to 29 no-ops, the game's own actions), machado (sticky actions 0.25, "
     "all 18 actions, no no-ops, a lost life is no end), or as_set: what the settings below say.",
     "frame_scale_resolution": "Size of a frame, height,width in pixels.",
     "frames_stacked": "Frames in one observation.",
     "skipped_frames": "Emulator frames that one step lasts (the action is repeated).",
-    "noop_threshold": "An episode starts with up to this many no-op frames.",
+    "noop_threshold": "An episode starts with fewer no-op frames than this, their number drawn at random: 0 to 29 for 30, "
+    "none for 0. The FIRE of a start counts as one.",
     "grayscaling_frames": "Grey frames; --nograyscaling_frames gives RGB.",
     "episodic_life": "A lost life ends the episode for the learner; reported returns are for whole games.",
     "fire_reset": "FIRE is pressed at an episode's start and after a lost life, where the game has that button.",
@@ -127,7 +128,28 @@ def _define(values: flags.FlagValues, name: str, default: Any) -> None:
         flags.DEFINE_float(name, default, text, flag_values=values)
     else:
         flags.DEFINE_string(name, default, text, flag_values=values)
+    if isinstance(default, bool | int | float):
+        wanted = "true or false" if isinstance(default, bool) else BOUNDS[name][0]
+        values[name].parser = _Worded(values[name].parser, f"{name}: wanted {wanted}")
     flags.register_validator(name, _validator(name), flag_values=values)
+
+
+class _Worded(flags.ArgumentParser):
+    """A parser of absl's; what it cannot read is refused in this program's words."""
+
+    def __init__(self, parser: Any, wanted: str) -> None:
+        self._parser = parser
+        self._wanted = wanted
+        self.syntactic_help = parser.syntactic_help
+
+    def parse(self, argument: Any) -> Any:
+        try:
+            return self._parser.parse(argument)
+        except (TypeError, ValueError):
+            raise ValueError(f"{self._wanted}, got {argument!r}") from None
+
+    def flag_type(self) -> str:
+        return str(self._parser.flag_type())
 
 
 def _validator(name: str) -> Any:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from agents.networks import make_network
+from benchmarks.termination import end_with
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.machine import detect_machine, fit_to_machine
 from workers import WorkerSetup, children, first_seeds, inference
@@ -75,8 +76,8 @@ class SleepingFamily:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def known_ids(self) -> Collection[str]:
-        return (NAME,)
+    def known_ids(self) -> Mapping[str, str]:
+        return {NAME: NAME}
 
     def matches(self, env_id: str) -> bool:
         return env_id == NAME
@@ -180,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

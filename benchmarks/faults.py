@@ -14,7 +14,6 @@ import json
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from benchmarks.disk_faults import full_disk, read_only_disk
 from benchmarks.fault_row import Row
 from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
-from benchmarks.termination import unwind_when_terminated
+from benchmarks.termination import end_with, unwind_when_terminated
 from learner.checkpoint import Counters, load_checkpoint
 
 GOES_ON_SECONDS = 10.0  # within which updates must go on after a fault
@@ -241,4 +240,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

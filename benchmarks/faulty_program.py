@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +63,8 @@ class FaultyCatch(toy.Catch):
 class FaultyFamily:
     """The family of FaultyCatch-v0 alone."""
 
-    def known_ids(self) -> Collection[str]:
-        return (FAULTY_CATCH,)
+    def known_ids(self) -> Mapping[str, str]:
+        return {FAULTY_CATCH: FAULTY_CATCH}
 
     def matches(self, env_id: str) -> bool:
         return env_id == FAULTY_CATCH

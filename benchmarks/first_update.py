@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.observed_program import run_in
-from benchmarks.termination import training, unwind_when_terminated
+from benchmarks.termination import end_with, training, unwind_when_terminated
 
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 300.0
@@ -58,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

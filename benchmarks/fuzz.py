@@ -18,7 +18,6 @@ import os
 import random
 import resource
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -32,6 +31,7 @@ from absl import flags
 
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
 from benchmarks.fuzzed_flags import fuzzed_flags
+from benchmarks.termination import end_with
 from learner import launch
 from main import prepare, refusal
 
@@ -168,4 +168,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -30,7 +30,7 @@ import torch
 
 from agents.compute import allow_tf32, prepare_torch
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
-from benchmarks.termination import unwind_when_terminated
+from benchmarks.termination import end_with, unwind_when_terminated
 from learner.machine import Machine, detect_machine
 from learner.metrics import read_metrics
 
@@ -231,4 +231,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

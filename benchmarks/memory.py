@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from benchmarks.termination import training, unwind_when_terminated
+from benchmarks.termination import end_with, training, unwind_when_terminated
 from learner.config import Config, make_config, make_contract
 from learner.hardware import family_of
 from learner.machine import detect_machine, fit_to_machine
@@ -156,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

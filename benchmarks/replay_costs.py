@@ -29,6 +29,7 @@ import torch
 from agents import AGENTS
 from agents.compute import prepare_torch
 from agents.networks import make_network
+from benchmarks.termination import end_with
 from learner.config import DEFAULTS, Config, make_config, make_contract
 from learner.encoder import Encoder
 from learner.host_buffers import HostBuffers
@@ -278,4 +279,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -23,6 +23,7 @@ from benchmarks.page import bullets, folded, heading, html_table, page, paragrap
 from benchmarks.pictures import draw_curves, draw_overall, draw_scores
 from benchmarks.runs import Run, find_runs, load_runs
 from benchmarks.tables import Table, game_table, markdown, overall_table, published_table
+from benchmarks.termination import end_with
 
 HOW_TO_READ = (
     "Return: mean raw return of whole games over the last training episodes, averaged over seeds; in brackets the 95 % "
@@ -131,4 +132,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

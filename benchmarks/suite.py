@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.plan import REPOSITORY, SUITE_FILE, Plan, check_suite, plan_runs, read_suite
+from benchmarks.termination import end_with
 from learner.config import DEFAULTS
 from learner.metrics import read_metrics
 from learner.progress import ProgressLine, format_duration, progress_text
@@ -152,4 +153,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -15,6 +16,15 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def unwind_when_terminated() -> None:
     """Let SIGTERM (`kill`, `timeout`) leave every `with` and `finally`, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def end_with(main: Callable[[], int | None]) -> NoReturn:
+    """Exit with the code of a benchmark's `main`; with 130 and one line after Ctrl-C, which has left every `with` by then."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("Stopped before the end.", file=sys.stderr)
+        sys.exit(130)
 
 
 @contextmanager

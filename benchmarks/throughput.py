@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -31,13 +32,14 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.termination import REPOSITORY, unwind_when_terminated
+from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
 from learner.config import Config, make_config
 from learner.costs import Costs, limit
 from learner.machine import detect_machine, fit_to_machine
 from learner.measuring import acting, fresh_part, learning, measure_costs, stepping
 from learner.metrics import read_metrics
 from learner.preflight import MEASURED
+from learner.progress import format_duration
 from option_flags import all_settings, define_flags
 from wrappers import make_spec
 
@@ -174,8 +176,14 @@ def _costs(cost: Seconds, frames: int, *, gpu: bool) -> Costs:
     return Costs(cost["c_env"], cost["c_act"], cost["c_act"], cost["c_learn"], frames, gpu_learns=gpu)
 
 
+def seconds_needed(windows: int, window: float) -> float:
+    """How long all measurements take, but for the start of what is measured."""
+    parts, decided = 4 * PART_SECONDS, 3 * DECISION_SECONDS
+    return decided + WARM_UP_SECONDS + (windows + 1) * parts + windows * (SETTLE_SECONDS + ROW_SECONDS + window)
+
+
 def measure(arguments: list[str], windows: int, window: float) -> Result:
-    """All measurements of one setting."""
+    """All measurements of one setting; first says what they are, and how long they take."""
     values = flags.FlagValues()
     define_flags(values)
     values([sys.argv[0], *arguments])
@@ -183,10 +191,17 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
     config = make_config(fit_to_machine(given, machine)[0])
     if not fresh_part(config):
         raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
+    command = ["main.py", "--op_mode=train", *arguments]
+    print(
+        f"Measuring {windows} x {window:g} s of {shlex.join(command)}, and its parts alone in between: "
+        f"about {format_duration(seconds_needed(windows, window))} on idle cores, beside its start",
+        file=sys.stderr,
+        flush=True,
+    )
     settled, _ = fit_to_machine(given, machine, measure_costs(config, DECISION_SECONDS, brief=True))
     fixed = [f"--{name}={settled[name]}" for name in MEASURED]  # the program would measure again
     parts = Parts(make_config(settled), machine.cores)
-    with Program([sys.executable, "main.py", "--op_mode=train", *arguments, *fixed]) as program:
+    with Program([sys.executable, *command, *fixed]) as program:
         program.warm_up(WARM_UP_SECONDS)
         speeds, costs = take_turns(program, parts, windows, window)
     gpu = config.training.device == "cuda"
@@ -216,4 +231,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -30,8 +30,8 @@ SHARES = ("learner", "worker", "feeder")
 Columns = dict[str, np.ndarray]
 
 
-def screen(columns: Columns, max_steps: int, name: str, width: int) -> list[str]:
-    """The lines to show; columns: those of metrics.csv, at least one row."""
+def screen(columns: Columns, max_steps: int, name: str, width: int, end: str | None = None) -> list[str]:
+    """The lines to show; columns: those of metrics.csv, at least one row. end: how the run ended, None if it may go on."""
     steps, frames, seconds = (int(columns[key][-1]) for key in ("steps", "frames", "seconds"))
     fps = latest(columns, "charts/FPS")
     speed = latest(columns, "charts/SPS")
@@ -43,7 +43,7 @@ def screen(columns: Columns, max_steps: int, name: str, width: int) -> list[str]
         f"{'progress':{LABEL}}[{bar:<20}] {100 * done:.0f} %",
         f"{'steps':{LABEL}}{format_count(steps)} of {format_count(max_steps)}   frames {format_count(frames)}   "
         f"updates {int(columns['updates'][-1]):,}   episodes {int(columns['episodes'][-1]):,}",
-        f"{'time':{LABEL}}{format_duration(seconds)}   left {format_duration(max(0.0, left))}",
+        f"{'time':{LABEL}}{format_duration(seconds)}   {end or f'left {format_duration(max(0.0, left))}'}",
         f"{'speed':{LABEL}}{fps:,.0f} frames/s   {latest(columns, 'charts/updates_per_second'):.2f} updates/s",
         "",
     ]
@@ -116,6 +116,17 @@ def read_run(run: RunDirectory) -> tuple[Columns, int]:
     return columns, max_steps
 
 
+def end_of(run: RunDirectory, columns: Columns) -> str | None:
+    """How a run has ended; None where its summary is missing, or of other steps than its last row: it has gone on since."""
+    try:
+        summary = json.loads(run.summary.read_text())
+        if summary["steps"] != columns["steps"][-1]:
+            return None
+        return "finished" if summary["finished"] else "stopped"
+    except (KeyError, OSError, TypeError, ValueError):
+        return None
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run directory, such as results/latest")
@@ -129,7 +140,8 @@ def main(arguments: list[str]) -> int:
     while True:
         width = shutil.get_terminal_size().columns
         try:
-            text = "\n".join(screen(*read_run(run), run.path.name, width))
+            columns, max_steps = read_run(run)
+            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run, columns)))
         except ValueError as error:
             text = str(error)
         print(text if options.once else CLEAR + text, flush=True)

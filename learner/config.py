@@ -6,6 +6,7 @@ the dataclasses that sit beside what they configure. Bad values raise ValueError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -265,6 +266,7 @@ def make_contract(config: Config, spec: EnvSpec) -> TrajectoryContract:
 
 
 Bound = tuple[str, float, float]
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 BOUNDS: dict[str, Bound] = {
     "environment_max_steps": ("a whole number of steps >= 1", 1, 1e15),
@@ -352,7 +354,8 @@ def _check_number(name: str, value: Any, default: Any) -> None:
     whole = not isinstance(default, float)
     right_type = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not right_type or not low <= value <= high:
-        most = f", at most {high:g}" if right_type and value > high else ""
+        named = high in map(float, NUMBER.findall(wanted))
+        most = f", at most {high:g}" if right_type and value > high and not named else ""
         raise ValueError(f"{name}: wanted {wanted}{most}, got {value!r}")
 
 

@@ -39,11 +39,32 @@ GPU_IS_FULL = (
     "end other programs on it: {}"
 )
 TRAINING_MODES = ("train", "train_w_load")
-TITLES = {"train": "Training", "train_w_load": "Training", "test": "Testing", "export": "Exporting"}
+TITLES = {
+    "train": "Training on",
+    "train_w_load": "Training on",
+    "test": "Testing on",
+    "export": "Exporting the policy for",
+}
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 
 TEST_SETTINGS = ("device", "learner_threads", "test_environments")
 """What test mode has to do with of all that is fitted to the machine."""
+
+
+LOADED = ("load_model_url", "load_optimizer_save", "resume_in")
+PLAYED = ("render", "test_episode_count", "test_environments")
+TRAINED = ("load_optimizer_save", "resume_in", "preflight", "profile")
+ANEW = "which starts anew; --op_mode=train_w_load goes on from a checkpoint"
+NO_TEST = "which plays no test games; --op_mode=test does"
+NO_TRAINING = "which trains nothing"
+
+UNUSED: dict[str, dict[str, str]] = {
+    "train": dict.fromkeys(LOADED, ANEW) | dict.fromkeys(PLAYED, NO_TEST),
+    "train_w_load": dict.fromkeys(PLAYED, NO_TEST),
+    "test": dict.fromkeys(TRAINED, NO_TRAINING),
+    "export": dict.fromkeys(TRAINED, NO_TRAINING) | dict.fromkeys(PLAYED, NO_TEST),
+}
+"""Mode -> settings of a command, not of what is learned, that it does not look at, and why."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +90,7 @@ class Job:
 def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
     """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
     machine = detect_machine()
+    unused = [f"{name} is not used by --op_mode={op_mode}, {why}" for name, why in UNUSED[op_mode].items() if name in given]
     settings, given = apply_preset(settings, given)
     path = checkpoint = None
     notes: list[str] = []
@@ -76,6 +98,8 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
         settings, overridden = merge_settings(settings, checkpoint.settings, given)
         notes = passed_over + overridden
+    if op_mode == "train_w_load" and not settings["load_optimizer_save"]:
+        notes.append("load_optimizer_save=False (the optimiser starts anew)")
     settings = apply_protocol(settings, given)
     check_settings(settings)
     if op_mode == "train_w_load" and checkpoint:
@@ -98,7 +122,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         chosen = []
     elif op_mode == "test":
         chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
-    return Job(op_mode, config, machine, settings, settled, notes, chosen, command, path, checkpoint)
+    return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint)
 
 
 def _settled_config(settings: Settings, settled: Settings) -> Config:
@@ -158,7 +182,7 @@ def run(job: Job) -> int:
 
 
 def _introduce(job: Job) -> None:
-    log.info("%s on %s", TITLES[job.op_mode], job.config.env.env)
+    log.info("%s %s", TITLES[job.op_mode], job.config.env.env)
     for line in job.notes + job.chosen:
         log.info("  %s", line)
 
@@ -188,9 +212,7 @@ def _train(job: Job) -> int:
         log.error("error: the run's processes could not be started: %s", error)
         return 1
     with head_start:
-        job = measured(job)
-        _introduce(job)
-        return _train_in_directory(job, head_start)
+        return _train_in_directory(measured(job), head_start)
 
 
 def _train_in_directory(job: Job, head_start: HeadStart) -> int:
@@ -198,6 +220,8 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
 
     try:
         directory = _prepare_directory(job)
+        _introduce(job)  # once there is a log file, which has all that is said
+        _put_aside_newer(job, directory)
     except OSError as error:
         log.error("error: the run directory could not be written: %s", error)
         return 1
@@ -229,7 +253,7 @@ def _run_to_go_on_in(settings: Settings, checkpoint_path: Path | None) -> RunDir
 
 
 def _prepare_directory(job: Job) -> RunDirectory:
-    """A new run directory, or the one of the checkpoint, in which what is newer than it is put aside. Raises OSError."""
+    """A new run directory, or the one of the checkpoint, with what this command asks for. Raises OSError."""
     config = job.config
     directory = _run_to_go_on_in(config.settings, job.checkpoint_path)
     parent = None
@@ -239,11 +263,15 @@ def _prepare_directory(job: Job) -> RunDirectory:
     directory.point_latest_here()
     directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)
     _log_to_file(directory.log)
+    return directory
+
+
+def _put_aside_newer(job: Job, directory: RunDirectory) -> None:
+    """What is newer than the checkpoint that the run goes on from. Raises OSError."""
     if job.checkpoint:
         remove_partial_files(directory.checkpoints)
         for path in directory.put_aside_after(job.checkpoint.counters.updates):
             log.info("Newer than the checkpoint loaded, put aside: %s", path)
-    return directory
 
 
 def _describe(job: Job, directory: RunDirectory) -> None:

@@ -11,7 +11,7 @@ import torch
 from agents import AGENTS
 from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.config import DEFAULTS, Config, Settings, make_network_shapes
-from learner.run_directory import find_checkpoints
+from learner.run_directory import BEST, find_checkpoints
 from replay import parse_replay_parameters
 from wrappers import make_spec
 
@@ -33,15 +33,23 @@ REPLAY_SETTINGS = (
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
     """The newest good checkpoint that `url` names, its file, and a line for each damaged one that was passed over.
 
-    Raises ValueError with one line; a damaged file that is named itself is an error.
+    Where the newest is damaged the best one is looked at too: it may be of more updates than those that are left. Raises
+    ValueError with one line; a damaged file that is named itself is an error.
     """
-    paths = find_checkpoints(url, results)
     bad: list[str] = []
-    for path in paths:
+    found: tuple[Path, Checkpoint] | None = None
+    for path in find_checkpoints(url, results):
+        if found and not (bad and path.stem == BEST):
+            continue
         try:
-            return path, load_checkpoint(path), [f"passed over {reason}" for reason in bad]
+            checkpoint = load_checkpoint(path)
         except ValueError as error:
             bad.append(str(error))
+            continue
+        if found is None or checkpoint.counters.updates > found[1].counters.updates:
+            found = path, checkpoint
+    if found:
+        return *found, [f"passed over {reason}" for reason in bad]
     if len(bad) == 1:
         raise ValueError(bad[0])
     raise ValueError(f"load_model_url: wanted one good checkpoint in {url!r}, got {len(bad)} bad ones, such as {bad[0]}")

@@ -197,11 +197,11 @@ def _workers(costs: Costs | None, machine: Machine, learner_threads: int, *, sma
     if costs is None:
         return cores, f"one a core, {cores} cores"
     stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
-    speed = expected(costs, cores)
+    speed = _rounded(expected(costs, cores))
     return count, (
         f"{f'one a core, {cores} cores' if count == cores else 'they collect more than the learner can take'}; "
-        f"measured: stepping {stepping}, acting {acting}, learning {learning} a step, so {_rounded(speed)} steps/s = "
-        f"{_rounded(speed * costs.frames_per_step)} frames/s at most"
+        f"measured: stepping {stepping}, acting {acting}, learning {learning} a step, so {speed:,.0f} steps/s = "
+        f"{speed * costs.frames_per_step:,.0f} frames/s at most"
     )
 
 
@@ -224,6 +224,6 @@ def _two_groups(costs: Costs | None, workers: int) -> tuple[int, str]:
     return 2 * group, why
 
 
-def _rounded(number: float) -> str:
+def _rounded(number: float) -> float:
     """To two digits: a measurement of seconds knows no more."""
-    return f"{float(f'{number:.2g}'):,.0f}"
+    return float(f"{number:.2g}")

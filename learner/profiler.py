@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from contextlib import AbstractContextManager
 
 from torch._C._profiler import _ExperimentalConfig
@@ -13,6 +14,7 @@ from learner.run_directory import RunDirectory
 
 log = logging.getLogger("springbok")
 
+NO_KINETO_LINES = "6"  # above its highest level, at which it tells when a profile begins and ends; read when the first begins
 WARM_UP = 10  # updates: the first ones choose algorithms and allocate memory
 
 
@@ -22,6 +24,8 @@ class UpdateProfiler:
     def __init__(self, updates: int, run: RunDirectory, *, gpu: bool) -> None:
         self._updates = updates
         self._run = run
+        if updates and not gpu:  # beside a GPU they may say why a trace shows nothing of it
+            os.environ.setdefault("KINETO_LOG_LEVEL", NO_KINETO_LINES)
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
         self._seen = 0
         self._running: profile | None = None

@@ -195,7 +195,7 @@ def update_of(path: Path) -> int:
 
 
 def find_checkpoints(url: str, results: Path) -> list[Path]:
-    """What a checkpoint file, a run directory, its `best` or `latest` name, to be tried in this order: a run's newest first.
+    """What a checkpoint file, a run directory, its `best` or `latest` name: a run's newest first, its best one last.
 
     Raises ValueError with one line.
     """
@@ -212,14 +212,22 @@ def find_checkpoints(url: str, results: Path) -> list[Path]:
     if not is_folder:
         wanted = "a run directory, its best, a checkpoint file or latest"
         there = f"no run under {results}/ yet" if url == LATEST else "no such file or directory"
-        if path.name != Path(url).name == BEST:
-            there = "no window of episodes was full at a checkpoint yet"
+        if path.name != Path(url).name == BEST and (run := run_of_checkpoint(path)):
+            there = _why_no_best(run)
         raise ValueError(f"load_model_url: wanted {wanted}, got {url!r} ({there})")
     run = RunDirectory(path.resolve())
     found = [*reversed(run.checkpoint_paths()), *([run.best] if run.best.is_file() else [])]
     if not found:
         raise ValueError(f"load_model_url: wanted a run directory with checkpoints, got {url!r} (it has none)")
     return found
+
+
+def _why_no_best(run: RunDirectory) -> str:
+    try:
+        evaluated = json.loads(run.config.read_text())["settings"].get("eval_period", 0) > 0
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):
+        return "this run has none yet"
+    return "no evaluation has ended yet" if evaluated else "no window of episodes was full at a checkpoint yet"
 
 
 def run_of_checkpoint(checkpoint: Path) -> RunDirectory | None:

@@ -103,7 +103,8 @@ class Saver:
             return None
         if checkpoint.counters.updates > update:
             with contextlib.suppress(OSError):
-                best.replace(best.with_name(f"{LEFT_BEHIND}_{best.name}"))
+                aside = best.replace(best.with_name(f"{LEFT_BEHIND}_{best.name}"))
+                log.info("Newer than the checkpoint loaded, put aside: %s", aside)
             return None
         return float(np.mean(checkpoint.returns)) if checkpoint.returns else None
 

@@ -121,7 +121,8 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
         if key == "elite_sampling_strategy" and number and value in (1, 2, 3, 4) and isinstance(value, int):
             return f"strategy{value}"
         if not isinstance(value, str) or value not in CHOICES[key]:
-            raise ValueError(f"{wanted} {' or '.join(CHOICES[key])}, got {_short(repr(value))}")
+            numbered = ", or its number 1 to 4" if key == "elite_sampling_strategy" else ""
+            raise ValueError(f"{wanted} {' or '.join(CHOICES[key])}{numbered}, got {_short(repr(value))}")
         return value
     if key == "memory":
         try:

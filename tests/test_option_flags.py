@@ -69,7 +69,16 @@ def test_switches_are_written_in_four_ways(name: str) -> None:
 
 
 def test_a_switch_takes_no_other_word() -> None:
-    assert "--render=yes" in refused("--render=yes")
+    assert refused("--render=yes") == "flag --render=yes: render: wanted true or false, got 'yes'"
+
+
+@pytest.mark.parametrize(
+    ("argument", "wanted"),
+    [("--unroll_length=x", "a whole number of steps >= 1"), ("--r_f_steps=x", "a whole number of steps >= 1")]
+    + [("--unroll_length=1.5", "a whole number of steps >= 1"), ("--lr=x", "a learning rate in [0, 10]")],
+)
+def test_what_is_no_number_is_told_what_was_wanted(argument: str, wanted: str) -> None:
+    assert refused(argument).endswith(f": wanted {wanted}, got {argument.split('=')[1]!r}")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ A family is a module with the five functions of `Family`; the rest of the progra
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Protocol
 
 from wrappers import atari, toy
@@ -26,13 +26,14 @@ __all__ = [
 ]
 
 RENDER_MODES = (None, "rgb_array", "human")
+SUGGESTED = 4  # ids that come closest; several may name one environment, which is suggested once
 
 
 class Family(Protocol):
     """What the module of an environment family offers; its callers have checked every argument."""
 
-    def known_ids(self) -> Collection[str]:
-        """Ids to suggest when an unknown one is asked for."""
+    def known_ids(self) -> Mapping[str, str]:
+        """Ids that an unknown one may have been meant for, each with the usual id of that environment, which is suggested."""
 
     def matches(self, env_id: str) -> bool:
         """Whether this family makes the environment `env_id`."""
@@ -80,7 +81,7 @@ def _family(env_id: str) -> Family:
     for family in ENVIRONMENTS.values():
         if family.matches(env_id):
             return family
-    ids = {known.lower(): known for family in ENVIRONMENTS.values() for known in family.known_ids()}
-    close = [ids[match] for match in difflib.get_close_matches(env_id.lower(), ids)]
+    ids = {known.lower(): usual for family in ENVIRONMENTS.values() for known, usual in family.known_ids().items()}
+    close = dict.fromkeys(ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=SUGGESTED))
     hint = f"did you mean {' or '.join(close)}?" if close else f"for example {next(iter(ids.values()))}"
     raise ValueError(f"env: wanted an environment of the families {', '.join(ENVIRONMENTS)}, got {env_id!r}; {hint}")

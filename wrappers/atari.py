@@ -13,7 +13,7 @@ before: so the native environment of ale-py 0.12.1 does it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from functools import cache
 
 import ale_py
@@ -28,9 +28,12 @@ from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
 _TWO_PLAYER_ROMS = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 
-def known_ids() -> Collection[str]:
-    """Every id of the family."""
-    return _roms_by_id().keys()
+def known_ids() -> Mapping[str, str]:
+    """Every id of the family, and the usual one of the same game."""
+    usual: dict[str, str] = {}
+    for env_id, rom in _roms_by_id().items():
+        usual.setdefault(rom, env_id)
+    return {env_id: usual[rom] for env_id, rom in _roms_by_id().items()}
 
 
 def matches(env_id: str) -> bool:
@@ -81,7 +84,7 @@ def fire_action(spec: EnvSpec, config: EnvConfig) -> int | None:
 
 @cache
 def _roms_by_id() -> dict[str, str]:
-    """Every accepted id and its ROM, built from the ROMs that ale-py ships."""
+    """Every accepted id and its ROM, built from the ROMs that ale-py ships; the usual id of a game comes first."""
     table: dict[str, str] = {}
     for rom in roms.get_all_rom_ids():
         if rom in _TWO_PLAYER_ROMS:

@@ -11,7 +11,7 @@ and the other settings belong to Atari.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,9 +27,9 @@ RENDER_SCALE = 16  # screen pixels along one side of a board cell
 SHOWN_SECONDS = 0.1  # how long a person sees one step
 
 
-def known_ids() -> Collection[str]:
+def known_ids() -> Mapping[str, str]:
     """Every id of the family."""
-    return (CATCH,)
+    return {CATCH: CATCH}
 
 
 def matches(env_id: str) -> bool:

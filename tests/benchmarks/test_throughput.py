@@ -83,6 +83,25 @@ def test_the_time_of_a_suspension_does_not_count() -> None:
         assert 300 < working.steps_per_second(0.5, settle=0.05) <= 1000  # 200 with the suspension
 
 
+def test_what_is_measured_and_for_how_long_is_said_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And before anything is measured. A window more takes as long as it and the parts after it do."""
+
+    def begin(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(throughput, "measure_costs", begin)
+    with pytest.raises(KeyboardInterrupt):
+        throughput.measure(["--env=Catch-v0", "--network=mlp"], 5, 10.0)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "5 x 10 s of main.py --op_mode=train --env=Catch-v0 --network=mlp" in told
+    assert "about 2:21 on idle cores" in told
+    around = 8.0 + throughput.SETTLE_SECONDS + throughput.ROW_SECONDS + 4 * throughput.PART_SECONDS
+    assert throughput.seconds_needed(12, 8.0) - throughput.seconds_needed(2, 8.0) == pytest.approx(10 * around)
+
+
 def test_a_program_that_ends_by_itself_is_told_from_a_slow_one() -> None:
     with program("raise SystemExit(3)") as ended, pytest.raises(RuntimeError, match="ended by itself with code 3"):
         ended.warm_up(0.1)
@@ -116,20 +135,25 @@ def test_learning_is_counted_for_fresh_steps() -> None:
         assert parts.measure(0.1) == {**dict.fromkeys(SLOW, 1.0), "c_learn": wanted}
 
 
-def test_a_benchmark_that_is_terminated_leaves_no_program() -> None:
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "Stopped before the end.\n")])
+def test_a_benchmark_that_is_stopped_leaves_no_program_and_says_so_in_a_line(number: signal.Signals, said: str) -> None:
     script = (
-        "import subprocess, sys, time; from benchmarks.termination import unwind_when_terminated;"
-        "from benchmarks.throughput import Program; unwind_when_terminated();\n"
-        "with Program([sys.executable, '-c', 'import time; time.sleep(600)']) as program:\n"
-        "    print(program._process.pid, flush=True); time.sleep(600)"
+        "import sys, time; from benchmarks.termination import end_with, unwind_when_terminated;"
+        "from benchmarks.throughput import Program\n"
+        "def main():\n"
+        "    unwind_when_terminated()\n"
+        "    with Program([sys.executable, '-c', 'import time; time.sleep(600)']) as program:\n"
+        "        print(program._process.pid, flush=True); time.sleep(600)\n"
+        "end_with(main)"
     )
-    benchmark = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    assert benchmark.stdout
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    benchmark = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, text=True, **pipes)  # type: ignore[call-overload]
     pid = int(benchmark.stdout.readline())
     try:
         os.kill(pid, 0)
-        benchmark.terminate()
-        assert benchmark.wait(30) == 128 + signal.SIGTERM
+        benchmark.send_signal(number)
+        _, printed = benchmark.communicate(timeout=30)
+        assert (benchmark.returncode, printed) == (128 + number, said)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     finally:

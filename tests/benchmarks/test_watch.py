@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,26 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
     assert "update 62.5" in text
     assert "cpu_percent 97" in text
     assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({"steps": 2000, "finished": True}, "3:20   finished"),
+        ({"steps": 2000, "finished": False}, "3:20   stopped"),
+        ({"steps": 1000, "finished": False}, "3:20   left 3:20"),
+        ({"steps": 3000, "finished": True}, "3:20   left 3:20"),
+        ([], "3:20   left 3:20"),
+    ],
+)
+def test_a_run_that_has_ended_has_no_time_left(
+    summary: object, said: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A summary of other steps is that of the command before, also where the run went back to an older checkpoint."""
+    write(run, -20.0, 3.0)
+    run.summary.write_text(json.dumps(summary))
+    assert main([str(run.path), "--once"]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_it_fits_a_narrow_terminal(run: RunDirectory) -> None:

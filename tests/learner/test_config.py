@@ -48,6 +48,13 @@ def test_bounds_are_accepted(name: str) -> None:
         check_setting(name, int(limit) if name in WHOLE else float(limit))
 
 
+NAMED = {
+    *("seed", "prepared_batches", "training_fill_in_factor", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
+    *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
+}
+"""Settings whose words name the upper bound: it is not said twice."""
+
+
 @pytest.mark.parametrize("name", BOUNDS)
 def test_values_just_outside_are_refused(name: str) -> None:
     wanted, low, high = BOUNDS[name]
@@ -61,7 +68,7 @@ def test_values_just_outside_are_refused(name: str) -> None:
         line = str(caught.value)
         assert line.startswith(f"{name}: wanted {wanted}")
         assert line.endswith(f"got {value!r}")
-        assert ("at most" in line) is (value > high)
+        assert ("at most" in line) is (value > high and name not in NAMED)
 
 
 @pytest.mark.parametrize("name", BOUNDS)

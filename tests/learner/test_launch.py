@@ -274,3 +274,53 @@ def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
         assert "Go on:" in lines[-2]
     else:
         assert lines[-2].startswith("error: the last checkpoint could not be saved: CUDA error: an illegal memory access")
+
+
+def test_flags_that_a_mode_does_not_use_are_said(tmp_path: Path) -> None:
+    unused = {"load_model_url": "/nowhere", "load_optimizer_save": True, "resume_in": "same"}
+    unused |= {"render": True, "test_episode_count": 3, "test_environments": 2}
+    assert command(tmp_path, "train", greedy=True, eval_period=5).notes == []
+    notes = command(tmp_path, "train", **unused).notes
+    assert [line.split()[0] for line in notes] == list(unused)
+    assert notes[0] == (
+        "load_model_url is not used by --op_mode=train, which starts anew; --op_mode=train_w_load goes on from a checkpoint"
+    )
+    assert notes[3] == "render is not used by --op_mode=train, which plays no test games; --op_mode=test does"
+    run = trained(tmp_path)
+    modes = {"train_w_load": 3, "test": 2, "export": 5}  # how many of them each does not use
+    for mode, count in modes.items():
+        given = {**unused, "load_model_url": str(run.path), "environment_max_steps": 600}
+        lines = [line for line in command(tmp_path, mode, **given).notes if "is not used by" in line]
+        assert len(lines) == count, lines
+        assert all(f"--op_mode={mode}, " in line for line in lines)
+
+
+def test_what_only_a_preset_says_is_not_said_to_be_unused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.presets.load_preset", lambda name: {"test_episode_count": 3})
+    assert command(tmp_path, "train").notes == []
+
+
+def test_an_optimizer_that_starts_anew_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path)
+    note = "load_optimizer_save=False (the optimiser starts anew)"
+    assert note not in go_on(run, capsys)[1]
+    assert note in go_on(run, capsys, load_optimizer_save=False, environment_max_steps=900)[1]
+
+
+def test_the_log_begins_with_what_the_console_says_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "Training on Catch-v0"
+    assert said[1].startswith("  device=")
+    written = [line.split(" INFO ", 1)[1] for line in run.log.read_text().splitlines() if " INFO " in line]
+    assert written == said
+
+
+def test_an_export_says_what_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path)
+    capsys.readouterr()
+    monkeypatch.setattr("learner.export.export_policy", lambda *_: 0)
+    assert launch.run(command(tmp_path, "export", load_model_url=str(run.path))) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"

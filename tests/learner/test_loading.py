@@ -72,6 +72,40 @@ def test_a_run_with_bad_ones_only_is_an_error(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def best_of(run: RunDirectory, update: int) -> Path:
+    save_checkpoint(run.best, make_checkpoint(update))
+    return run.best.resolve()
+
+
+@pytest.mark.parametrize(("best", "taken"), [(2, "best"), (1, 1), (0, 1)])
+def test_where_the_newest_is_damaged_the_one_of_most_updates_is_taken(best: int, taken: int | str, tmp_path: Path) -> None:
+    """Also where that is the best one, which is not said to be damaged where it is older."""
+    run = make_run(tmp_path, 1, 3)
+    damage(run.checkpoint_path(3))
+    best_of(run, best)
+    path, checkpoint, notes = load_newest(str(run.path), tmp_path)
+    assert path == (run.best if taken == "best" else run.checkpoint_path(1)).resolve()
+    assert checkpoint.counters.updates == max(best, 1)
+    assert len(notes) == 1
+    assert str(run.checkpoint_path(3)) in notes[0]
+
+
+def test_a_damaged_best_is_passed_over_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, 3)
+    damage(run.checkpoint_path(3))
+    damage(best_of(run, 2))
+    path, _, notes = load_newest(str(run.path), tmp_path)
+    assert path == run.checkpoint_path(1).resolve()
+    assert [str(run.checkpoint_path(3)) in notes[0], str(run.best) in notes[1]] == [True, True]
+
+
+def test_a_good_newest_is_taken_whatever_the_best_is(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, 3)
+    damage(best_of(run, 5))
+    path, _, notes = load_newest(str(run.path), tmp_path)
+    assert (path, notes) == (run.checkpoint_path(3).resolve(), [])
+
+
 def test_the_command_line_goes_before_the_checkpoint_and_the_checkpoint_before_the_defaults() -> None:
     saved = {"lr": 0.1, "gamma": 0.5, "verbosity": 2}
     merged, notes = merge_settings({"lr": 0.2, "gamma": 0.9, "verbosity": 1, "seed": 3}, saved, {"lr": 0.3})

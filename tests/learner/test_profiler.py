@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from learner.profiler import WARM_UP
 from learner.run_directory import RunDirectory
 from tests.learner.test_train import run_training
+from tests.support import REPOSITORY
 
 
 def names_in(trace: Path) -> list[str]:
@@ -38,6 +41,17 @@ def test_a_run_that_ends_first_writes_what_there_is(tmp_path: Path) -> None:
     assert checkpoint.counters.updates > WARM_UP
     (trace,) = traces(run)
     assert names_in(trace).count("update") == checkpoint.counters.updates - WARM_UP
+
+
+def test_pytorch_s_own_log_lines_are_kept_from_the_console(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; from learner.profiler import *; from learner.run_directory import RunDirectory\n"
+        f"profiler = UpdateProfiler(1, RunDirectory(Path({str(tmp_path)!r})), gpu=False)\n"
+        "for update in range(WARM_UP + 1): profiler.end_update(update)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_without_it_there_is_none(tmp_path: Path) -> None:

@@ -150,6 +150,24 @@ def test_the_best_is_named_below_its_run(results: Path, monkeypatch: pytest.Monk
         find_checkpoints("best", results)  # a folder of that name is what it is
 
 
+def test_why_there_is_no_best_yet_depends_on_what_decides_it(results: Path) -> None:
+    run = make_run(results, 3)
+    for settings, reason in (({"eval_period": 0}, "no window of"), ({"eval_period": 5}, "no evaluation has ended yet")):
+        run.write_config(settings, ["main.py"], [])
+        with pytest.raises(ValueError, match=reason):
+            find_checkpoints(f"{run.path}/best", results)
+    for text in ("not json", "[]", '{"settings": 3}'):
+        run.config.write_text(text)
+        with pytest.raises(ValueError, match=r"\(this run has none yet\)$"):
+            find_checkpoints(f"{run.path}/best", results)
+
+
+def test_the_best_of_a_folder_that_is_no_run_is_no_file(results: Path) -> None:
+    make_run(results, 3)
+    with pytest.raises(ValueError, match="no such file or directory"):
+        find_checkpoints(f"{results}/best", results)
+
+
 def test_a_run_that_cannot_be_written_to_is_refused(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(results)
     check_run_folder(run)

@@ -264,7 +264,7 @@ def test_strategies_may_be_named_by_their_number(number: int) -> None:
         ({"type": "elite", "dist_function": "l2"}, "wanted dist_function ln_norm or cos_dist or kl_div or kl_policy, got 'l2'"),
         ({"type": "elite", "p": 0.5}, r"wanted p in \[1, 1000000\], got 0.5"),
         ({"type": "elite", "p": float("nan")}, "wanted p in .* got nan"),
-        ({"type": "elite", "elite_sampling_strategy": 5}, "wanted elite_sampling_strategy strategy1 or .* got 5"),
+        ({"type": "elite", "elite_sampling_strategy": 5}, "strategy1 or .* or strategy4, or its number 1 to 4, got 5"),
         ({"type": "elite", "elite_sampling_strategy": True}, "wanted elite_sampling_strategy strategy1 or .* got True"),
         ({"type": "elite", "elite_sampling_strategy": 1.0}, "wanted elite_sampling_strategy strategy1 or .* got 1.0"),
         ({"type": "elite", "lambda_batch_multiplier": 0.9}, "wanted lambda_batch_multiplier in .* got 0.9"),

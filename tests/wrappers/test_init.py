@@ -18,7 +18,10 @@ def test_an_id_finds_its_family() -> None:
     ("env_id", "hint"),
     [
         ("BreakoutNoFramskip-v4", "BreakoutNoFrameskip-v4"),
-        ("pong", "Pong-v4"),
+        ("Pong", r"did you mean PongNoFrameskip-v4\?"),
+        ("pong-v4", "did you mean PongNoFrameskip-v4 or "),
+        ("ALE/Braekout-v5", "did you mean BreakoutNoFrameskip-v4"),
+        ("ms_pacman", r"did you mean MsPacmanNoFrameskip-v4"),
         ("Catch", "Catch-v0"),
         ("zzz", "for exam"),
     ],
