@@ -36,6 +36,15 @@ class DeviceStorage(PlainStorage):
         self._kept[slot] = packed[-self._overlap :].copy()
         return slot
 
+    def evict(self, slot: int) -> None:
+        super().evict(slot)
+        self._kept.pop(slot, None)
+
+    def close_holes(self) -> dict[int, int]:
+        moved = super().close_holes()
+        self._kept = {moved.get(slot, slot): frames for slot, frames in self._kept.items()}
+        return moved
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._kept.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,9 @@ class Fifo(Retention):
     def kept(self, slot: int) -> None:
         self._oldest_first.append(slot)
 
+    def moved(self, slots: Mapping[int, int]) -> None:
+        self._oldest_first = deque(slots.get(slot, slot) for slot in self._oldest_first)
+
     def state_dict(self) -> dict[str, Any]:
         return {"oldest_first": torch.tensor(self._oldest_first, dtype=torch.int64)}
 
@@ -81,6 +85,11 @@ class Reservoir(Retention):
 
     def kept(self, slot: int) -> None:
         heapq.heappush(self._smallest_first, (self._key, slot))
+
+    def moved(self, slots: Mapping[int, int]) -> None:
+        for index, (key, slot) in enumerate(self._smallest_first):
+            if slot in slots:
+                self._smallest_first[index] = key, slots[slot]
 
     def state_dict(self) -> dict[str, Any]:
         keys, slots = zip(*self._smallest_first, strict=True) if self._smallest_first else ((), ())

@@ -13,13 +13,20 @@ from torch import Tensor
 
 from replay.base import ReplayConfig, ReplayContext
 from replay.device_storage import DeviceStorage
+from replay.growing import GrowingArray
 from replay.selection import candidate_count
 from replay.storage import Storage, storage_class
 from replay.trajectory import Fields
 
+MOST_HOLES = 1 / 32
+"""Empty slots, as a part of the written ones, beyond which it is worth the time to close them."""
+
 
 class Ring:
     """At most `capacity` trajectories, or as many as fit into the config's `memory`; one thread writes and draws.
+
+    With `memory` one may have to make room by letting several go, and what their slots take comes back by closing the holes:
+    a stored trajectory may then change its slot, in `insert` and nowhere else.
 
     draws: `[slots]`, how often each slot was drawn since it was written. inserted: trajectories offered so far. newest: the
     slot of each environment's newest trajectory, where it is still stored.
@@ -33,12 +40,10 @@ class Ring:
         self.size = 0
         self.inserted = 0
         self.newest: dict[int, int] = {}
-        self.draws = np.zeros(self.storage.capacity, np.int64)
         self._contract = context.contract
         self._retention = retention
-        self._inserted_at = np.zeros(self.storage.capacity, np.int64)
-        self._slots = np.zeros(self.storage.capacity, np.int64)  # the written ones come first, `size` of them
-        self._positions = np.zeros(self.storage.capacity, np.int64)  # of each written slot among them
+        self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
+        self.draws, self._inserted_at, self._slots, self._positions = (growing.array for growing in self._growing)
         self._tally = Tally()
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> int | None:
@@ -48,6 +53,9 @@ class Ring:
             return None
         packed = self.storage.pack(trajectory["frames"])
         while not self.storage.fits(packed):
+            if self._must_close_holes():
+                self._close_holes()
+                continue
             victim = self._retention.victim(self)
             if victim is None:
                 return None
@@ -144,6 +152,21 @@ class Ring:
         last, position = self._slots[self.size], self._positions[slot]
         self._slots[position], self._positions[last] = last, position
 
+    def _must_close_holes(self) -> bool:
+        """Below `capacity` always: that many are held in any case."""
+        return self.storage.holes > (0 if self.size < self.capacity else MOST_HOLES * self.size)
+
+    def _close_holes(self) -> None:
+        moved = self.storage.close_holes()
+        old, new = list(moved), list(moved.values())
+        for by_slot in (self.draws, self._inserted_at, self._positions):
+            by_slot[new] = by_slot[old]
+        self._slots[self._positions[new]] = new
+        self.newest = {environment: moved.get(slot, slot) for environment, slot in self.newest.items()}
+        self._retention.moved(moved)
+        for growing in self._growing:
+            growing.give_back(self.size)
+
     def _require_ready(self) -> None:
         if not self.is_ready:
             raise RuntimeError(f"replay: wanted {self.min_fill} trajectories before sampling, has {self.inserted}")
@@ -168,6 +191,9 @@ class Retention(ABC):
 
     def kept(self, slot: int) -> None:  # noqa: B027
         """The trajectory that was asked about lies in this slot now."""
+
+    def moved(self, slots: Mapping[int, int]) -> None:  # noqa: B027
+        """Some trajectories lie in another slot now: old slot -> new."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from replay.base import ReplayConfig
 from replay.blocks import BlockPool
+from replay.growing import GrowingArray
 from replay.trajectory import TrajectoryContract
 
 SLOT_OVERHEAD = 352
@@ -35,7 +36,8 @@ SIZE_BYTES = 4  # before the compressed frames stands how long they are
 class Storage(ABC):
     """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much.
 
-    What is left of each array's last page is not counted: up to 2 MB each where NumPy asks for huge pages.
+    What is left of each array's last page is not counted: up to 2 MB each where NumPy asks for huge pages. Memory of slots
+    that hold nothing is claimed until `close_holes`.
 
     capacity: slots. memory: bytes that are never exceeded; there are then more slots than that holds trajectories, and `fits`
     says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_blocks: blocks of no trajectory.
@@ -49,11 +51,12 @@ class Storage(ABC):
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
         self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.block_bytes)
-        self.columns = {
-            name: np.empty((self.capacity, *shape), dtype)
+        self._growing = {
+            name: GrowingArray((self.capacity, *shape), dtype)
             for name, (shape, dtype) in contract.fields.items()
             if name != "frames"
         }
+        self.columns = {name: growing.array for name, growing in self._growing.items()}
         self._blocks: list[np.ndarray] = []  # of each slot ever written
         self._free: list[int] = []  # of those, the slots that hold nothing now
 
@@ -98,6 +101,11 @@ class Storage(ABC):
     def bytes_claimed(self) -> int:
         return self._bytes_with(0, 0)
 
+    @property
+    def holes(self) -> int:
+        """Slots that hold nothing and have memory all the same."""
+        return len(self._free)
+
     def fits(self, packed: np.ndarray) -> bool:
         """Whether a trajectory of these blocks can be written now, with no more than `memory` bytes claimed afterwards."""
         new_slots = 0 if self._free else 1
@@ -121,6 +129,20 @@ class Storage(ABC):
         self.pool.release(self._blocks[slot])
         self._blocks[slot] = np.empty(0, np.int64)
         self._free.append(slot)
+
+    def close_holes(self) -> dict[int, int]:
+        """Move the highest slots into those that hold nothing, and give the memory behind back. Returns old slot -> new."""
+        count = len(self._blocks) - len(self._free)
+        into = sorted(slot for slot in self._free if slot < count)
+        moved = dict(zip(sorted(set(range(count, len(self._blocks))).difference(self._free)), into, strict=True))
+        for old, new in moved.items():
+            self._blocks[new] = self._blocks[old]
+        del self._blocks[count:]
+        self._free.clear()
+        for growing in self._growing.values():
+            growing.array[into] = growing.array[list(moved)]
+            growing.give_back(count)
+        return moved
 
     def read(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
         """Copy the trajectories in these slots into `out`, contiguous `[n, *shape]` each field.

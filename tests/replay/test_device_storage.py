@@ -24,7 +24,7 @@ from replay.trajectory import TrajectoryContract, make_batch, poison_arrays
 from tests.replay.support import context
 from tests.replay.test_init import KINDS
 from tests.replay.test_state import CONTRACT, FORMS, Source, assert_same, encode, through_a_file, turn
-from tests.replay.test_storage import RETENTIONS, Environment, check_ring, drawn_environments, raw
+from tests.replay.test_storage import RETENTIONS, Environment, LightAndHeavy, check_ring, drawn_environments, raw
 from tests.replay.test_storage import encode as encode_rewards
 
 DEVICES = [torch.device(name) for name in ("cpu", "cuda") if name == "cpu" or torch.cuda.is_available()]
@@ -61,21 +61,19 @@ def test_any_play_in_any_order_comes_back_as_from_host_memory(data: st.DataObjec
     kept = data.draw(st.sampled_from(RETENTIONS), "retention")
     host = ring_on(None, contract, capacity, memory=memory, **kept)
     rings = [ring_on(device, contract, capacity, memory=memory, **kept) for device in DEVICES]
-    written: dict[int, Any] = {}
+    offered: dict[int, Any] = {}
     for number in data.draw(st.lists(st.integers(0, len(environments) - 1), max_size=25), "order"):
         trajectory = environments[number].next()
         if generator.random() < 0.1:  # lost on its way
             continue
         slot = host.insert(trajectory)
-        if slot is not None:
-            written[slot] = trajectory
-        written = {slot: one for slot, one in written.items() if slot in host.slots}
+        offered[host.inserted] = trajectory
         for ring in rings:
             slot_memory = {name: array.copy() for name, array in trajectory.items()}
             assert ring.insert(slot_memory) == slot
             poison_arrays(slot_memory)  # the worker writes the next one
             assert ring.storage.bytes_claimed == host.storage.bytes_claimed
-            check_ring(ring, written)
+            check_ring(ring, offered)
             assert isinstance(ring.read(ring.slots)["frames"], torch.Tensor)
 
 
@@ -126,6 +124,26 @@ def test_last_frames_are_kept_of_the_newest_trajectories_alone() -> None:
         ring.insert(player.next())
         assert isinstance(ring.storage, DeviceStorage)
         assert sorted(ring.storage._kept) == sorted(ring.newest.values())
+
+
+@pytest.mark.parametrize("kept", RETENTIONS, ids=["fifo", "reservoir", "elite_insertion"])
+def test_trajectories_change_their_slots_as_in_host_memory(kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LightAndHeavy()
+    memory = PlainStorage.most_bytes(source.contract, 20)
+    host, *rings = (ring_on(device, source.contract, 20, memory=memory, **kept) for device in (None, *DEVICES))
+    offered, closed = {}, []
+    close_holes = DeviceStorage.close_holes
+    monkeypatch.setattr(DeviceStorage, "close_holes", lambda storage: closed.append(close_holes(storage)) or closed[-1])
+    for number in range(240):
+        offered[host.inserted + 1] = trajectory = source.next(number // 40 % 2 == 1)
+        slot = host.insert(trajectory)
+        for ring in rings:
+            assert ring.insert(trajectory) == slot
+            assert ring.newest == host.newest
+            check_ring(ring, offered)
+            assert isinstance(ring.storage, DeviceStorage)
+            assert sorted(ring.storage._kept) == sorted(ring.newest.values())
+    assert sum(map(len, closed)) > 5
 
 
 @pytest.mark.parametrize("first", [True, False])
