@@ -16,11 +16,14 @@ from replay.distances import POLICY_DISTANCES, state_distances
 from replay.retention import require_encode
 from replay.ring_replay import RingReplay
 from replay.selection import annealed_multiplier, nearest
-from replay.trajectory import Fields, last_steps
+from replay.trajectory import Fields
 
 
 class AttentiveReplay(RingReplay):
-    """Anchors are the last rows of each environment's newest stored trajectory, as the current network sees them."""
+    """Anchors are the last rows of each environment's newest stored trajectory, as the current network sees them.
+
+    There may be hundreds, so no more of those trajectories is read or encoded.
+    """
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         super().__init__(config, context)
@@ -39,8 +42,7 @@ class AttentiveReplay(RingReplay):
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         """Scores `[n]` of candidates."""
-        newest = self.ring.read(np.array(list(self.ring.newest.values())))
-        anchors = self._states(last_steps(newest))[:, -1]
+        anchors = self._states(self.ring.read_last(np.array(list(self.ring.newest.values()))))[:, -1]
         return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
 
     def _states(self, trajectories: Fields) -> np.ndarray:

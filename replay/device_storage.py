@@ -25,7 +25,7 @@ class DeviceStorage(PlainStorage):
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None, device: torch.device) -> None:
         self._device = device
         super().__init__(contract, capacity, memory)
-        self._shape, dtype = contract.fields["frames"]
+        (_, *self._frame_shape), dtype = contract.fields["frames"]
         self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[S, block_bytes]`
 
@@ -33,7 +33,7 @@ class DeviceStorage(PlainStorage):
         slot = super().write(trajectory, packed, follows)
         if follows is not None:
             self._kept.pop(follows, None)
-        self._kept[slot] = packed[-self._overlap :].copy()
+        self._kept[slot] = packed[-self.frames_stacked :].copy()
         return slot
 
     def evict(self, slot: int) -> None:
@@ -55,8 +55,8 @@ class DeviceStorage(PlainStorage):
     def _newest_frames(self, slot: int) -> np.ndarray:
         if slot in self._kept:
             return self._kept[slot]
-        return self.pool.gather(self._blocks[slot][-self._overlap :]).cpu().numpy()  # only of those that were loaded
+        return self.pool.gather(self._blocks[slot][-self.frames_stacked :]).cpu().numpy()  # only of those that were loaded
 
     def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor:
         frames = self.pool.gather(np.concatenate(blocks))
-        return frames.view(self._dtype).reshape(len(blocks), *self._shape)
+        return frames.view(self._dtype).reshape(len(blocks), -1, *self._frame_shape)

@@ -60,6 +60,8 @@ def state_distances(name: str, p: float, states: np.ndarray, anchors: np.ndarray
     one, other = states.astype(np.float64), anchors.astype(np.float64)
     if name == "cos_dist":
         return 1 - _cosine(one @ other.T, _norm(one, 2)[:, None], _norm(other, 2)[None])
+    if name == "ln_norm" and p == 2:
+        return _euclidean(one, other)
     if name == "ln_norm":
         return np.stack([_norm(one - anchor, p) for anchor in other], axis=1)
     log_one, log_other = _log_softmax(one), _log_softmax(other)
@@ -78,6 +80,21 @@ def _norm(vectors: np.ndarray, p: float) -> np.ndarray:
     largest = size.max(axis=1)
     scale = np.where(largest > 0, largest, 1)
     return scale * np.sum((size / scale[:, None]) ** p, axis=1) ** (1 / p)
+
+
+def _euclidean(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Length of each difference: |a|^2 + |b|^2 - 2ab, in float64. one `[N, F]`, other `[E, F]`. Returns `[N, E]`.
+
+    What they have in common is taken off first. A distance of zero may then come out as some 5e-8 of the distance to that
+    centre, about what features are rounded by as float32; any that is not tiny is exact to many more digits.
+    """
+    centre = other.mean(axis=0)
+    one, other = one - centre, other - centre
+    squares = one @ other.T
+    squares *= -2
+    squares += np.einsum("nf,nf->n", one, one)[:, None]
+    squares += np.einsum("ef,ef->e", other, other)
+    return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
 
 
 def _cosine(product: np.ndarray, norm: np.ndarray, other_norm: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,12 @@ class Ring:
         """Copies of the trajectories in these slots."""
         out = self._contract.allocate(len(slots))
         frames = self.storage.read(slots, out)
+        return out if frames is None else {**out, "frames": frames}
+
+    def read_last(self, slots: np.ndarray) -> Fields:
+        """Copies of their last steps alone, as trajectories of one step; no more than those is read."""
+        out = replace(self._contract, unroll_length=1).allocate(len(slots))
+        frames = self.storage.read_last(slots, out)
         return out if frames is None else {**out, "frames": frames}
 
     def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> Tensor | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from replay.base import ReplayConfig
 from replay.blocks import BlockPool
 from replay.growing import GrowingArray
-from replay.trajectory import TrajectoryContract
+from replay.trajectory import TrajectoryContract, hidden_frames
 
 SLOT_OVERHEAD = 352
 """Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. That of a
@@ -47,6 +47,7 @@ class Storage(ABC):
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         self.block_bytes, _ = self.layout(contract)
+        self.frames_stacked = contract.frames_stacked
         self.slot_bytes = _slot_bytes(contract)
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
@@ -79,6 +80,10 @@ class Storage(ABC):
 
         Returns them instead where they lie on a device.
         """
+
+    @abstractmethod
+    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """The same of the last S+1 frames alone; of the first S those that are `hidden`, bool `[n, S]`, are black."""
 
     @classmethod
     def pool_bytes(cls, contract: TrajectoryContract, capacity: int, memory: int | None) -> int:
@@ -153,6 +158,16 @@ class Storage(ABC):
             np.take(column, slots, axis=0, out=out[name], mode="clip")
         return self._read_frames([self._blocks[slot] for slot in slots], out["frames"])
 
+    def read_last(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """The same of their last step alone: `out` is that of trajectories with T=1.
+
+        As where a trajectory begins, frames from before the episode are black.
+        """
+        for name, column in self.columns.items():
+            out[name][...] = column[slots] if name == "environment_id" else column[slots, -1:]
+        hidden = hidden_frames(self.columns["reset"][slots, -self.frames_stacked :], self.frames_stacked)
+        return self._read_last_frames([self._blocks[slot] for slot in slots], hidden, out["frames"])
+
     def state_dict(self) -> dict[str, Any]:
         """The written part, as tensors that look at the storage's own memory where they can."""
         written = len(self._blocks)
@@ -187,7 +202,6 @@ class PlainStorage(Storage):
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)
-        self._overlap = contract.frames_stacked
         self._black = self.pool.put(np.zeros((1, self.block_bytes), np.uint8))  # never released
 
     @staticmethod
@@ -199,7 +213,7 @@ class PlainStorage(Storage):
         return np.ascontiguousarray(frames).reshape(len(frames), -1).view(np.uint8)
 
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
-        shared = self._shared(packed[: self._overlap], follows)
+        shared = self._shared(packed[: self.frames_stacked], follows)
         self.pool.share(shared[shared >= 0])
         blocks = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
         blocks[blocks < 0] = self.pool.put(packed[blocks < 0])
@@ -217,16 +231,25 @@ class PlainStorage(Storage):
 
     def _newest_frames(self, slot: int) -> np.ndarray:
         """The last S frames in this slot, uint8 `[S, block_bytes]`."""
-        return self.pool.bytes[self._blocks[slot][-self._overlap :]]
+        return self.pool.bytes[self._blocks[slot][-self.frames_stacked :]]
 
     def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
         frames = _as_bytes(out).reshape(-1, self.block_bytes)
         np.take(self.pool.bytes, np.concatenate(blocks), axis=0, out=frames, mode="clip")
         return None
 
+    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        last = np.stack([numbers[-out.shape[1] :] for numbers in blocks])
+        last[:, :-1][hidden] = self._black
+        return self._read_frames(list(last), out)
+
 
 class CompressedStorage(Storage):
     """A block is a page. LZ4 sees a repeated frame by itself: taking differences first did not make it smaller on Pong."""
+
+    def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
+        super().__init__(contract, capacity, memory)
+        self._frames_bytes = _frames_bytes(contract)
 
     @staticmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
@@ -246,10 +269,19 @@ class CompressedStorage(Storage):
 
     def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
         for frames, pages in zip(_as_bytes(out), blocks, strict=True):
-            content = np.take(self.pool.bytes, pages, axis=0).reshape(-1)
-            end = SIZE_BYTES + int(content[:SIZE_BYTES].view(np.uint32)[0])
-            plain = lz4.block.decompress(content[SIZE_BYTES:end], uncompressed_size=len(frames))
-            frames[:] = np.frombuffer(plain, np.uint8)
+            frames[:] = self._unpack(pages)
+
+    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> None:
+        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
+            frames[:] = self._unpack(pages)[-len(frames) :]  # LZ4 has to begin with the first
+        out[:, :-1][hidden] = 0
+
+    def _unpack(self, pages: np.ndarray) -> np.ndarray:
+        """All frames of the trajectory in these pages, uint8 `[bytes]`."""
+        content = np.take(self.pool.bytes, pages, axis=0).reshape(-1)
+        end = SIZE_BYTES + int(content[:SIZE_BYTES].view(np.uint32)[0])
+        plain = lz4.block.decompress(content[SIZE_BYTES:end], uncompressed_size=self._frames_bytes)
+        return np.frombuffer(plain, np.uint8)
 
 
 def storage_class(config: ReplayConfig) -> type[Storage]:

@@ -167,17 +167,6 @@ def _join_frames(host: Tensor, device_frames: DeviceFrames, device: torch.device
     return torch.cat([*parts, host[end:].to(device, non_blocking=True)])
 
 
-def last_steps(trajectories: Fields) -> dict[str, Any]:
-    """The ends of n trajectories (`[n, *shape]` each field), as short as the last step's observation can be stacked from.
-
-    Returns views of as many steps as an observation has frames, or of all where there are fewer.
-    """
-    steps = trajectories["actions"].shape[1]
-    frames_stacked = trajectories["frames"].shape[1] - steps
-    first = max(0, steps - frames_stacked)
-    return {name: array[:, first:] if array.ndim > 1 else array for name, array in trajectories.items()}
-
-
 def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tensor:
     """Rebuild every observation from frames stored once.
 
@@ -197,6 +186,18 @@ def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tens
         mask = torch.from_numpy(hidden).to(frames.device, non_blocking=True)
         innermost[row, column] = innermost[row, column].masked_fill(mask, 0)
     return innermost.movedim(-1, 2)
+
+
+def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
+    """Which frames of the observation that the last step acted on are from before its episode.
+
+    reset: bool `[B, T]`; the last S steps of it will do. Returns bool `[B, S]`.
+    """
+    row, column, missing = _before_first_frame(reset, frames_stacked)
+    last = row == reset.shape[1] - 1
+    hidden = np.zeros((len(reset), frames_stacked), bool)
+    hidden[column[last]] = np.arange(frames_stacked) < missing[last][:, None]
+    return hidden
 
 
 def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from replay.attentive import AttentiveReplay, anchor_scores
-from replay.base import Encode, Encoded
+from replay.base import Encode, Encoded, ReplayConfig
 from replay.distances import DISTANCES, make_distance
+from replay.trajectory import TrajectoryContract
 from tests.replay.support import CONTRACT, NumberEncoder, build, context, numbered, sample
 
 
@@ -54,7 +58,7 @@ def test_anchors_and_candidates_are_encoded() -> None:
         assert len(candidates) == len(set(candidates)) == 4
 
 
-def test_of_anchors_only_the_end_is_encoded() -> None:
+def test_of_anchors_only_the_last_step_is_encoded() -> None:
     encode = own_number()
     steps: list[int] = []
 
@@ -66,7 +70,35 @@ def test_of_anchors_only_the_end_is_encoded() -> None:
     for number in range(10):
         replay.insert(numbered(number, environment=0))
     sample(replay, 4)
-    assert steps == [CONTRACT.frames_stacked, CONTRACT.unroll_length] == [1, 2]
+    assert steps == [1, CONTRACT.unroll_length] == [1, 2]
+
+
+@pytest.mark.parametrize("place", [{}, {"compress": True}, {"device": "cuda"}], ids=["plain", "compressed", "device"])
+def test_of_anchors_only_the_last_step_is_read(place: dict[str, Any]) -> None:
+    """With hundreds of environments whole trajectories would be most of what a batch costs."""
+    contract = TrajectoryContract(40, (60, 60), "uint8", 2, 2, 4)
+    sizes: list[int] = []
+
+    def encode(trajectories: Mapping[str, np.ndarray]) -> Encoded:
+        steps = trajectories["actions"].shape
+        sizes.append(sum(np.asarray(array).nbytes for array in trajectories.values()))
+        return Encoded(np.zeros((*steps, 4), np.float32), np.zeros((*steps, 2), np.float32))
+
+    replay = AttentiveReplay(ReplayConfig("attentive", 200, 1.0, **place), replace(context(encode), contract=contract))
+    for environment in range(100):
+        trajectory = {name: np.zeros(shape, dtype) for name, (shape, dtype) in contract.fields.items()}
+        trajectory["frames"][:] = environment
+        replay.insert({**trajectory, "environment_id": np.array(environment, np.int32)})
+    out, whole = contract.allocate(2), contract.bytes_per_trajectory
+    replay.sample(2, out)
+    tracemalloc.start()
+    try:
+        replay.sample(2, out)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sizes[-2] < 0.1 * 100 * whole
+    assert most < 0.3 * 100 * whole  # twelve candidates, and what else is there at the time
 
 
 def test_the_anchor_is_the_last_row() -> None:

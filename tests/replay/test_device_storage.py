@@ -24,7 +24,15 @@ from replay.trajectory import TrajectoryContract, make_batch, poison_arrays
 from tests.replay.support import context
 from tests.replay.test_init import KINDS
 from tests.replay.test_state import CONTRACT, FORMS, Source, assert_same, encode, through_a_file, turn
-from tests.replay.test_storage import RETENTIONS, Environment, LightAndHeavy, check_ring, drawn_environments, raw
+from tests.replay.test_storage import (
+    RETENTIONS,
+    Environment,
+    LightAndHeavy,
+    check_last_steps,
+    check_ring,
+    drawn_environments,
+    raw,
+)
 from tests.replay.test_storage import encode as encode_rewards
 
 DEVICES = [torch.device(name) for name in ("cpu", "cuda") if name == "cpu" or torch.cuda.is_available()]
@@ -74,6 +82,8 @@ def test_any_play_in_any_order_comes_back_as_from_host_memory(data: st.DataObjec
             poison_arrays(slot_memory)  # the worker writes the next one
             assert ring.storage.bytes_claimed == host.storage.bytes_claimed
             check_ring(ring, offered)
+            check_last_steps(ring)
+            assert isinstance(ring.read_last(ring.slots)["frames"], torch.Tensor)
             assert isinstance(ring.read(ring.slots)["frames"], torch.Tensor)
 
 
@@ -114,6 +124,14 @@ def test_nothing_is_read_back_to_see_what_is_shared(gathered: list[int]) -> None
         assert copy.insert(trajectory) == elsewhere.insert(trajectory)
         assert_same(copy.state_dict(), elsewhere.state_dict())
     assert gathered == [4, 4, 4]
+
+
+def test_of_last_steps_one_observation_more_is_read(gathered: list[int]) -> None:
+    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    ring = ring_on(torch.device("cpu"), contract, 10)
+    play(ring, [Environment(0, contract, np.random.default_rng(1), 0.1)], 10)
+    ring.read_last(ring.slots[:3])
+    assert gathered == [3 * (4 + 1)]
 
 
 def test_last_frames_are_kept_of_the_newest_trajectories_alone() -> None:

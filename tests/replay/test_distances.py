@@ -101,3 +101,47 @@ def test_a_state_is_as_far_as_a_trajectory_of_one_step(name: str, p: float) -> N
         np.testing.assert_allclose(
             got[:, column], make_distance(name, p)(states[:, None], repeated[:, None]), rtol=1e-9, atol=1e-12
         )
+
+
+def plain_distances(states: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+    """Euclidean ones, each difference on its own, in float64."""
+    differences = states.astype(np.float64)[:, None] - anchors.astype(np.float64)[None]
+    return np.sqrt(np.sum(differences**2, axis=2))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_the_fast_euclidean_distance_is_the_plain_one(offset: float, size: float) -> None:
+    """However far all points are from zero."""
+    states, anchors = (size * (offset + points) for points in np.random.default_rng(1).standard_normal((2, 30, 50)))
+    got, wanted = state_distances("ln_norm", 2.0, states, anchors), plain_distances(states, anchors)
+    np.testing.assert_allclose(got, wanted, rtol=1e-12 + 1e-15 * offset)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-12, 1e-6, 1e-3])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_near_identical_points_are_as_far_as_features_are_exact(gap: float, offset: float) -> None:
+    """Points that are nearly anchors, in groups far from each other: off by less than float32 rounds features."""
+    generator = np.random.default_rng(2)
+    anchors = offset + 10 * generator.standard_normal((20, 64))
+    states = anchors + gap * generator.standard_normal(anchors.shape)
+    with np.errstate(all="raise"):
+        got = state_distances("ln_norm", 2.0, states, anchors)
+    rounding = np.linalg.norm(np.spacing(np.abs(anchors - offset).astype(np.float32)) / 2, axis=1).min()
+    np.testing.assert_allclose(got, plain_distances(states, anchors), rtol=1e-9, atol=rounding)
+    assert np.isfinite(got).all()
+    assert (got >= 0).all()
+    assert (got.argmin(axis=1) == np.arange(20)).all()
+
+
+def test_one_anchor_and_the_same_states_are_at_zero() -> None:
+    states = np.full((3, 5), 1234.567, np.float32)
+    assert (state_distances("ln_norm", 2.0, states, states[:1]) == 0).all()
+
+
+@pytest.mark.parametrize("p", [1.0, 1.999, 3.0])
+def test_other_norms_are_taken_difference_by_difference(p: float) -> None:
+    """To the bit, as the anchors' own trajectories have them."""
+    states, anchors = random_pair()[0].reshape(-1, 3), random_pair(1)[0][0]
+    wanted = np.stack([ln_norm(states[:, None], np.broadcast_to(anchor, (len(states), 1, 3)), p) for anchor in anchors], axis=1)
+    np.testing.assert_array_equal(state_distances("ln_norm", p, states, anchors), wanted)

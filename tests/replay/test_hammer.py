@@ -65,7 +65,11 @@ def numbers_of(columns: Fields, device_frames: DeviceFrames = ()) -> np.ndarray:
 
 def encode(trajectories: Fields) -> Encoded:
     """Distances that change from call to call; what is encoded must be as intact as what is given."""
-    shape = (len(numbers_of(trajectories)), CONTRACT.unroll_length)
+    steps = trajectories["actions"].shape[1]
+    if steps == 1:  # of an anchor, frames from before its episode are black
+        frames = np.array(trajectories["frames"])
+        trajectories = {**trajectories, "frames": np.where(frames == 0, frames[:, -1:], frames)}
+    shape = (len(numbers_of(trajectories)), steps)
     generator = np.random.default_rng(int(trajectories["actions"].sum()))
     return Encoded(generator.random((*shape, CONTRACT.feature_count)), generator.random((*shape, CONTRACT.action_count)))
 

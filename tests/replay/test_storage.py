@@ -23,7 +23,7 @@ from replay.memory import settle_capacities
 from replay.retention import make_ring
 from replay.ring import Ring
 from replay.storage import CompressedStorage, PlainStorage, storage_class
-from replay.trajectory import Arrays, TrajectoryContract
+from replay.trajectory import Arrays, TrajectoryContract, stack_frames
 from tests.replay.support import context
 
 ATARI = TrajectoryContract(20, (84, 84), "uint8", 4, 6)
@@ -105,6 +105,19 @@ def check_ring(ring: Ring, offered: dict[int, Arrays]) -> None:
             assert raw(read[name][column]) == raw(array), name
 
 
+def check_last_steps(ring: Ring) -> None:
+    """What is read of them alone is what the whole trajectories end with, and shows the same observation."""
+    last, whole = ring.read_last(ring.slots), ring.read(ring.slots)
+    stack = ring.storage.frames_stacked
+    assert last["frames"].shape[1] == stack + 1
+    for name, array in last.items():
+        if name not in ("frames", "environment_id"):
+            assert raw(array) == raw(np.ascontiguousarray(whole[name][:, -1:])), name
+    assert raw(last["environment_id"]) == raw(whole["environment_id"])
+    one, all_steps = (stack_frames(torch.as_tensor(fields["frames"]), fields["reset"], stack) for fields in (last, whole))
+    assert raw(one.contiguous()) == raw(all_steps[-2:].contiguous())
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_play_in_any_order_comes_back_byte_for_byte(data: st.DataObject) -> None:
@@ -125,6 +138,7 @@ def test_any_play_in_any_order_comes_back_byte_for_byte(data: st.DataObject) -> 
         offered[ring.inserted] = trajectory
         assert slot is None or ring._inserted_at[slot] == ring.inserted
         check_ring(ring, offered)
+        check_last_steps(ring)
         assert ring.size >= 1
         if memory is None or ring.inserted <= capacity:
             assert ring.size == min(ring.inserted, capacity)

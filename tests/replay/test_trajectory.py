@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.config import make_contract
-from replay.trajectory import POISON, TIME_MAJOR_FIELDS, Batch, TrajectoryContract, last_steps, make_batch, stack_frames
+from replay.trajectory import POISON, TIME_MAJOR_FIELDS, Batch, TrajectoryContract, hidden_frames, make_batch, stack_frames
 from tests.support import small_config
 from workers import serial
 from workers.base import WorkerSetup
@@ -70,18 +70,16 @@ def check_stacking(
     assert got.shape == wanted.shape == (unroll_length + 1, len(ages), stack, *shape)
     assert got.dtype == wanted.dtype
     assert np.ascontiguousarray(got).tobytes() == np.ascontiguousarray(wanted).tobytes()
-    check_last_step(np.stack(stored), reset, wanted[-2])
+    check_hidden_frames(np.stack(stored), reset, wanted[-2])
 
 
-def check_last_step(frames: np.ndarray, reset: np.ndarray, wanted: np.ndarray) -> None:
+def check_hidden_frames(frames: np.ndarray, reset: np.ndarray, wanted: np.ndarray) -> None:
     """wanted: the observation that the last step acted on, `[B, S, *frame_shape]`."""
-    whole = {"frames": frames, "reset": reset, "actions": np.zeros(reset.shape), "environment_id": np.arange(len(reset))}
-    end = last_steps(whole)
     stack = wanted.shape[1]
-    assert end["actions"].shape == end["reset"].shape == (len(reset), min(stack, reset.shape[1]))
-    assert np.array_equal(end["environment_id"], whole["environment_id"])
-    got = stack_frames(torch.from_numpy(end["frames"]), end["reset"], stack).numpy()[-2]
-    assert np.ascontiguousarray(got).tobytes() == np.ascontiguousarray(wanted).tobytes()
+    observation = frames[:, -stack - 1 : -1].copy()
+    assert np.array_equal(hidden_frames(reset[:, -stack:], stack), hidden := hidden_frames(reset, stack))
+    observation[hidden] = 0
+    assert observation.tobytes() == np.ascontiguousarray(wanted).tobytes()
 
 
 @settings(max_examples=200, deadline=None)
