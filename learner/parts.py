@@ -21,7 +21,7 @@ from learner.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
 from learner.protocol import evaluation_protocol
 from learner.recorder import Recorder
-from learner.resuming import restore_replays
+from learner.resuming import restore_replays, trajectories_to_fill_in
 from learner.run_directory import RunDirectory
 from learner.saving import Saver
 from learner.skipping import SkippedUpdates
@@ -125,7 +125,10 @@ def build(
             workers=workers,
             mixture=mixture,
             feeder=feeder,
-            recorder=Recorder(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
+            recorder=Recorder(
+                *(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
+                to_fill_in=0 if replay else trajectories_to_fill_in(config),
+            ),
             saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
             evaluations=Evaluations(config, run, network, resumed),
             counters=counters,

@@ -25,7 +25,6 @@ from learner.machine import available_cores
 from learner.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.profiler import UpdateProfiler
 from learner.progress import ProgressLine, format_duration, progress_text
-from learner.resuming import trajectories_to_fill_in
 from learner.run_directory import RunDirectory
 from learner.skipping import SkippedUpdates
 from replay import replay_names
@@ -53,7 +52,9 @@ class Recorder:
         skipped: SkippedUpdates,
         frames_per_step: int,
         resumed: Checkpoint | None,
+        to_fill_in: int = 0,
     ) -> None:
+        """to_fill_in: trajectories that empty replays take in before there is a batch."""
         self.config = config
         self.run = run
         self.counters = counters
@@ -80,7 +81,7 @@ class Recorder:
         self._at_start = replace(counters)
         self._at_last_row = replace(counters)
         self._frames_per_second = 0.0
-        self._to_fill_in = trajectories_to_fill_in(config)
+        self._to_fill_in = to_fill_in
         self._started = self._last_row = self._last_shown = self._last_told = time.monotonic()
 
     def add_arrivals(self, arrivals: Arrivals) -> None:

@@ -324,3 +324,17 @@ def test_an_export_says_what_is_exported(
     monkeypatch.setattr("learner.export.export_policy", lambda *_: 0)
     assert launch.run(command(tmp_path, "export", load_model_url=str(run.path))) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"
+
+
+def test_replays_that_come_back_filled_are_not_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(recorder, "TELL_PERIOD", 0.0)
+    monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.0)
+    queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
+    fills = json.dumps([queue, {"type": "standard", "capacity": 200, "sample_ratio": 0.5}])
+    for save_replay, told in ((True, False), (False, True)):
+        settings = {"environment_max_steps": 2000, "replay_parameters": fills, "batch_size": 16, "save_replay": save_replay}
+        run = trained(tmp_path / str(save_replay), **settings)
+        _, said = go_on(run, capsys, environment_max_steps=4000)
+        assert ("filling replays: " in said) == told
