@@ -41,7 +41,7 @@ class UpdateProfiler:
         self._seen += 1
         if self._seen == WARM_UP:
             every_thread = _ExperimentalConfig(profile_all_threads=True)
-            self._running = profile(activities=self._activities, experimental_config=every_thread)
+            self._running = profile(activities=self._activities, experimental_config=every_thread, acc_events=True)
             self._running.start()
         elif self._seen == WARM_UP + self._updates:
             self.stop(update)
