@@ -10,9 +10,8 @@ from time import monotonic
 from types import FrameType, TracebackType
 
 TRAINING_STOPS = "Stopping: finishing this update and saving. Once more to stop at once without saving."
-SAME_REQUEST = (
-    0.5  # seconds: `timeout` signals the program and then its whole group, a terminal and a wrapper pass on one Ctrl-C
-)
+SAME_REQUEST = 0.5
+"""Seconds: `timeout` signals the program and then its whole group; a terminal and a wrapper both pass on one Ctrl-C."""
 
 
 class StopSignals:
