@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import torch
 
-from agents.compute import compiler_missing
+from agents.compute import compiler_missing, keep_freed_memory
 from learner.checkpoint import Checkpoint
 from learner.checkpoint_file import remove_partial_files
 from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
@@ -174,6 +174,7 @@ def _check_fill_in(config: Config) -> None:
 
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
+    keep_freed_memory()  # before there is any thread: one that has a heap of its own keeps it
     _log_to_console(job.config.settings["verbosity"])
     if job.op_mode in TRAINING_MODES:
         return _train(job)

@@ -1,0 +1,38 @@
+"""All threads of a training share the C library's one heap: memory that another heap takes is given back and taken anew."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import CATCH, REPOSITORY
+
+HEAPS_AFTER_TRAINING = """
+import ctypes
+import json
+import sys
+from learner import launch
+from learner.config import DEFAULTS
+given = json.loads(sys.argv[1])
+code = launch.run(launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"]))
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(sys.argv[2].encode(), b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="heaps are glibc's")
+def test_a_training_has_one_heap_though_threads_start_before_the_learner_is_built(tmp_path: Path) -> None:
+    """Those of the workers' head start had one of their own, which a thread of the learner took over."""
+    settings = {**CATCH, "worker_kind": "cpu", "worker_count": 2, "learner_threads": 2, "environment_max_steps": 300}
+    arguments = json.dumps({**settings, "results_dir": str(tmp_path)}), str(tmp_path / "heaps.xml")
+    subprocess.run([sys.executable, "-c", HEAPS_AFTER_TRAINING, *arguments], cwd=REPOSITORY, check=True, timeout=120)
+    assert (tmp_path / "heaps.xml").read_text().count("<heap nr=") == 1
