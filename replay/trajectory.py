@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from replay.interleave import interleave
+
 Arrays = dict[str, np.ndarray]
 
 Fields = Mapping[str, Any]
@@ -176,8 +178,11 @@ def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tens
     """
     batch_size, rows = frames.shape[0], frames.shape[1] - frames_stacked + 1
     innermost = frames.new_empty((rows, batch_size, *frames.shape[2:], frames_stacked))
-    for position in range(frames_stacked):
-        innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
+    if frames.device.type == "cpu":
+        _interleave_rows(frames.numpy(), innermost.numpy())
+    else:
+        for position in range(frames_stacked):
+            innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
     row, column, missing = _before_first_frame(reset, frames_stacked)
     if len(row):
         hidden = np.arange(frames_stacked) < missing[:, None]  # [n, S]
@@ -186,6 +191,14 @@ def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tens
         mask = torch.from_numpy(hidden).to(frames.device, non_blocking=True)
         innermost[row, column] = innermost[row, column].masked_fill(mask, 0)
     return innermost.movedim(-1, 2)
+
+
+def _interleave_rows(frames: np.ndarray, innermost: np.ndarray) -> None:
+    """Fill `[T+1, B, *F, S]` from frames `[B, T+S, *F]`."""
+    stack, pixels = innermost.shape[-1], int(np.prod(frames.shape[2:]))
+    frames = frames.reshape(*frames.shape[:2], pixels)
+    for row, out in enumerate(innermost.reshape(*innermost.shape[:2], pixels, stack)):
+        interleave([frames[:, row + position] for position in range(stack)], out)
 
 
 def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from agents.networks import ActorCritic
+from replay.interleave import stack_innermost
 from workers.finite import check_policy
 from workers.weights import Weights
+
+VECTORS = 3  # dimensions of N stacks of vectors; images have more
 
 
 class LearnerGone(Exception):
@@ -69,6 +72,8 @@ class CpuPolicy:
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> Acted:
         """Sample one action for each of `[N, S, *frame_shape]` observations. Raises NotFiniteError."""
+        if observations.ndim > VECTORS:  # images
+            observations = stack_innermost(observations)
         features = self.network.features(torch.from_numpy(observations))
         output = self.network.heads(features)
         logits, values = output.logits.numpy(), output.values.numpy()
