@@ -89,6 +89,7 @@ class Job:
 
 def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
     """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
+    keep_freed_memory()  # before there is any thread: one that has a heap of its own keeps it, and here PyTorch starts some
     machine = detect_machine()
     unused = [f"{name} is not used by --op_mode={op_mode}, {why}" for name, why in UNUSED[op_mode].items() if name in given]
     settings, given = apply_preset(settings, given)
@@ -174,7 +175,6 @@ def _check_fill_in(config: Config) -> None:
 
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
-    keep_freed_memory()  # before there is any thread: one that has a heap of its own keeps it
     _log_to_console(job.config.settings["verbosity"])
     if job.op_mode in TRAINING_MODES:
         return _train(job)

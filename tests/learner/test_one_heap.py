@@ -16,10 +16,15 @@ HEAPS_AFTER_TRAINING = """
 import ctypes
 import json
 import sys
+import threading
 from learner import launch
 from learner.config import DEFAULTS
 given = json.loads(sys.argv[1])
-code = launch.run(launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"]))
+job = launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"])
+early = threading.Thread(target=bytearray, args=(100_000,))
+early.start()
+early.join()
+code = launch.run(job)
 library = ctypes.CDLL(None)
 library.fopen.restype = ctypes.c_void_p
 file = ctypes.c_void_p(library.fopen(sys.argv[2].encode(), b"w"))
@@ -31,7 +36,7 @@ sys.exit(code)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="heaps are glibc's")
 def test_a_training_has_one_heap_though_threads_start_before_the_learner_is_built(tmp_path: Path) -> None:
-    """Those of the workers' head start had one of their own, which a thread of the learner took over."""
+    """Those that check a checkpoint, and those of the workers' head start: a learner thread took over the heap of one."""
     settings = {**CATCH, "worker_kind": "cpu", "worker_count": 2, "learner_threads": 2, "environment_max_steps": 300}
     arguments = json.dumps({**settings, "results_dir": str(tmp_path)}), str(tmp_path / "heaps.xml")
     subprocess.run([sys.executable, "-c", HEAPS_AFTER_TRAINING, *arguments], cwd=REPOSITORY, check=True, timeout=120)
