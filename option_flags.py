@@ -24,13 +24,14 @@ HELP = {
     "reproducible": "One process and a fixed order: the same seed gives the same bits. Slower.",
     "device": "Where the learner computes: auto takes the GPU where there is one.",
     "learner_threads": "CPU threads of the learner, or auto.",
-    "precision": "What the hidden layers compute in: auto takes bfloat16 where the hardware multiplies it, else float32.",
-    "compile": "Let torch.compile fuse the operations of an update and of a central policy; the first ones then take a minute. "
+    "precision": "What the hidden layers compute in: auto takes bfloat16 where the hardware multiplies it, else float32 "
+    "(on a GPU with matrix products in TF32).",
+    "compile": "Let torch.compile fuse the network's operations, in updates and a central policy; the first ones then take a minute. "
     "Needs a C compiler on a GPU, a C++ compiler on a CPU.",
     "worker_kind": "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device "
     "for all workers), serial (in the learner's process), or auto.",
     "worker_count": "Worker processes, or auto.",
-    "envs_per_worker": "Environments that one worker steps together, or auto.",
+    "envs_per_worker": "Environments of one worker, or auto; it steps them together, those of a central policy in two halves.",
     "worker_timeout": "Seconds without a step after which a worker counts as hanging and is started again.",
     "max_worker_restarts": "Restarts of failed workers within an hour, all together; one failure more ends the run.",
     "prepared_batches": "Most batches that are prepared ahead in the background; as few as keep the learner busy are. "

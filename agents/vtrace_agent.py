@@ -74,7 +74,8 @@ def make_optimizer(config: VTraceConfig, network: ActorCritic) -> torch.optim.Op
     if config.optimizer == "rmsprop":
         return torch.optim.RMSprop(network.parameters(), lr=0.0, alpha=RMSPROP_DECAY, eps=config.rmsprop_eps, foreach=True)
     if config.optimizer == "adam":
-        return torch.optim.Adam(network.parameters(), lr=0.0, eps=config.adam_eps, foreach=True)
+        fused = next(network.parameters()).device.type == "cpu"  # PyTorch has it for Adam alone; twice as fast there
+        return torch.optim.Adam(network.parameters(), lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused)
     raise ValueError(f"optimizer: wanted rmsprop or adam, got {config.optimizer!r}")
 
 
