@@ -15,6 +15,7 @@ from agents.compute import allow_tf32, prepare_torch
 from agents.networks import ActorCritic, make_network, on_device
 from learner.config import Config, make_contract
 from learner.costs import Costs
+from learner.host_buffers import HostBuffers
 from learner.machine import acting_precision
 from replay import replay_names
 from replay.slot_store import SharedArrays
@@ -31,6 +32,7 @@ CPU = torch.device("cpu")
 FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
 GPU_WARM_UP = 3  # calls: the first ones load libraries and kernels, for seconds
+GPU_UPDATES = 5  # a call: in a run one is queued while the one before is computed
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
@@ -130,24 +132,29 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
 
 
 def learning(config: Config, batch_size: int) -> Part:
-    """Batch making and one update, for the steps of a batch: CPU time on one core, wall time on a GPU."""
+    """Batch making and updates as in a run, for the steps of their batches: CPU time on one core, wall time on a GPU."""
     spec = make_spec(config.env)
     device = torch.device(config.training.device)
+    gpu = device.type == "cuda"
     network = on_device(_network(config, config.training.precision), device)
     agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
-    columns = {name: np.zeros_like(array) for name, array in make_contract(config, spec).allocate(batch_size).items()}
+    columns = HostBuffers(make_contract(config, spec), batch_size, pinned=gpu).take()
+    for array in columns.values():
+        array.fill(0)
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
     columns["action_used"][:] = True
     nothing = np.zeros(batch_size, np.int64)
+    updates = GPU_UPDATES if gpu else 1
 
     def update() -> None:
-        batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
-        agent.update(batch, 1e-6)
-        agent.take_verdicts()
-        if device.type == "cuda":
+        for _ in range(updates):
+            batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
+            agent.update(batch, 1e-6)
+            agent.take_verdicts()
+        if gpu:
             torch.cuda.synchronize(device)
 
-    return Part(update, batch_size * config.training.unroll_length, _clock(device), device=device)
+    return Part(update, updates * batch_size * config.training.unroll_length, _clock(device), device=device)
 
 
 def _clock(device: torch.device) -> Clock:

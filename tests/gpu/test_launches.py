@@ -14,6 +14,7 @@ from agents.networks import make_network, on_device
 from agents.vtrace_agent import VTraceAgent, VTraceConfig
 from learner import measuring
 from replay.slot_store import SharedArrays
+from replay.trajectory import Arrays, Batch
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.support import small_config
 from workers.device_weights import DeviceWeights
@@ -62,8 +63,26 @@ def test_measuring_gives_back_what_updates_hold(gpu: SimulatedGpu, monkeypatch: 
     part = measuring.learning(small_config(device="cuda"), 4)
     for calls in range(1, 5):
         part.call()
-        assert len(guards) == calls
+        assert len(guards) == calls * measuring.GPU_UPDATES
         assert len(guards[-1]._pending) <= 1
+
+
+def test_updates_are_measured_as_a_run_makes_them(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From page-locked memory, several queued before anybody waits for all: else the learner would seem slower than it is."""
+    said: list[str] = []
+    make_batch = measuring.make_batch
+
+    def seen_make_batch(columns: Arrays, *rest: Any) -> Batch:
+        said.append("update")
+        assert all(gpu.is_pinned(torch.from_numpy(column)) for column in columns.values())
+        return make_batch(columns, *rest)
+
+    part = measuring.learning(small_config(device="cuda"), 4)
+    monkeypatch.setattr(measuring, "make_batch", seen_make_batch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: said.append("wait"))
+    part.call()
+    assert said == ["update"] * measuring.GPU_UPDATES + ["wait"]
+    assert part.steps == measuring.GPU_UPDATES * 4 * small_config().training.unroll_length
 
 
 def test_workers_get_weights_in_one_trip(gpu: SimulatedGpu) -> None:
