@@ -37,6 +37,8 @@ from learner.metrics import read_metrics
 REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
+MAKE_SECONDS = 0.2  # an environment, one after another: a game is loaded when it is made and when it is seeded
+NATIVE_ENVIRONMENTS = 8  # a core
 ACTING_BATCHES = (16, 64, 256, 512)
 ALONE = "stepping one group, one core"
 SHOWN = (
@@ -132,18 +134,17 @@ def _sleep(process: subprocess.Popen[bytes], seconds: float) -> None:
     raise RuntimeError(f"the program ended by itself with code {code}")
 
 
-def run_all(arguments: argparse.Namespace) -> list[Result]:
+def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Machine) -> None:
     """The experiment, most wanted results first."""
-    machine = detect_machine()
-    experiment = Experiment(arguments.out, 60 * arguments.minutes, machine, arguments.device)
     prepare_torch(threads=1)
     if arguments.device == "cuda":
         allow_tf32()
     budget, cores = arguments.part_seconds, machine.cores
     config = config_of(arguments, machine, worker_kind="central")
     group = config.workers.envs_per_group
-    experiment.measure(ALONE, lambda: stepping(config, group, 1, budget), budget + 3)
-    experiment.measure(f"stepping {32 * cores}, {cores} cores", lambda: stepping(config, 32 * cores, cores, budget), budget + 5)
+    native = NATIVE_ENVIRONMENTS * cores
+    for name, count, threads in ((ALONE, group, 1), (f"stepping {native}, {cores} cores", native, cores)):
+        experiment.measure(name, partial(stepping, config, count, threads, budget), budget + MAKE_SECONDS * count)
     for precision in arguments.precisions:
         each = config_of(arguments, machine, worker_kind="central", precision=precision)
         for count in ACTING_BATCHES:
@@ -181,7 +182,6 @@ def run_all(arguments: argparse.Namespace) -> list[Result]:
     experiment.measure(f"learning, {best}, compiled", lambda: learning(compiled, budget), budget + 60)
     experiment.measure(f"acting 256, {best}, compiled", lambda: acting(compiled, 256, budget), budget + 60)
     run(most, "central", needs=60, compile=True)
-    return experiment.results
 
 
 def draw(results: list[Result], path: Path) -> None:
@@ -227,7 +227,12 @@ def main() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as main.py does
     arguments.out = arguments.out.resolve()
     os.chdir(REPOSITORY)
-    draw(run_all(arguments), arguments.out / "curve.png")
+    machine = detect_machine()
+    experiment = Experiment(arguments.out, 60 * arguments.minutes, machine, arguments.device)
+    try:
+        run_all(arguments, experiment, machine)
+    finally:  # also of what there is when it is ended before
+        draw(experiment.results, arguments.out / "curve.png")
 
 
 if __name__ == "__main__":

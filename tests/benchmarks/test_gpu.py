@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu_parts import config_of, half_replayed, replaying
+from benchmarks import gpu
+from benchmarks.gpu_parts import Result, config_of, half_replayed, replaying
 from learner.machine import Machine
+from tests.support import REPOSITORY
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
@@ -18,3 +24,52 @@ def test_half_replayed_batches_are_learned_from(place: str) -> None:
     assert [replay.device for replay in config.replays] == ["cpu", place]
     result = replaying(config, 0.1)
     assert result["updates_per_second"] == pytest.approx(1e3 / result["milliseconds"])
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, run_all: Callable[..., None]) -> None:
+    """The command, with another experiment."""
+    monkeypatch.setattr(gpu, "unwind_when_terminated", lambda: None)
+    monkeypatch.setattr(gpu, "run_all", run_all)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--device=cpu", f"--out={out}"])
+    monkeypatch.chdir(REPOSITORY)
+    gpu.main()
+
+
+def test_what_is_ended_early_has_its_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As `timeout 600` ends it."""
+
+    def ended(arguments: Namespace, experiment: gpu.Experiment, machine: Machine) -> None:
+        experiment.measure("stepping", lambda: {"steps_per_second": 4000.0}, 1)
+        raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        run_main(monkeypatch, tmp_path, ended)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.png", "results.json", "results.md"]
+
+
+def test_environments_are_made_in_the_time_that_is_planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One after another, however many cores there are: few of them, so that there is time for the rest."""
+    planned: dict[str, float] = {}
+    made: list[int] = []
+    arguments = Namespace(env="Catch-v0", network="mlp", device="cpu", batch_size=8, part_seconds=1.5)
+    arguments = Namespace(**vars(arguments), precisions=["float32"], workers=[16], warm_up=6.0, seconds=14.0)
+
+    def measure(name: str, function: Callable[[], Result], needs: float) -> None:
+        planned[name] = needs
+        if name.startswith("stepping"):
+            function()
+
+    def stepping(config: Any, environments: int, threads: int, budget: float) -> Result:
+        made.append(environments)
+        return {}
+
+    machine = Machine(16, 128 * 10**9, None)
+    experiment = gpu.Experiment(tmp_path, 558, machine, "cpu")
+    monkeypatch.setattr(experiment, "measure", measure)
+    monkeypatch.setattr(gpu, "stepping", stepping)
+    monkeypatch.setattr(gpu, "prepare_torch", lambda threads: None)
+    gpu.run_all(arguments, experiment, machine)
+    stepped = [needs for name, needs in planned.items() if name.startswith("stepping")]
+    assert stepped == [1.5 + 0.2 * count for count in made]
+    assert made[0] == 16  # a group
+    assert sum(stepped) < 60
