@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
 MAKE_SECONDS = 0.2  # an environment, one after another: a game is loaded when it is made and when it is seeded
 NATIVE_ENVIRONMENTS = 8  # a core
+LAST_WORDS = 1000  # characters of what a program said that failed
 ACTING_BATCHES = (16, 64, 256, 512)
 ALONE = "stepping one group, one core"
 SHOWN = (
@@ -69,7 +71,7 @@ class Experiment:
             try:
                 result = function()
             except Exception as error:  # whatever it is, the next measurement may work
-                result = {"error": f"{type(error).__name__}: {error}"}
+                result = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         self.results.append({"name": name, **result, "took_seconds": round(time.monotonic() - started, 1)})
         print(_line(self.results[-1]), flush=True)
         self._write()
@@ -89,7 +91,7 @@ def _line(result: Result) -> str:
 
 
 def _values(result: Result) -> str:
-    left_out = ("name", "took_seconds", "workers")
+    left_out = ("name", "took_seconds", "traceback", "workers")
     told = {name: value for name, value in result.items() if name not in left_out}
     return ", ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items())
 
@@ -100,10 +102,16 @@ def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
     output = {"log_period": WINDOW_SECONDS, "environment_max_steps": 10**12, "verbosity": 0}
     with tempfile.TemporaryDirectory() as folder:
         flags = [f"--{name}={value}" for name, value in {**given, **settings, **output, "results_dir": folder}.items()]
-        process = subprocess.Popen([sys.executable, "main.py", "--op_mode=train", *flags], cwd=REPOSITORY)
+        said = Path(folder) / "said.txt"
+        with said.open("wb") as file:
+            command = [sys.executable, "main.py", "--op_mode=train", *flags]
+            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=file, stderr=subprocess.STDOUT)
         try:
             _wait_for_rows(process, Path(folder), time.monotonic() + START_SECONDS)
             _sleep(process, arguments.warm_up + arguments.seconds)
+        except RuntimeError as error:
+            last_words = " ".join(said.read_text(errors="replace").split())[-LAST_WORDS:]
+            raise RuntimeError(f"{error}; it said: {last_words}") from None
         finally:
             process.kill()  # at once: nothing it would still save is wanted, and its workers die with it
             process.wait()

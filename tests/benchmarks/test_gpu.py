@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -73,3 +74,16 @@ def test_environments_are_made_in_the_time_that_is_planned(monkeypatch: pytest.M
     assert stepped == [1.5 + 0.2 * count for count in made]
     assert made[0] == 16  # a group
     assert sum(stepped) < 60
+
+
+def test_what_fails_says_why(tmp_path: Path) -> None:
+    """In the results, as whoever reads them may have nothing else."""
+    arguments = Namespace(env="Catch-v0", network="mlp", device="cpu", batch_size=8, warm_up=1.0, seconds=1.0)
+    experiment = gpu.Experiment(tmp_path, 60, Machine(2, 8 * 10**9, None), "cpu")
+    experiment.measure("program", lambda: gpu.program(arguments, {"unroll_length": 0}), 1)
+    experiment.measure("part", lambda: {"of_nothing": 1 / 0}, 1)
+    program, part = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert "code 2" in program["error"]
+    assert "unroll_length: wanted" in program["error"]
+    assert "1 / 0" in part["traceback"]
+    assert "Traceback" not in (tmp_path / "results.md").read_text()
