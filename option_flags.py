@@ -26,8 +26,8 @@ HELP = {
     "learner_threads": "CPU threads of the learner, or auto.",
     "precision": "What the hidden layers compute in: auto takes bfloat16 where the hardware multiplies it, else float32 "
     "(on a GPU with matrix products in TF32).",
-    "compile": "Let torch.compile fuse the network's operations, in updates and a central policy; the first ones then take a minute. "
-    "Needs a C compiler on a GPU, a C++ compiler on a CPU.",
+    "compile": "Let torch.compile fuse the network's operations, in updates and a central policy; the first ones then take a "
+    "minute. Needs a C compiler on a GPU, a C++ compiler on a CPU.",
     "worker_kind": "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device "
     "for all workers), serial (in the learner's process), or auto.",
     "worker_count": "Worker processes, or auto.",
