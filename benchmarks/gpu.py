@@ -5,7 +5,8 @@
 
 Measures, most wanted first: stepping alone; acting alone, by batch and precision; updates alone, by precision and with
 torch.compile; batches that are half replayed, with frames in host memory and on the device; then the program for numbers of
-workers, worker kinds and precisions, and what it reaches of `n / c_env`, as fast as its n cores could step and do nothing else.
+workers, worker kinds and precisions, and what it reaches of `n / c_env`, as fast as its n cores could step and do nothing else
+(0.85 is wanted of as many workers as there are cores).
 Every result is written to `results.json` as soon as it is there, with a table in `results.md` and a picture of the curve; what
 there is no time for is named as skipped.
 """
@@ -40,6 +41,10 @@ WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
 MAKE_SECONDS = 0.2  # an environment, one after another: a game is loaded when it is made and when it is seeded
 NATIVE_ENVIRONMENTS = 8  # a core
+WANTED_OF_LIMIT = 0.85
+PUBLISHED = {"Cleanba IMPALA": 128, "MonoBeast": 927}
+"""Minutes for 200 million frames of Pong with one A100 and 10 cores, from main_10CPU_runtimes.csv of vwxyzjn/cleanba."""
+PUBLISHED_FRAMES = 200e6
 LAST_WORDS = 1000  # characters of what a program said that failed
 ACTING_BATCHES = (16, 64, 256, 512)
 ALONE = "stepping one group, one core"
@@ -80,6 +85,17 @@ class Experiment:
         """One value of a measurement that was made before; not a number where it was skipped or failed."""
         return next((result.get(value, math.nan) for result in self.results if result["name"] == name), math.nan)
 
+    def conclude(self, name: str) -> None:
+        """Say whether the program's run of this name reaches what is wanted of it."""
+        reached = self.found(name, "of_limit")
+        if math.isnan(reached):
+            said = "was not measured"
+        else:
+            said = f"{reached:.3f} of n / c_env, which is {'enough' if reached >= WANTED_OF_LIMIT else 'too little'}"
+        self._head["verdict"] = f"{name}: {said} (wanted: {WANTED_OF_LIMIT})"
+        print(self._head["verdict"], flush=True)
+        self._write()
+
     def _write(self) -> None:
         (self.out / "results.json").write_text(json.dumps({**self._head, "results": self.results}, indent=2) + "\n")
         rows = ["| measurement | result |", "|---|---|", *(f"| {r['name']} | {_values(r)} |" for r in self.results)]
@@ -94,6 +110,10 @@ def _values(result: Result) -> str:
     left_out = ("name", "took_seconds", "traceback", "workers")
     told = {name: value for name, value in result.items() if name not in left_out}
     return ", ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items())
+
+
+def run_name(workers: int, kind: str) -> str:
+    return f"program, {workers} workers, {kind}"
 
 
 def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
@@ -122,7 +142,11 @@ def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
     steady = {name: column[after] for name, column in columns.items()}
     found = {name: float(np.nanmedian(steady[name])) for name in SHOWN if name in steady}
     environments = settled["envs_per_worker"]
-    return {"steps_per_second": float(np.median(steady["charts/SPS"])), "envs_per_worker": environments, **found, **settings}
+    speeds = {
+        "steps_per_second": float(np.median(steady["charts/SPS"])),
+        "frames_per_second": float(np.median(steady["charts/FPS"])),
+    }
+    return {**speeds, "envs_per_worker": environments, **found, **settings}
 
 
 def _wait_for_rows(process: subprocess.Popen[bytes], folder: Path, end: float) -> None:
@@ -166,7 +190,7 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
     def run(workers: int, kind: str, needs: float = 0.0, **settings: Any) -> None:
         given = {"worker_count": workers, "worker_kind": kind, "precision": best, **settings}
         told = ", ".join(f"{name} {value}" for name, value in settings.items())
-        name = f"program, {workers} workers, {kind}" + (f", {told}" if told else "")
+        name = run_name(workers, kind) + (f", {told}" if told else "")
         seconds = arguments.warm_up + arguments.seconds + 20 + needs
         c_env = 1e-6 * experiment.found(ALONE, "microseconds_a_step")
 
@@ -192,8 +216,11 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
     run(most, "central", needs=60, compile=True)
 
 
-def draw(results: list[Result], path: Path) -> None:
-    """Steps per second over workers, a line for each kind, and one for as many cores that do nothing but step."""
+def draw(results: list[Result], path: Path, *, published: bool) -> None:
+    """Frames per second over workers, a line for each kind and one for as many cores that do nothing but step.
+
+    published: beside what others wrote down for Pong.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4))
@@ -202,18 +229,21 @@ def draw(results: list[Result], path: Path) -> None:
         plain = {
             result["workers"]: result
             for result in results
-            if result.get("worker_kind") == kind and result["name"] == f"program, {result['workers']} workers, {kind}"
+            if result.get("worker_kind") == kind and result["name"] == run_name(result["workers"], kind)
         }
         line = sorted(plain.items())
-        axes.plot([workers for workers, _ in line], [result["steps_per_second"] for _, result in line], "o-", label=kind)
+        axes.plot([workers for workers, _ in line], [result["frames_per_second"] for _, result in line], "o-", label=kind)
         if kind == "central" and line:
-            limits = [result["steps_per_second"] / result["of_limit"] for _, result in line]
+            limits = [result["frames_per_second"] / result["of_limit"] for _, result in line]
             axes.plot([workers for workers, _ in line], limits, "--", color="grey", label="workers / c_env")
+    for (platform, minutes), style in zip(PUBLISHED.items() if published else (), (":", "-."), strict=False):
+        label = f"{platform}, published, A100 and 10 cores"
+        axes.axhline(PUBLISHED_FRAMES / (60 * minutes), linestyle=style, color="black", linewidth=1, label=label)
     axes.set_xticks(sorted({result["workers"] for result in results if "workers" in result}))
     axes.set_xlabel("workers")
-    axes.set_ylabel("agent steps per second")
+    axes.set_ylabel("frames per second")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    axes.legend(fontsize="small")
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
@@ -236,11 +266,16 @@ def main() -> None:
     arguments.out = arguments.out.resolve()
     os.chdir(REPOSITORY)
     machine = detect_machine()
+    if arguments.device == "cuda" and machine.gpu is None:
+        raise SystemExit(
+            "error: wanted a machine with a CUDA GPU, got one on which PyTorch sees none; --device=cpu tries the rest"
+        )
     experiment = Experiment(arguments.out, 60 * arguments.minutes, machine, arguments.device)
     try:
         run_all(arguments, experiment, machine)
     finally:  # also of what there is when it is ended before
-        draw(experiment.results, arguments.out / "curve.png")
+        experiment.conclude(run_name(arguments.workers[-1], "central"))
+        draw(experiment.results, arguments.out / "curve.png", published=arguments.env.startswith("Pong"))
 
 
 if __name__ == "__main__":

@@ -87,3 +87,38 @@ def test_what_fails_says_why(tmp_path: Path) -> None:
     assert "unroll_length: wanted" in program["error"]
     assert "1 / 0" in part["traceback"]
     assert "Traceback" not in (tmp_path / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("of_limit", "verdict"),
+    [
+        (0.85, "program, 16 workers, central: 0.850 of n / c_env, which is enough (wanted: 0.85)"),
+        (0.84, "program, 16 workers, central: 0.840 of n / c_env, which is too little (wanted: 0.85)"),
+        (None, "program, 16 workers, central: was not measured (wanted: 0.85)"),
+    ],
+)
+def test_it_says_whether_the_program_is_fast_enough(
+    of_limit: float | None, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of as many workers as were asked for, and with their picture."""
+
+    def measured(arguments: Namespace, experiment: gpu.Experiment, machine: Machine) -> None:
+        for workers, reached in ((16, of_limit), (8, 0.99)):
+            result = {"of_limit": reached, "frames_per_second": 5e4, "worker_kind": "central", "workers": workers}
+            if reached is not None:
+                experiment.measure(gpu.run_name(workers, "central"), lambda result=result: result, 1)
+
+    run_main(monkeypatch, tmp_path, measured)
+    assert json.loads((tmp_path / "results.json").read_text())["verdict"] == verdict
+    assert capsys.readouterr().out.splitlines()[-1] == verdict
+    assert (tmp_path / "curve.png").is_file()
+
+
+def test_a_machine_without_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu, "unwind_when_terminated", lambda: None)
+    monkeypatch.setattr(gpu, "detect_machine", lambda: Machine(2, 8 * 10**9, None))
+    monkeypatch.setattr(sys, "argv", ["gpu", f"--out={tmp_path / 'results'}"])
+    monkeypatch.chdir(REPOSITORY)
+    with pytest.raises(SystemExit, match=r"^error: wanted a machine with a CUDA GPU, got one on which PyTorch sees none"):
+        gpu.main()
+    assert not (tmp_path / "results").exists()
