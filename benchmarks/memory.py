@@ -13,20 +13,17 @@ import argparse
 import json
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import flags
 
+from benchmarks.jobs import ENDLESS, job_of
 from benchmarks.termination import end_with, training, unwind_when_terminated
-from learner.config import Config, make_config, make_contract
+from learner.config import Config, make_contract
 from learner.hardware import family_of
-from learner.machine import detect_machine, fit_to_machine
-from option_flags import all_settings, define_flags
 from replay import ReplayConfig, ReplayContext
 from replay.standard import StandardReplay
 from replay.trajectory import TrajectoryContract
@@ -103,8 +100,7 @@ def _standard(contract: TrajectoryContract, capacity: int, compress: bool) -> St
 def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
     """Peak memory of the program and its workers, in GB: PSS (shared pages once) and RSS (shared pages in each process)."""
     peaks = {"Pss": 0, "Rss": 0}
-    endless = "--environment_max_steps=1000000000"
-    with tempfile.TemporaryDirectory() as folder, training(*arguments, f"--results_dir={folder}", endless) as process:
+    with tempfile.TemporaryDirectory() as folder, training(*arguments, f"--results_dir={folder}", ENDLESS) as process:
         end = time.monotonic() + seconds
         processes = 0
         while time.monotonic() < end:
@@ -129,20 +125,17 @@ def memory_of(pid: int) -> dict[str, int]:
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
 
 
-def measure(env: str, arguments: list[str], steps: int, seconds: float) -> dict[str, Any]:
-    """All figures of one environment and these settings."""
-    settings = [f"--env={env}", *arguments]
-    values = flags.FlagValues()
-    define_flags(values)
-    values([sys.argv[0], *settings])
-    settled, _ = fit_to_machine({**all_settings(values), "device": "cpu"}, detect_machine())
-    return {**replay_figures(make_config(settled), steps), **program_figures(settings, seconds), "settings": settings}
+def measure(env: str | None, arguments: list[str], steps: int, seconds: float) -> dict[str, Any]:
+    """All figures of these settings; env: the environment, None for that of the settings."""
+    settings = [*([f"--env={env}"] if env else []), *arguments]
+    config = job_of(settings).config
+    return {**replay_figures(config, steps), **program_figures(settings, seconds), "settings": settings}
 
 
 def main() -> None:
     unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment id")
+    parser.add_argument("--env", help="environment id, instead of the settings' own")
     parser.add_argument("--steps", type=int, default=40_000, help="steps of random play that fill the replays")
     parser.add_argument("--seconds", type=float, default=40.0, help="how long the program runs")
     parser.add_argument("--json", type=Path, help="write the result here too")

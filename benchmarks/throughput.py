@@ -30,17 +30,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
+from benchmarks.jobs import ENDLESS, job_of, refuse
 from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
-from learner.config import Config, make_config
+from learner.config import Config
 from learner.costs import Costs, limit
-from learner.machine import detect_machine, fit_to_machine
-from learner.measuring import acting, fresh_part, learning, measure_costs, stepping
+from learner.launch import measured
+from learner.measuring import acting, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics import read_metrics
 from learner.preflight import MEASURED
 from learner.progress import format_duration
-from option_flags import all_settings, define_flags
 from wrappers import make_spec
 
 Seconds = dict[str, float]
@@ -51,7 +49,7 @@ WARM_UP_SECONDS = 20.0  # after it
 SETTLE_SECONDS = 3.0  # after a suspension, until caches and queues are as before it
 ROW_SECONDS = 1.0  # between rows of metrics
 PART_SECONDS = 2.0  # of each part, each time
-DECISION_SECONDS = 1.0  # of each part, for settings that are `auto`
+DECISION_SECONDS = 1.0  # of each part, for settings that the program would measure
 LOOK_SECONDS = 0.05
 NATIVE = "native"
 
@@ -65,7 +63,7 @@ class Program:
 
     def __init__(self, command: list[str]) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        output = (f"--results_dir={self._folder.name}", f"--log_period={ROW_SECONDS}", "--environment_max_steps=1000000000000")
+        output = (f"--results_dir={self._folder.name}", f"--log_period={ROW_SECONDS}", ENDLESS)
         self._process = subprocess.Popen([*command, *output], cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def __enter__(self) -> Program:
@@ -124,6 +122,7 @@ class Parts:
     """What a run is made of, each alone, built once and measured as often as is wanted."""
 
     def __init__(self, config: Config, cores: int) -> None:
+        prepare_to_measure(config)
         environments = config.workers.envs_per_worker
         self._fresh_part = fresh_part(config)
         self._parts = {
@@ -184,13 +183,9 @@ def seconds_needed(windows: int, window: float) -> float:
 
 def measure(arguments: list[str], windows: int, window: float) -> Result:
     """All measurements of one setting; first says what they are, and how long they take."""
-    values = flags.FlagValues()
-    define_flags(values)
-    values([sys.argv[0], *arguments])
-    machine, given = detect_machine(), all_settings(values)
-    config = make_config(fit_to_machine(given, machine)[0])
-    if not fresh_part(config):
-        raise SystemExit("error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh")
+    job = job_of(arguments)
+    if not fresh_part(job.config):
+        refuse(ValueError("replay_parameters: wanted a queue among the replays, got none: no step would be fresh"))
     command = ["main.py", "--op_mode=train", *arguments]
     print(
         f"Measuring {windows} x {window:g} s of {shlex.join(command)}, and its parts alone in between: "
@@ -198,9 +193,10 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
         file=sys.stderr,
         flush=True,
     )
-    settled, _ = fit_to_machine(given, machine, measure_costs(config, DECISION_SECONDS, brief=True))
-    fixed = [f"--{name}={settled[name]}" for name in MEASURED]  # the program would measure again
-    parts = Parts(make_config(settled), machine.cores)
+    job = measured(job, DECISION_SECONDS)
+    config, machine = job.config, job.machine
+    fixed = [f"--{name}={job.settled[name]}" for name in MEASURED]  # the program would measure again
+    parts = Parts(config, machine.cores)
     with Program([sys.executable, *command, *fixed]) as program:
         program.warm_up(WARM_UP_SECONDS)
         speeds, costs = take_turns(program, parts, windows, window)

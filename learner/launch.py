@@ -237,11 +237,14 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         return 1
 
 
-def measured(job: Job) -> Job:
-    """The job of a training with what a measurement decides, where one is wanted; takes some two seconds."""
+def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
+    """The job of a training with what a measurement decides, where one is wanted; takes some two seconds.
+
+    seconds: of each part that is measured.
+    """
     if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config):
         return job
-    costs = measure_costs(job.config, PART_SECONDS, brief=True)
+    costs = measure_costs(job.config, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)
     return replace(job, config=_settled_config(job.settings, settled), settled=settled, chosen=chosen)
 

@@ -42,13 +42,11 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     brief: step few environments and, on a CPU, act and learn with few steps of a batch: many workers, long trajectories or a
     slow network would take many seconds there.
     """
-    prepare_torch(threads=1)
+    prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
     stepped = min(workers.envs_per_worker, FEW_ENVIRONMENTS) if brief else workers.envs_per_worker
     acting_at_once = workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
-    if gpu:
-        allow_tf32()
-    elif brief:
+    if brief and not gpu:
         acting_at_once = min(acting_at_once, FEW_STEPS)
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = min(batch, FEW_STEPS // unroll_length)
@@ -66,6 +64,13 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
         )
     finally:
         env.close()
+
+
+def prepare_to_measure(config: Config) -> None:
+    """To be called before parts are measured: one thread computes, and a GPU as it does in the run."""
+    prepare_torch(threads=1)
+    if config.training.device == "cuda":
+        allow_tf32()
 
 
 def fresh_part(config: Config) -> float:

@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
+from benchmarks import memory
 from benchmarks.memory import memory_of, replay_figures
-from learner.config import make_contract
+from learner.config import Config, make_contract
 from learner.hardware import family_of
+from main import prepare
 from tests.support import small_config
 from wrappers import make_spec
 
@@ -34,3 +36,23 @@ def test_a_process_and_its_children_are_seen() -> None:
         child.communicate(b"\n")
     assert child.pid not in family_of(os.getpid())
     assert memory_of(child.pid) == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "wanted"),
+    [
+        (None, ["--preset=quick"], "Catch-v0"),
+        ("BreakoutNoFrameskip-v4", ["--preset=pong_fast"], "BreakoutNoFrameskip-v4"),
+        (None, ["--protocol=machado"], "PongNoFrameskip-v4"),
+    ],
+)
+def test_replays_and_program_have_the_same_settings(
+    env: str | None, arguments: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled: list[Config] = []
+    monkeypatch.setattr(memory, "replay_figures", lambda config, _: filled.append(config) or {})
+    monkeypatch.setattr(memory, "program_figures", lambda settings, _: {})
+    settings = memory.measure(env, arguments, 1, 1.0)["settings"]
+    program = prepare(["main.py", *settings]).config
+    assert (filled[0].env, filled[0].network, filled[0].replays) == (program.env, program.network, program.replays)
+    assert program.env.env == wanted

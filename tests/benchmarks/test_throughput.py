@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import throughput
+from benchmarks.jobs import ENDLESS
 from benchmarks.throughput import NATIVE, Parts, Program, compare, take_turns
+from learner import launch
+from learner.config import AUTO, Config
+from learner.costs import Costs
+from main import prepare
 from tests.support import REPOSITORY, small_config
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -91,15 +97,50 @@ def test_what_is_measured_and_for_how_long_is_said_first(
     def begin(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(throughput, "measure_costs", begin)
+    monkeypatch.setattr(launch, "measure_costs", begin)
     with pytest.raises(KeyboardInterrupt):
-        throughput.measure(["--env=Catch-v0", "--network=mlp"], 5, 10.0)
+        throughput.measure(["--worker_kind=cpu", "--network=mlp"], 5, 10.0)
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "5 x 10 s of main.py --op_mode=train --env=Catch-v0 --network=mlp" in told
+    assert "5 x 10 s of main.py --op_mode=train --worker_kind=cpu --network=mlp" in told
     assert "about 2:21 on idle cores" in told
     around = 8.0 + throughput.SETTLE_SECONDS + throughput.ROW_SECONDS + 4 * throughput.PART_SECONDS
     assert throughput.seconds_needed(12, 8.0) - throughput.seconds_needed(2, 8.0) == pytest.approx(10 * around)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--preset=pong_fast"], ["--protocol=machado", "--envs_per_worker=4"], ["--preset=quick"]]
+)
+def test_the_parts_have_the_settings_that_the_program_gets(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Config] = []
+    started: list[list[str]] = []
+
+    def start(command: list[str]) -> None:
+        started.append(command)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "measure_costs", lambda *_, **__: Costs(1e-4, 1e-4, 9e-5, 1e-4, 4))
+    monkeypatch.setattr(throughput, "Parts", lambda config, _: built.append(config))
+    monkeypatch.setattr(throughput, "Program", start)
+    with pytest.raises(KeyboardInterrupt):
+        throughput.measure(arguments, 1, 1.0)
+    alone, started_with = prepare(["main.py", *arguments]), prepare([*started[0][1:], ENDLESS])
+    names = ("env", "network", "agent", "replays", "workers", "training")
+    (parts,) = built
+    assert [getattr(parts, name) for name in names] == [getattr(started_with.config, name) for name in names]
+    assert (parts.env, parts.agent, parts.replays) == (alone.config.env, alone.config.agent, alone.config.replays)
+    for name in ("envs_per_worker", "batch_size", "learner_threads"):
+        if alone.settings[name] != AUTO:
+            assert started_with.settled[name] == alone.settings[name]
+
+
+def test_replays_without_a_queue_are_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    replayed = '--replay_parameters=[{"type": "standard", "capacity": 100, "sample_ratio": 1.0}]'
+    with pytest.raises(SystemExit) as ended:
+        throughput.measure([replayed], 1, 1.0)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told == "error: replay_parameters: wanted a queue among the replays, got none: no step would be fresh\n"
 
 
 def test_a_program_that_ends_by_itself_is_told_from_a_slow_one() -> None:
@@ -133,6 +174,12 @@ def test_learning_is_counted_for_fresh_steps() -> None:
         assert sorted(parts._parts) == sorted(SLOW)
         parts._parts = dict.fromkeys(SLOW, Second())
         assert parts.measure(0.1) == {**dict.fromkeys(SLOW, 1.0), "c_learn": wanted}
+
+
+def test_parts_compute_in_one_thread_whatever_was_measured_before() -> None:
+    torch.set_num_threads(2)
+    Parts(small_config(), 1)
+    assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "Stopped before the end.\n")])

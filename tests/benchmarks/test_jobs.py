@@ -1,0 +1,51 @@
+"""A benchmark's flags are those of the program: what it takes, settles and refuses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import jobs
+from benchmarks.jobs import job_of
+
+
+def test_presets_and_protocols_are_applied() -> None:
+    job = job_of(["--preset=pong_fast", "--protocol=machado"])
+    assert (job.config.workers.envs_per_worker, job.config.env.frame_height) == (8, 60)
+    assert (job.config.env.sticky_actions, job.config.env.episodic_life) == (0.25, False)
+
+
+def test_a_budget_that_is_too_small_for_a_training_is_enough_for_a_benchmark() -> None:
+    assert job_of(["--preset=pong_fast", "--environment_max_steps=10"]).config.training.environment_max_steps == 10**12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--bach_size=8"], "bach_size"),
+        (["--batch_size=many"], "batch_size: wanted"),
+        (["--protocol=machado", "--sticky_actions=0.5"], "sticky_actions: wanted 0.25"),
+        (["--env=Pong"], "env: wanted"),
+        (["results"], "wanted flags such as"),
+        (["--op_mode=export", "--load_model_url=/nowhere"], "load_model_url"),
+    ],
+)
+def test_what_the_program_would_refuse_is_refused_in_its_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        job_of(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_other_modes_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(jobs, "prepare", lambda _: SimpleNamespace(op_mode="train_w_load"))
+    with pytest.raises(SystemExit) as ended:
+        job_of(["--op_mode=train_w_load"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: op_mode: wanted train, which is what is measured, got train_w_load\n"
