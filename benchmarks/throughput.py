@@ -35,7 +35,7 @@ from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
 from learner.config import Config
 from learner.costs import Costs, limit
 from learner.launch import measured
-from learner.measuring import acting, fresh_part, learning, prepare_to_measure, stepping
+from learner.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics import read_metrics
 from learner.preflight import MEASURED
 from learner.progress import format_duration
@@ -123,11 +123,10 @@ class Parts:
 
     def __init__(self, config: Config, cores: int) -> None:
         prepare_to_measure(config)
-        environments = config.workers.envs_per_worker
         self._fresh_part = fresh_part(config)
         self._parts = {
-            "c_env": stepping(config, environments, 1),
-            "c_act": acting(config, environments),
+            "c_env": stepping(config, config.workers.envs_per_worker, 1),
+            "c_act": acting(config, acting_at_once(config)),
             "c_learn": learning(config, config.training.batch_size),
             NATIVE: stepping(config, 32 * cores, cores),
         }

@@ -45,9 +45,9 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
     stepped = min(workers.envs_per_worker, FEW_ENVIRONMENTS) if brief else workers.envs_per_worker
-    acting_at_once = workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
+    at_once = acting_at_once(config)
     if brief and not gpu:
-        acting_at_once = min(acting_at_once, FEW_STEPS)
+        at_once = min(at_once, FEW_STEPS)
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
@@ -55,8 +55,8 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     try:
         return Costs(
             env=env.seconds_a_step(seconds),
-            act=acting(config, acting_at_once).seconds_a_step(seconds / 2),
-            act_doubled=acting(config, 2 * acting_at_once).seconds_a_step(seconds / 2),
+            act=acting(config, at_once).seconds_a_step(seconds / 2),
+            act_doubled=acting(config, 2 * at_once).seconds_a_step(seconds / 2),
             learn=learning(config, batch).seconds_a_step(seconds) / fresh_part(config),
             frames_per_step=make_spec(config.env).frames_per_step,
             gpu_acts=gpu and workers.kind == "central",
@@ -71,6 +71,12 @@ def prepare_to_measure(config: Config) -> None:
     prepare_torch(threads=1)
     if config.training.device == "cuda":
         allow_tf32()
+
+
+def acting_at_once(config: Config) -> int:
+    """Environments that the policy answers at once: a worker's own, or a group of every worker where one acts for all."""
+    workers = config.workers
+    return workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
 
 
 def fresh_part(config: Config) -> float:

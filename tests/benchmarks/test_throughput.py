@@ -176,6 +176,12 @@ def test_learning_is_counted_for_fresh_steps() -> None:
         assert parts.measure(0.1) == {**dict.fromkeys(SLOW, 1.0), "c_learn": wanted}
 
 
+def test_one_policy_acts_for_a_group_of_every_worker() -> None:
+    parts = Parts(small_config(worker_kind="central", worker_count=3, envs_per_worker=8), 1)._parts
+    assert (parts["c_env"].steps, parts["c_act"].steps) == (8, 12)
+    assert Parts(small_config(worker_kind="cpu", worker_count=3, envs_per_worker=8), 1)._parts["c_act"].steps == 8
+
+
 def test_parts_compute_in_one_thread_whatever_was_measured_before() -> None:
     torch.set_num_threads(2)
     Parts(small_config(), 1)
