@@ -7,6 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from learner import doctor, launch
+from learner.config import DEFAULTS
+from learner.run_directory import RunDirectory
+from tests.support import CATCH
+
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
@@ -21,3 +26,14 @@ def lines() -> Iterator[list[str]]:
     yield said
     log.removeHandler(handler)
     log.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def catch_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A finished training of a second on Catch, whose rows of metrics are long enough for the doctor."""
+    results = tmp_path_factory.mktemp("results")
+    given = {**CATCH, "log_period": 0.05, "results_dir": str(results)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "LEAST_SECONDS", 1e-6)
+        assert launch.run(launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"])) == 0
+    return RunDirectory((results / "latest").resolve())

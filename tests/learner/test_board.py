@@ -10,11 +10,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 from learner.board import LAYOUT, open_board
+from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 
 SHOWN_BY_EVERY_RUN = (
     *("charts/episodic_return_mean", "charts/FPS", "charts/policy_lag", "losses/value_loss", "losses/entropy"),
-    *("losses/explained_variance", "vtrace/mean_rho", "time/learner_update", "time/worker_step", "hardware/cpu_percent"),
+    *("losses/explained_variance", "vtrace/mean_rho", "time/learner_update", "time/worker_env", "hardware/cpu_percent"),
 )
 
 
@@ -62,8 +63,9 @@ def test_the_page_of_charts_reaches_tensorboard(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_EVERY_RUN)
-def test_the_page_shows_what_matters(name: str) -> None:
+def test_the_page_shows_what_matters(name: str, catch_run: RunDirectory) -> None:
     assert charts_of(name)
+    assert name in read_metrics(catch_run.metrics)
 
 
 @pytest.mark.parametrize(
