@@ -4,34 +4,32 @@ the loop never waits by accident."""
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agents.guard import Guard
+from agents.networks import ActorCritic, on_device
 from learner.checkpoint import load_checkpoint, load_replay
+from learner.checkpoint_file import write_file
 from learner.measuring import measure_costs
-from learner.metrics import read_metrics
+from learner.metrics import UpdateMetrics, read_metrics
+from learner.parts import build
 from learner.run_directory import RunDirectory
 from learner.saving import Saver
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.learner.test_resuming import HALF, Killed, assert_same_end, kill_after_one, play, settings_of
 from tests.learner.test_skipping import spoil_updates
-from tests.support import small_config
+from tests.support import REPOSITORY, small_config
 
-LOOP = (
-    "agents/",
-    "workers/",
-    "replay/",
-    "learner/train.py",
-    "learner/recorder.py",
-    "learner/host_buffers.py",
-    "learner/encoder.py",
-)
-"""What a trajectory, a batch and an action go through."""
+LOOP = ("agents/", "workers/", "replay/", "learner/")
+"""What a trajectory, a batch and an action go through, and all that counts and judges them."""
 
 
 def mixture(device: str) -> str:
@@ -44,6 +42,16 @@ def mixture(device: str) -> str:
             {"type": "elite", "lambda_batch_multiplier": 2, "alfa_annealing_factor": 1.0, **share},
         ]
     )
+
+
+def lines_of(*functions: Callable[..., object]) -> set[str]:
+    """The lines of functions of the program, as the simulated GPU names places."""
+    found = set()
+    for function in map(inspect.unwrap, functions):
+        lines, first = inspect.getsourcelines(function)
+        path = Path(inspect.getfile(function)).relative_to(REPOSITORY)
+        found |= {f"{path}:{number}" for number in range(first, first + len(lines))}
+    return found
 
 
 @pytest.mark.parametrize("worker_kind", ["central", "cpu"])
@@ -69,12 +77,17 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
     )
     gc.collect()
     assert gpu.reports == []
-    in_the_loop = [wait for wait in gpu.waits if wait.partition(" at ")[2].startswith(LOOP)]
-    at_the_start = ("agents/networks.py", "agents/guard.py")  # weights and calibration go up; the first update is looked at
-    publishing = ("workers/weights.py",) if worker_kind == "cpu" else ()  # worker processes get weights through host memory
-    assert [wait for wait in in_the_loop if not wait.partition(" at ")[2].startswith((*at_the_start, *publishing))] == []
-    assert len([wait for wait in in_the_loop if "agents/guard.py" in wait]) == 1
     columns = read_metrics(run.metrics)
+    first_update, rows = lines_of(Guard.step), lines_of(UpdateMetrics.read)
+    outside = lines_of(on_device, ActorCritic.calibrate, build, write_file)  # at the start, and what is saved
+    publishing = ("workers/weights.py",) if worker_kind == "cpu" else ()  # worker processes get weights through host memory
+    places = [wait.partition(" at ")[2] for wait in gpu.waits]
+    in_the_loop = [
+        place for place in places if place.startswith(LOOP) and not (place in outside or place.startswith(publishing))
+    ]
+    assert [place for place in in_the_loop if place not in first_update | rows] == []
+    assert len([place for place in in_the_loop if place in first_update]) == 1
+    assert len([place for place in in_the_loop if place in rows]) == len(columns["updates"])
     assert columns["updates"][-1] >= 10
     assert columns["updates/skipped"][-1] == 1
     assert np.isfinite(columns["losses/total_loss"][-1])
