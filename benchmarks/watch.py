@@ -3,7 +3,9 @@
     python -m benchmarks.watch results/latest
     python -m benchmarks.watch results/latest --once
 
-For those who have a shell on the machine and no browser; any run directory will do, finished ones too. Ctrl-C ends it.
+For those who have a shell on the machine and no browser; any run directory will do, finished ones too. What limits the run is
+its own newest verdict, out of log.txt: there is one for each row of metrics of five seconds or more but the first, and one for
+all of it at its end. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import math
 import shutil
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -27,11 +30,15 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 CLEAR = "\x1b[H\x1b[2J"
 LABEL = 12
 SHARES = ("learner", "worker", "feeder")
+BEGUN, LIMITED = " INFO Training on ", " Limited by "  # how lines of log.txt begin, behind their time
+TAIL_BYTES = 1 << 16
+"""Of the log: hundreds of rows. It is read again and again, and in a long run all of it would be megabytes."""
 Columns = dict[str, np.ndarray]
 
 
-def screen(columns: Columns, max_steps: int, name: str, width: int, end: str | None = None) -> list[str]:
-    """The lines to show; columns: those of metrics.csv, at least one row. end: how the run ended, None if it may go on."""
+def screen(columns: Columns, max_steps: int, name: str, width: int, end: str | None = None, verdict: str = "") -> list[str]:
+    """The lines to show; columns: those of metrics.csv, at least one row. end: how the run ended, None if it may go on.
+    verdict: what limits it, nothing where that is not known."""
     steps, frames, seconds = (int(columns[key][-1]) for key in ("steps", "frames", "seconds"))
     fps = latest(columns, "charts/FPS")
     speed = latest(columns, "charts/SPS")
@@ -45,6 +52,7 @@ def screen(columns: Columns, max_steps: int, name: str, width: int, end: str | N
         f"updates {int(columns['updates'][-1]):,}   episodes {int(columns['episodes'][-1]):,}",
         f"{'time':{LABEL}}{format_duration(seconds)}   {end or f'left {format_duration(max(0.0, left))}'}",
         f"{'speed':{LABEL}}{fps:,.0f} frames/s   {latest(columns, 'charts/updates_per_second'):.2f} updates/s",
+        *textwrap.wrap(verdict, width, initial_indent=f"{'limit':{LABEL}}", subsequent_indent=" " * LABEL),
         "",
     ]
     for label, column in (("return", "charts/episodic_return_mean"), ("evaluation", "eval/episodic_return")):
@@ -127,6 +135,18 @@ def end_of(run: RunDirectory, columns: Columns) -> str | None:
         return None
 
 
+def newest_verdict(log: Path) -> str:
+    """What limits a run, by the newest such line of its log; nothing where the command that wrote last has said none yet."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = text.rpartition(BEGUN)[2].splitlines()
+    return next((line.partition(LIMITED)[2] for line in reversed(lines) if LIMITED in line), "")
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run directory, such as results/latest")
@@ -141,7 +161,7 @@ def main(arguments: list[str]) -> int:
         width = shutil.get_terminal_size().columns
         try:
             columns, max_steps = read_run(run)
-            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run, columns)))
+            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run, columns), newest_verdict(run.log)))
         except ValueError as error:
             text = str(error)
         print(text if options.once else CLEAR + text, flush=True)

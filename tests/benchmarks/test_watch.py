@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.watch import group, main, read_run, screen, sparkline
+from benchmarks.watch import group, main, newest_verdict, read_run, screen, sparkline
 from learner.metrics import MetricsWriter
 from learner.run_directory import RunDirectory
 
@@ -69,9 +69,45 @@ def test_a_run_that_has_ended_has_no_time_left(
     assert said in capsys.readouterr().out
 
 
+def write_log(run: RunDirectory, *lines: str) -> None:
+    run.log.write_text("".join(f"2026-01-02 03:04:05,678 {line}\n" for line in lines))
+
+
+def test_what_limits_the_run_is_its_newest_verdict(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    write(run, 1.0)
+    assert main([str(run.path), "--once"]) == 0
+    assert "limit" not in capsys.readouterr().out, "it has no log"
+    ways = "workers step 71 %, act 25 % and wait 2 % of their time; more --worker_count helps (5.1 of 8 cores are idle)"
+    older, newer = "DEBUG Limited by the learner: it works", f"DEBUG Limited by stepping: {ways}"
+    write_log(run, "INFO Training on Catch-v0", older, newer, "DEBUG 2,000 steps", "INFO Checkpoint: nowhere")
+    assert main([str(run.path), "--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("limit"))
+    (rest,) = (number for number, line in enumerate(lines[first:], first) if line.endswith("idle)"))
+    assert " ".join(" ".join(lines[first : rest + 1]).split()) == f"limit stepping: {ways}"
+    assert rest > first
+    assert all(line.startswith(" " * 12) and len(line) <= 80 for line in lines[first + 1 : rest + 1])
+
+
+def test_a_verdict_of_the_command_before_is_not_shown(run: RunDirectory) -> None:
+    write_log(run, "INFO Training on Catch-v0", "INFO Limited by the learner: it works", "INFO Training on Catch-v0")
+    assert newest_verdict(run.log) == ""
+
+
+def test_only_the_end_of_a_long_log_is_read(run: RunDirectory) -> None:
+    write_log(run, "DEBUG Limited by acting: \N{MULTIPLICATION SIGN}", *["DEBUG 2,000 steps"] * 1000)
+    assert newest_verdict(run.log) == "acting: \N{MULTIPLICATION SIGN}"
+    write_log(run, "DEBUG Limited by acting: long ago", *["DEBUG 2,000 steps"] * 5000)
+    assert newest_verdict(run.log) == ""
+
+
 def test_it_fits_a_narrow_terminal(run: RunDirectory) -> None:
     write(run, 1.0)
-    assert max(len(line) for line in screen(*read_run(run), "x" * 200, 40)) <= 40
+    for width in (10, 40):
+        assert max(len(line) for line in screen(*read_run(run), "x" * 200, width, verdict="acting: " + 30 * "word ")) <= width
 
 
 def test_a_sparkline_rises_with_the_values() -> None:

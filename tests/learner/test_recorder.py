@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.watch import newest_verdict
 from learner.metrics import read_metrics
 from learner.run_directory import RunDirectory
 from tests.learner.test_diagnosis import HALF_IDLE
@@ -18,6 +19,7 @@ def test_a_run_says_at_its_end_what_limited_it(catch_run: RunDirectory) -> None:
     lines = said(catch_run, "INFO")
     (verdict,) = [line for line in lines if line.startswith("Limited by ")]
     assert lines[lines.index(verdict) - 1].startswith("Finished after ")
+    assert verdict == f"Limited by {newest_verdict(catch_run.log)}"
 
 
 def test_every_row_but_the_first_has_a_verdict_in_the_log(catch_run: RunDirectory) -> None:
