@@ -4,7 +4,8 @@
     python -m benchmarks.steadiness results/latest --after=20 --picture=docs/steadiness.png
 
 Compares the first and the last tenth of what comes `--after` so many minutes, when replays are full. Prints Markdown. Exits
-with 1 where memory has grown by a hundredth or more. Memory is that of all processes, what they share counted once.
+with 1 where memory has grown by a hundredth or more, or where frames/s have fallen by a tenth or more; that says something only
+where nothing else ran beside. Memory is that of all processes, what they share counted once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from learner.metrics import read_metrics
 MEMORY, PROCESSES, SPEED = "hardware/memory_gb", "hardware/processes", "charts/FPS"
 QUANTITIES = {MEMORY: "memory of all processes, GB", PROCESSES: "processes", SPEED: "frames/s"}
 FEWEST_ROWS = 20
-MOST_GROWTH = 0.01
+MOST_GROWTH = 0.01  # of memory
+MOST_LOSS = 0.1  # of speed: with little beside, two hours differed by 4 %
 
 
 def changes(metrics: Mapping[str, np.ndarray], after: float) -> dict[str, tuple[float, float]]:
@@ -44,6 +46,15 @@ def changes(metrics: Mapping[str, np.ndarray], after: float) -> dict[str, tuple[
 def growth(change: tuple[float, float]) -> float:
     """The part by which a quantity has grown."""
     return change[1] / change[0] - 1
+
+
+def faults(found: Mapping[str, tuple[float, float]]) -> list[str]:
+    """What did not stay as it was, a line each."""
+    grown, lost = growth(found[MEMORY]), -growth(found[SPEED])
+    return [
+        *([f"memory has grown by {grown:.1%}, wanted less than {MOST_GROWTH:.0%}"] if grown >= MOST_GROWTH else []),
+        *([f"frames/s have fallen by {lost:.1%}, wanted less than {MOST_LOSS:.0%}"] if lost >= MOST_LOSS else []),
+    ]
 
 
 def draw(metrics: Mapping[str, np.ndarray], after: float, picture: Path) -> None:
@@ -82,7 +93,9 @@ def main() -> int:
         print(f"| {label} | {first:,.4g} | {last:,.4g} | {growth(found[name]):+.2%} |")
     if arguments.picture:
         draw(metrics, 60 * arguments.after, arguments.picture)
-    return int(growth(found[MEMORY]) >= MOST_GROWTH)
+    for line in (told := faults(found)):
+        print(f"Not steady: {line}", file=sys.stderr)
+    return int(bool(told))
 
 
 if __name__ == "__main__":

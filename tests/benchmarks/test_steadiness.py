@@ -14,10 +14,11 @@ from benchmarks.steadiness import MEMORY, PROCESSES, SPEED, changes
 MINUTES = 60.0
 
 
-def write_metrics(run: Path, memory: np.ndarray) -> None:
-    """A row a minute; memory in GB, NaN where a row does not tell it."""
+def write_metrics(run: Path, memory: np.ndarray, speed: np.ndarray | None = None) -> None:
+    """A row a minute; memory in GB, NaN where a row does not tell it; speed in frames/s, by default one that rises."""
+    speed = 5000 + np.arange(len(memory)) if speed is None else speed
     lines = [f"seconds,steps,{MEMORY},{PROCESSES},{SPEED}"]
-    lines += [f"{60 * n},{100 * n},{'' if np.isnan(one) else one},4,{5000 + n}" for n, one in enumerate(memory)]
+    lines += [f"{60 * n},{100 * n},{'' if np.isnan(one) else one},4,{speed[n]}" for n, one in enumerate(memory)]
     (run / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
@@ -41,6 +42,22 @@ def test_a_leak_of_a_hundredth_fails(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run_main(tmp_path, monkeypatch) == 1
     write_metrics(tmp_path, np.linspace(2.0, 2.015, 120))
     assert run_main(tmp_path, monkeypatch) == 0
+
+
+def test_a_speed_that_has_fallen_by_a_tenth_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the first tenth, after all is full, to the last one."""
+    steady, before = np.full(120, 2.0), np.full(20, 9000.0)
+    write_metrics(tmp_path, steady, np.concatenate([before, np.linspace(7000.0, 6150.0, 100)]))
+    assert run_main(tmp_path, monkeypatch, "--after=20") == 1
+    assert capsys.readouterr().err == "Not steady: frames/s have fallen by 11.1%, wanted less than 10%\n"
+    write_metrics(tmp_path, steady, np.concatenate([before, np.linspace(7000.0, 6400.0, 100)]))
+    assert run_main(tmp_path, monkeypatch, "--after=20") == 0
+    assert capsys.readouterr().err == ""
+    write_metrics(tmp_path, np.linspace(2.0, 2.03, 120), np.linspace(7000.0, 5000.0, 120))
+    assert run_main(tmp_path, monkeypatch) == 1
+    assert capsys.readouterr().err.count("Not steady: ") == 2
 
 
 def test_medians_of_tenths_of_the_rows_that_tell() -> None:
