@@ -52,6 +52,7 @@ PART_SECONDS = 2.0  # of each part, each time
 DECISION_SECONDS = 1.0  # of each part, for settings that the program would measure
 LOOK_SECONDS = 0.05
 NATIVE = "native"
+FEWEST_NATIVE = 64  # environments; each is made after the other, in a fifth of a second
 
 
 class Program:
@@ -128,7 +129,7 @@ class Parts:
             "c_env": stepping(config, config.workers.envs_per_worker, 1),
             "c_act": acting(config, acting_at_once(config)),
             "c_learn": learning(config, config.training.batch_size),
-            NATIVE: stepping(config, 32 * cores, cores),
+            NATIVE: stepping(config, max(FEWEST_NATIVE, 8 * cores), cores),
         }
 
     def measure(self, seconds: float) -> Seconds:
