@@ -36,8 +36,8 @@ HELP = {
     "max_worker_restarts": "Restarts of failed workers within an hour, all together; one failure more ends the run.",
     "prepared_batches": "Most batches that are prepared ahead in the background; as few as keep the learner busy are. "
     "0 prepares each in the learner's own thread.",
-    "preflight": "Measure for two seconds before training what a step costs here: it settles worker_count and envs_per_worker "
-    "where they are auto, and the speed to expect is printed.",
+    "preflight": "Measure for two seconds before training what a step costs here: it settles worker_count, envs_per_worker and "
+    "learner_threads where they are auto, and the speed to expect is printed.",
     "batch_size": "Trajectories in one update, or auto.",
     "unroll_length": "Steps in one trajectory.",
     "replay_parameters": "JSON list of replays: type (queue, standard, elite, attentive, custom), capacity (trajectories) "

@@ -18,6 +18,7 @@ from learner.costs import (
     Costs,
     answer_takes,
     doubling_saves,
+    enough_threads,
     enough_workers,
     expected,
     larger_groups_help,
@@ -132,8 +133,9 @@ def acting_precision(training: TrainingConfig) -> str:
 def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs | None = None) -> tuple[Settings, list[str]]:
     """Settle every `auto` of the settings. Returns the settled settings and one line for each choice made.
 
-    costs: as measured with what this function chooses without them. They decide how many workers and environments there are,
-    and only coarsely: both touch what is learned (through the policy lag), and so may not follow the noise of a measurement.
+    costs: as measured with what this function chooses without them. They decide how many workers, environments and learner
+    threads there are, and only coarsely: these touch what is learned (through the policy lag), and so may not follow the noise
+    of a measurement.
     """
     settled = dict(settings)
     reasons: list[str] = []
@@ -155,11 +157,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         choose("prepared_batches", 0, "serial: everything in one thread")
     gpu = settled["device"] == "cuda"
     small = cores <= SMALL_MACHINE_CORES and not gpu
-    choose(
-        "learner_threads",
-        1 if gpu else min(cores, MOST_LEARNER_THREADS),
-        "the GPU computes" if gpu else f"{cores} cores, shared with the workers",
-    )
+    choose("learner_threads", *_learner_threads(costs, cores, gpu=gpu, small=small))
     central = settled["worker_kind"] == "central"
     environments, why = _environments(costs)
     if costs and not central and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
@@ -185,6 +183,16 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     )
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons
+
+
+def _learner_threads(costs: Costs | None, cores: int, *, gpu: bool, small: bool) -> tuple[int, str]:
+    """Threads of the learner, and why. On a small machine no more than are needed: they take the cores from the workers."""
+    if gpu:
+        return 1, "the GPU computes"
+    most = min(cores, MOST_LEARNER_THREADS)
+    if costs and small and (count := enough_threads(costs, cores)) < most:
+        return count, f"measured: enough to learn from all that {cores} cores can collect"
+    return most, f"{cores} cores, shared with the workers"
 
 
 def _workers(costs: Costs | None, machine: Machine, learner_threads: int, *, small: bool) -> tuple[int, str]:

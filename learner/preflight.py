@@ -7,7 +7,7 @@ from learner.measuring import fresh_part
 from wrappers import ENVIRONMENTS
 
 PART_SECONDS = 0.2  # for each part; to build them takes the rest of two seconds
-MEASURED = ("worker_count", "envs_per_worker")
+MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
 """Settings that a measurement may move."""
 
 

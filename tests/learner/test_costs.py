@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from learner.costs import Costs, answer_takes, doubling_saves, enough_workers, expected, larger_groups_help, limit
+from learner.costs import (
+    Costs,
+    answer_takes,
+    doubling_saves,
+    enough_threads,
+    enough_workers,
+    expected,
+    larger_groups_help,
+    limit,
+)
 
 COSTS = Costs(env=300e-6, act=100e-6, act_doubled=90e-6, learn=600e-6, frames_per_step=4)
 
@@ -52,6 +61,20 @@ def test_workers_beyond_what_the_learner_can_take_are_left_out(learn: float, thr
 @pytest.mark.parametrize("noise", [0.9, 1.1])
 def test_noise_of_a_tenth_hardly_moves_the_count(noise: float) -> None:
     assert enough_workers(replace(COSTS, learn=1500e-6 * noise), 16, 8) == 4
+
+
+@pytest.mark.parametrize(
+    ("learn", "cores", "wanted"),
+    [
+        (200e-6, 2, 1),  # two thirds of a core
+        (290e-6, 2, 1),  # 0.84 of a core, and 0.97 with what is kept free
+        (310e-6, 2, 2),
+        (400e-6, 2, 2),  # a whole core
+        (1600e-6, 4, 4),
+    ],
+)
+def test_as_few_learner_threads_as_keep_up_with_all_cores(learn: float, cores: int, wanted: int) -> None:
+    assert enough_threads(replace(COSTS, learn=learn), cores) == wanted
 
 
 def test_twice_the_environments_save_what_acting_saves() -> None:

@@ -200,6 +200,15 @@ def test_a_learner_with_a_gpu_has_one_thread() -> None:
     assert fit_to_machine(DEFAULTS, Machine(16, 10**10, None))[0]["learner_threads"] == 8
 
 
+@pytest.mark.parametrize(("learn", "cores", "threads"), [(200e-6, 2, 1), (200e-6, 16, 8), (600e-6, 2, 2), (600e-6, 4, 3)])
+def test_a_small_machine_has_no_more_learner_threads_than_keep_up(learn: float, cores: int, threads: int) -> None:
+    """Measured: elsewhere there are cores for all of them."""
+    settled, reasons = fitted(Machine(cores, 10**10, None), replace(COSTS, learn=learn))
+    assert settled["learner_threads"] == threads
+    assert ("measured" in reasons["learner_threads"]) is (threads < min(cores, 8))
+    assert fitted(Machine(cores, 10**10, None), replace(COSTS, learn=learn), learner_threads=7)[0]["learner_threads"] == 7
+
+
 def test_this_machine_is_seen() -> None:
     machine = detect_machine()
     assert machine.cores >= 1
