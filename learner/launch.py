@@ -242,7 +242,7 @@ def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
 
     seconds: of each part that is measured.
     """
-    if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config):
+    if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config, job.machine.cores):
         return job
     costs = measure_costs(job.config, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)

@@ -156,7 +156,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         choose("worker_count", 1, "serial: everything in one process")
         choose("prepared_batches", 0, "serial: everything in one thread")
     gpu = settled["device"] == "cuda"
-    small = cores <= SMALL_MACHINE_CORES and not gpu
+    small = is_small(cores, settled["device"])
     choose("learner_threads", *_learner_threads(costs, cores, gpu=gpu, small=small))
     central = settled["worker_kind"] == "central"
     environments, why = _environments(costs)
@@ -183,6 +183,11 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     )
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons
+
+
+def is_small(cores: int, device: str) -> bool:
+    """Whether learner and workers share few cores, so that each that waits is a large part of them."""
+    return cores <= SMALL_MACHINE_CORES and device != "cuda"
 
 
 def _learner_threads(costs: Costs | None, cores: int, *, gpu: bool, small: bool) -> tuple[int, str]:

@@ -31,4 +31,12 @@ STANDARD = '[{"type": "standard", "capacity": 400, "sample_ratio": 1.0}]'
 def test_when_it_measures(given: dict[str, Any], wanted: bool) -> None:
     settings = {**DEFAULTS, **given}
     settled, _ = fit_to_machine(settings, Machine(2, 10**10, None))
-    assert wants_preflight(settings, make_config(settled)) == wanted
+    assert wants_preflight(settings, make_config(settled), 2) == wanted
+
+
+@pytest.mark.parametrize(("cores", "gpu"), [(16, None), (2, "GPU 9000")])
+def test_nothing_is_measured_for_the_learner_s_threads_where_it_would_not_move_them(cores: int, gpu: str | None) -> None:
+    settings = {**DEFAULTS, "worker_count": 2, "envs_per_worker": 8}
+    config = make_config(fit_to_machine(settings, Machine(cores, 10**10, gpu))[0])
+    assert not wants_preflight(settings, config, cores)
+    assert wants_preflight({**settings, "worker_count": "auto"}, config, cores)
