@@ -11,9 +11,6 @@ from dataclasses import dataclass
 HEADROOM = 1.5
 """Workers are enough when they could collect so many times what the learner can take: costs are measured without the others."""
 
-KEEPS_UP = 1.15
-"""Learner threads are enough when they could learn from so many times what all cores together can give: they share them."""
-
 WORTH_DOUBLING = 0.25
 """The part of a step, or of the wait for the policy, that twice the environments must save: they also double the policy lag."""
 
@@ -69,8 +66,11 @@ def enough_workers(costs: Costs, cores: int, learner_threads: int) -> int:
 
 
 def enough_threads(costs: Costs, cores: int) -> int:
-    """The fewest learner threads on a CPU that keep up with what it can collect: the more divide a batch, the more it costs."""
-    return math.ceil(KEEPS_UP * limit(costs, cores) * costs.learn)
+    """The fewest learner threads on a CPU that keep up with what all cores can give: more divide a batch at a higher cost.
+
+    Not one for good measure: where one has hardly enough time, a second was seen to cost a tenth of the speed.
+    """
+    return math.ceil(limit(costs, cores) * costs.learn)
 
 
 def doubling_saves(costs: Costs) -> float:

@@ -67,9 +67,8 @@ def test_noise_of_a_tenth_hardly_moves_the_count(noise: float) -> None:
     ("learn", "cores", "wanted"),
     [
         (200e-6, 2, 1),  # two thirds of a core
-        (290e-6, 2, 1),  # 0.84 of a core, and 0.97 with what is kept free
-        (310e-6, 2, 2),
-        (400e-6, 2, 2),  # a whole core
+        (390e-6, 2, 1),
+        (410e-6, 2, 2),  # more than a core
         (1600e-6, 4, 4),
     ],
 )
