@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
+from learner.settings.config import AUTO, BOUNDS, CHOICES, DEFAULTS, Settings, check_setting
 
 WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 OP_MODES = ("train", "train_w_load", "test", "export")

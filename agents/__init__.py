@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.base import Agent
-from agents.vtrace_agent import VTraceAgent, VTraceConfig
+from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
 __all__ = ["AGENTS", "Agent", "VTraceAgent", "VTraceConfig"]
 

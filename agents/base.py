@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from agents.networks import ActorCritic
+from agents.networks.actor_critic import ActorCritic
 from replay.trajectory import Batch
 
 

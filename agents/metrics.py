@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agents.losses import entropy
-from agents.vtrace import VTraceReturns, clipped_rhos
+from agents.returns.vtrace import VTraceReturns, clipped_rhos
 from replay.trajectory import Batch
 
 LARGEST_LOG_RHO = 20.0  # beyond it a ratio only says "far off", and its square would overflow

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agents import compute
-from agents.networks import ActorCritic, PolicyOutput
+from agents.networks.actor_critic import ActorCritic, PolicyOutput
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

@@ -18,14 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from agents.networks import make_network
+from agents.networks.actor_critic import make_network
 from benchmarks.termination import end_with
-from learner.config import DEFAULTS, Config, make_config, make_contract
-from learner.machine import detect_machine, fit_to_machine
-from workers import WorkerSetup, children, first_seeds, inference
-from workers.central import CentralWorkers
-from workers.device_policy import DevicePolicy
+from learner.machine.machine import detect_machine, fit_to_machine
+from learner.settings.config import DEFAULTS, Config, make_config, make_contract
+from workers import WorkerSetup, first_seeds
+from workers.central import inference
+from workers.central.device_policy import DevicePolicy
+from workers.central.workers import CentralWorkers
 from workers.policy import Acted
+from workers.processes import launcher as children
 from workers.rollout import CLOCKS
 from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, make_spec
 

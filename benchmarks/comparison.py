@@ -21,7 +21,7 @@ from benchmarks.aggregates import (
     mean,
 )
 from benchmarks.runs import Run
-from learner.scores import human_normalised, reference_scores
+from learner.evaluation.reference_scores import human_normalised, reference_scores
 from wrappers import atari
 
 PUBLISHED_FILE = Path(__file__).with_name("published.json")

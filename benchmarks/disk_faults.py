@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.fault_row import Row
 from benchmarks.observed_program import ObservedProgram, newest_update
-from learner.checkpoint import load_checkpoint
+from learner.runs.checkpoint import load_checkpoint
 
 GOES_ON_SECONDS = 20.0  # within which a checkpoint follows once there is room again
 NO_ROOM = 0

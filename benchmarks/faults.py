@@ -25,7 +25,7 @@ from benchmarks.fault_row import Row
 from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
 from benchmarks.termination import end_with, unwind_when_terminated
-from learner.checkpoint import Counters, load_checkpoint
+from learner.runs.checkpoint import Counters, load_checkpoint
 
 GOES_ON_SECONDS = 10.0  # within which updates must go on after a fault
 NOTICED_SECONDS = 5.0

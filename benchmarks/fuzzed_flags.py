@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from learner.config import CHOICES, DEFAULTS
+from learner.settings.config import CHOICES, DEFAULTS
 from option_flags import ALIASES, OP_MODES
 from replay.parameters import KEYS
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from agents import AGENTS, Agent
-from agents.networks import ActorCritic, make_network, on_device
+from agents.networks.actor_critic import ActorCritic, make_network, on_device
 from agents.streams import Fence
-from learner.config import DEFAULTS, Config, make_config, make_contract
-from learner.host_buffers import HostBuffers
-from learner.machine import Machine, fit_to_machine
-from learner.measuring import acting_for_all
+from learner.feeding.host_buffers import HostBuffers
+from learner.machine.machine import Machine, fit_to_machine
+from learner.machine.measuring import acting_for_all
+from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from replay import make_mixture, replay_names
 from replay.trajectory import Arrays, make_batch
 from wrappers import make_spec, make_vector_env

@@ -22,10 +22,10 @@ import numpy as np
 
 from benchmarks.jobs import ENDLESS, job_of
 from benchmarks.termination import end_with, training, unwind_when_terminated
-from learner.config import Config, make_contract
-from learner.hardware import family_of
+from learner.metrics.hardware import family_of
+from learner.settings.config import Config, make_contract
 from replay import ReplayConfig, ReplayContext
-from replay.standard import StandardReplay
+from replay.kinds.standard import StandardReplay
 from replay.trajectory import TrajectoryContract
 from workers.policy import Acted
 from workers.rollout import CLOCKS, Rollout

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faulty_program import FOLDER_VARIABLE
-from learner.run_directory import RunDirectory
+from learner.runs.directory import RunDirectory
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOOK_SECONDS = 0.02

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from benchmarks.aggregates import Estimate, mean_curve, on_grid
 from benchmarks.comparison import Game, Overall, Result
 from benchmarks.runs import Run
-from learner.curve import frames_unit, time_unit
+from learner.metrics.curve import frames_unit, time_unit
 
 # Okabe and Ito's colours, told apart with every kind of colour vision; without the yellow, too light for a line on white.
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from learner import launch
-from learner.config import DEFAULTS, Settings, check_setting
-from learner.run_directory import RunDirectory
+from learner.runs.directory import RunDirectory
+from learner.settings.config import DEFAULTS, Settings, check_setting
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PLAN_FILE = "plan.json"

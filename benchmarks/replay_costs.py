@@ -28,13 +28,13 @@ import torch
 
 from agents import AGENTS
 from agents.compute import prepare_torch
-from agents.networks import make_network
+from agents.networks.actor_critic import make_network
 from benchmarks.termination import end_with
-from learner.config import DEFAULTS, Config, make_config, make_contract
-from learner.encoder import Encoder
-from learner.host_buffers import HostBuffers
-from learner.machine import detect_machine, fit_to_machine
-from learner.memory import LEARNER_RESERVE, replay_memory
+from learner.feeding.encoder import Encoder
+from learner.feeding.host_buffers import HostBuffers
+from learner.machine.machine import detect_machine, fit_to_machine
+from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
+from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from replay import Encoded, make_mixture, replay_names
 from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, Fields, make_batch

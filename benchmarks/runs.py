@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
-from learner.config import DEFAULTS
-from learner.metrics import read_metrics
-from learner.run_directory import RunDirectory
+from learner.metrics.metrics import read_metrics
+from learner.runs.directory import RunDirectory
+from learner.settings.config import DEFAULTS
 from replay import ReplayConfig, parse_replay_parameters
 
 RETURN = "charts/episodic_return_mean"

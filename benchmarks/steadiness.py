@@ -20,8 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.termination import end_with
-from learner.curve import time_unit
-from learner.metrics import read_metrics
+from learner.metrics.curve import time_unit
+from learner.metrics.metrics import read_metrics
 
 MEMORY, PROCESSES, SPEED = "hardware/memory_gb", "hardware/processes", "charts/FPS"
 QUANTITIES = {MEMORY: "memory of all processes, GB", PROCESSES: "processes", SPEED: "frames/s"}

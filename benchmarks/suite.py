@@ -19,9 +19,9 @@ from pathlib import Path
 
 from benchmarks.plan import REPOSITORY, SUITE_FILE, Plan, check_suite, plan_runs, read_suite
 from benchmarks.termination import end_with
-from learner.config import DEFAULTS
-from learner.metrics import read_metrics
-from learner.progress import ProgressLine, format_duration, progress_text
+from learner.metrics.metrics import read_metrics
+from learner.metrics.progress import ProgressLine, format_duration, progress_text
+from learner.settings.config import DEFAULTS
 from learner.signals import StopSignals
 
 LOOK_SECONDS = 1.0

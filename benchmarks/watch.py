@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.metrics import read_metrics
-from learner.progress import format_count, format_duration
-from learner.run_directory import RunDirectory
+from learner.metrics.metrics import read_metrics
+from learner.metrics.progress import format_count, format_duration
+from learner.runs.directory import RunDirectory
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CLEAR = "\x1b[H\x1b[2J"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from agents.networks import ActorCritic
-from learner.checkpoint import Checkpoint
-from learner.config import Config, make_contract, make_network_shapes
-from learner.machine import acting_precision, available_cores
+from agents.networks.actor_critic import ActorCritic
+from learner.machine.machine import acting_precision, available_cores
+from learner.runs.checkpoint import Checkpoint
+from learner.settings.config import Config, make_contract, make_network_shapes
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
 from wrappers import make_spec
 

@@ -14,22 +14,23 @@ from typing import Any, TextIO
 import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
-from learner.checkpoint import Checkpoint
-from learner.checkpoint_file import remove_partial_files
-from learner.config import Config, Settings, check_settings, make_config, make_network_shapes
+from learner.evaluation.protocol import is_atari
+from learner.evaluation.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.head_start import HeadStart
-from learner.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
-from learner.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
-from learner.measuring import measure_costs
-from learner.memory import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
-from learner.preflight import PART_SECONDS, wants_preflight
-from learner.presets import apply_preset
-from learner.protocol import is_atari
-from learner.protocols import AS_SET, apply_protocol, check_same_protocol
-from learner.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
-from learner.run_directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
+from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
+from learner.machine.measuring import measure_costs
+from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
+from learner.machine.preflight import PART_SECONDS, wants_preflight
+from learner.runs.checkpoint import Checkpoint
+from learner.runs.checkpoint_file import remove_partial_files
+from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
+from learner.runs.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
+from learner.runs.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
+from learner.settings.config import Config, Settings, check_settings, make_config, make_network_shapes
+from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
-from workers import WorkerError, children
+from workers import WorkerError
+from workers.processes import launcher as children
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
@@ -189,7 +190,7 @@ def _introduce(job: Job) -> None:
 
 
 def _test(job: Job) -> int:
-    from learner.evaluate import evaluate
+    from learner.evaluation.test_mode import evaluate
 
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
@@ -197,7 +198,7 @@ def _test(job: Job) -> int:
 
 
 def _export(job: Job) -> int:
-    from learner.export import export_policy
+    from learner.serving.export import export_policy
 
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None

@@ -11,19 +11,19 @@ import torch
 
 from agents import AGENTS, Agent
 from agents.compute import allow_tf32, prepare_torch
-from agents.networks import ActorCritic, make_network, on_device
-from learner.background import make_feeder
-from learner.checkpoint import Checkpoint, Counters, generator_states, restore_generators
-from learner.config import Config
-from learner.encoder import Encoder
-from learner.evaluations import Evaluations
-from learner.feeder import Feeder
+from agents.networks.actor_critic import ActorCritic, make_network, on_device
+from learner.evaluation.evaluations import Evaluations
+from learner.evaluation.protocol import evaluation_protocol
+from learner.feeding.background import make_feeder
+from learner.feeding.encoder import Encoder
+from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
-from learner.protocol import evaluation_protocol
-from learner.recorder import Recorder
-from learner.resuming import restore_replays, trajectories_to_fill_in
-from learner.run_directory import RunDirectory
-from learner.saving import Saver
+from learner.metrics.recorder import Recorder
+from learner.runs.checkpoint import Checkpoint, Counters, generator_states, restore_generators
+from learner.runs.directory import RunDirectory
+from learner.runs.resuming import restore_replays, trajectories_to_fill_in
+from learner.runs.saving import Saver
+from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
 from replay import Mixture, make_mixture, replay_names
 from workers import Workers
@@ -82,7 +82,7 @@ def build(
     """Build all parts; what was saved comes back, but for what was under way. Only the workers' processes run already: they get
     ready beside the rest, and have ended where that fails.
 
-    replay: what was saved with the checkpoint, see `learner.resuming`. Raises ResumeError where it does not fit.
+    replay: what was saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError where it does not fit.
     """
     settings = config.training
     _prepare_torch(config)

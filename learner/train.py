@@ -10,12 +10,12 @@ import torch
 
 from agents.schedules import linear_schedule
 from agents.streams import Fence
-from learner.checkpoint import Checkpoint, restore_generators
-from learner.config import Config
 from learner.head_start import HeadStart
 from learner.parts import Parts, build
-from learner.resuming import replay_to_save, restore_under_way
-from learner.run_directory import RunDirectory
+from learner.runs.checkpoint import Checkpoint, restore_generators
+from learner.runs.directory import RunDirectory
+from learner.runs.resuming import replay_to_save, restore_under_way
+from learner.settings.config import Config
 from learner.signals import StopSignals
 from learner.skipping import SkippingError
 from replay.trajectory import make_batch
@@ -35,7 +35,7 @@ def train(
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
-    replay: what was saved with the checkpoint, see `learner.resuming`; without it replays start empty, with fresh episodes.
+    replay: what was saved with the checkpoint, see `learner.runs.resuming`. Without it replays start empty.
     head_start: what has begun already.
     """
     head_start = head_start or HeadStart(config, resumed)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from replay.attentive import AttentiveReplay
 from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
-from replay.elite import EliteReplay
+from replay.kinds.attentive import AttentiveReplay
+from replay.kinds.elite import EliteReplay
+from replay.kinds.queue import QueueReplay
+from replay.kinds.standard import StandardReplay
 from replay.memory import device_bytes, replay_bytes, settle_capacities, shares
 from replay.mixture import Mixture
 from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
-from replay.queue import QueueReplay
-from replay.standard import StandardReplay
 from replay.trajectory import TrajectoryContract
 
 __all__ = [

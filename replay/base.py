@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from replay.distances import POLICY_DISTANCES, make_distance
+from replay.kinds.distances import POLICY_DISTANCES, make_distance
 from replay.trajectory import Arrays, Fields, TrajectoryContract
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from replay.base import ReplayConfig
 from replay.mixture import largest_share
-from replay.storage import BLOCK_OVERHEAD, storage_class
+from replay.ring.storage import BLOCK_OVERHEAD, storage_class
 from replay.trajectory import TrajectoryContract
 
 UNITS = {
@@ -71,9 +71,9 @@ def replay_bytes(
 ) -> list[int]:
     """The most that each replay takes when it is full.
 
-    A ring that is told in trajectories and keeps the newest shares every frame that environments show twice (see
-    `replay.storage`): only the oldest trajectory of each environment has its first S frames alone. On a device nothing is saved
-    by that: what all frames could take is claimed at once.
+    A ring that is told in trajectories and keeps the newest shares every frame that environments show twice
+    (see `replay.ring.storage`): only the oldest trajectory of each environment has its first S frames alone. On a device
+    nothing is saved by that: what all frames could take is claimed at once.
     """
     sizes = []
     for config in settle_capacities(configs, contract, batch_size):

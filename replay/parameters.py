@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from replay.base import ReplayConfig
-from replay.distances import DISTANCES
+from replay.kinds.distances import DISTANCES
+from replay.kinds.selection import STRATEGIES
 from replay.memory import parse_size
-from replay.retention import INSERTIONS, RETENTIONS
-from replay.selection import STRATEGIES
+from replay.ring.retention import INSERTIONS, RETENTIONS
 
 RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from learner.config import DEFAULTS, Config, make_config
-from learner.hardware import family_of
-from learner.machine import Machine, fit_to_machine
+from learner.machine.machine import Machine, fit_to_machine
+from learner.metrics.hardware import family_of
+from learner.settings.config import DEFAULTS, Config, make_config
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -74,7 +74,7 @@ def test_imports_point_one_way(path: Path) -> None:
         ("agents", "def f():\n    import workers.base", False),
         ("workers", "from replay.slot_store import SharedArrays", True),
         ("workers", "from replay.mixture import Mixture", False),
-        ("workers", "from learner.config import Config", False),
+        ("workers", "from learner.settings.config import Config", False),
         ("learner", "from workers import WORKERS", True),
         ("learner", "import option_flags", False),
         ("learner", "from main import main", False),
@@ -100,7 +100,7 @@ def test_every_folder_with_code_has_a_rule() -> None:
 
 def test_a_worker_starts_without_what_only_the_learner_needs() -> None:
     never = ("tensorboard", "matplotlib", "PIL", "absl", "imageio_ffmpeg", "learner")
-    program = f"import sys; import workers.process; print([name for name in {never!r} if name in sys.modules])"
+    program = f"import sys; import workers.processes.worker; print([name for name in {never!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=True
     )

@@ -1,7 +1,7 @@
 """A run that an earlier version of this program has left resumes with its replay, is tested and exported.
 
-tests/fixtures/run_of_format_2 is a reproducible run of 199 updates on Catch (queue and elite replay, policy cloning). It is never made anew:
-its bytes are what users have on their disks.
+tests/fixtures/run_of_format_2 is a reproducible run of 199 updates on Catch (queue and elite replay, policy cloning). It is
+never made anew: its bytes are what users have on their disks.
 """
 
 from __future__ import annotations

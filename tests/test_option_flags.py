@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from absl import flags
 
-from learner.config import AUTO, BOUNDS, CHOICES, DEFAULTS
+from learner.settings.config import AUTO, BOUNDS, CHOICES, DEFAULTS
 from option_flags import ALIASES, HELP, OP_MODES, all_settings, define_flags, given_settings
 from tests.support import REPOSITORY, run_program
 

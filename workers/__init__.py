@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.networks import ActorCritic
+from agents.networks.actor_critic import ActorCritic
 from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup, groups_of
-from workers.central import CentralWorkers
-from workers.group import CpuWorkers
+from workers.central.workers import CentralWorkers
+from workers.processes.supervisor import CpuWorkers
 from workers.random_play import RandomPlay, random_observations
 from workers.seeds import first_seeds
 from workers.serial import SerialWorkers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.networks import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic, make_network
 from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
 from workers.rollout import CLOCKS

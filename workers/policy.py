@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks import ActorCritic
+from agents.networks.actor_critic import ActorCritic
 from replay.interleave import stack_innermost
 from workers.finite import check_policy
 from workers.weights import Weights

@@ -15,7 +15,7 @@ from torch import Tensor
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import WorkerError
-from workers.children import start_process
+from workers.processes.launcher import start_process
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig
 

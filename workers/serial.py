@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from agents.networks import ActorCritic
+from agents.networks.actor_critic import ActorCritic
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.finite import NotFiniteError
 from workers.policy import CpuPolicy

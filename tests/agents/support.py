@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from agents.networks import ActorCritic, make_network
-from agents.vtrace_agent import VTraceConfig
+from agents.networks.actor_critic import ActorCritic, make_network
+from agents.vtrace.agent import VTraceConfig
 from replay.trajectory import Batch
 
 T, B, A = 5, 3, 4

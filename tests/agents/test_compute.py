@@ -33,7 +33,7 @@ import resource
 import statistics
 import torch
 from agents.compute import prepare_torch
-from agents.networks import make_network
+from agents.networks.actor_critic import make_network
 from agents.passes import NetworkPasses
 prepare_torch(threads=1)
 passes = NetworkPasses(make_network("nature", (4, 84, 84), 6), threads=2)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents import vtrace_agent
-from agents.vtrace_agent import VTraceAgent, VTraceConfig
+from agents.vtrace import agent as vtrace_agent
+from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from replay.trajectory import Batch
 from tests.agents.support import CLEAR, make_network_here, random_batch
 from tests.support import same

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from agents.losses import action_log_probs, entropy, entropy_loss, policy_gradient_loss, value_loss
+from tests.support import REPOSITORY
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "losses.json").read_text())["cases"]
+GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "losses.json").read_text())["cases"]
 
 
 def random_case(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:

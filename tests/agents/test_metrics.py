@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agents.metrics import masked_mean, ratio_metrics, replay_metrics, value_metrics
-from agents.vtrace import VTraceReturns
+from agents.returns.vtrace import VTraceReturns
 from tests.agents.support import random_batch
 
 SHAPE = (5, 4)

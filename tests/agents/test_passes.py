@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic, make_network
 from agents.passes import NetworkPasses
 
 

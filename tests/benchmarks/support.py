@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.config import DEFAULTS
+from learner.settings.config import DEFAULTS
 
 HALF_REPLAYED = [
     {"type": "queue", "capacity": 1, "sample_ratio": 0.5},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.first_update import has_update, seconds_to_first_update
-from learner.run_directory import RunDirectory
+from learner.runs.directory import RunDirectory
 from tests.support import catch_flags
 
 

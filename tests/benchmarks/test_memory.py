@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import memory
 from benchmarks.memory import memory_of, replay_figures
-from learner.config import Config, make_contract
-from learner.hardware import family_of
+from learner.metrics.hardware import family_of
+from learner.settings.config import Config, make_contract
 from main import prepare
 from tests.support import small_config
 from wrappers import make_spec

@@ -14,7 +14,7 @@ from benchmarks.comparison import choose_runs, compare, median_steps, notes_on, 
 from benchmarks.report import write_report
 from benchmarks.runs import find_runs, load_runs
 from benchmarks.tables import game_table, markdown
-from learner.scores import human_normalised, reference_scores
+from learner.evaluation.reference_scores import human_normalised, reference_scores
 from tests.benchmarks.support import write_comparison, write_run
 
 PONG = "PongNoFrameskip-v4"

@@ -18,8 +18,8 @@ from benchmarks import throughput
 from benchmarks.jobs import ENDLESS
 from benchmarks.throughput import NATIVE, Parts, Program, compare, take_turns
 from learner import launch
-from learner.config import AUTO, Config
-from learner.costs import Costs
+from learner.machine.costs import Costs
+from learner.settings.config import AUTO, Config
 from main import prepare
 from tests.support import REPOSITORY, small_config
 

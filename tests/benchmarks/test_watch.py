@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.watch import group, main, newest_verdict, read_run, screen, sparkline
-from learner.metrics import MetricsWriter
-from learner.run_directory import RunDirectory
+from learner.metrics.metrics import MetricsWriter
+from learner.runs.directory import RunDirectory
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from agents.guard import Guard
-from agents.networks import make_network, on_device
-from agents.vtrace_agent import VTraceAgent, VTraceConfig
-from learner import measuring
+from agents.networks.actor_critic import make_network, on_device
+from agents.vtrace.agent import VTraceAgent, VTraceConfig
+from learner.machine import measuring
 from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, Batch
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.support import small_config
-from workers.device_weights import DeviceWeights
+from workers.central.device_weights import DeviceWeights
 from workers.weights import SharedWeights, weights_layout
 
 CUDA = torch.device("cuda")

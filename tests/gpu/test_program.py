@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from agents.guard import Guard
-from agents.networks import ActorCritic, on_device
-from learner.checkpoint import load_checkpoint, load_replay
-from learner.checkpoint_file import write_file
-from learner.measuring import measure_costs
-from learner.metrics import UpdateMetrics, read_metrics
+from agents.networks.actor_critic import ActorCritic, on_device
+from learner.machine.measuring import measure_costs
+from learner.metrics.metrics import UpdateMetrics, read_metrics
 from learner.parts import build
-from learner.run_directory import RunDirectory
-from learner.saving import Saver
+from learner.runs.checkpoint import load_checkpoint, load_replay
+from learner.runs.checkpoint_file import write_file
+from learner.runs.directory import RunDirectory
+from learner.runs.saving import Saver
 from tests.gpu.simulated_gpu import SimulatedGpu
-from tests.learner.test_resuming import HALF, Killed, assert_same_end, kill_after_one, play, settings_of
+from tests.learner.runs.test_resuming import HALF, Killed, assert_same_end, kill_after_one, play, settings_of
 from tests.learner.test_skipping import spoil_updates
 from tests.support import REPOSITORY, small_config
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks import make_network, on_device
+from agents.networks.actor_critic import make_network, on_device
 from agents.streams import Fence, side_stream
 from tests.gpu.simulated_gpu import SimulatedGpu
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from learner import doctor, launch
-from learner.config import DEFAULTS
-from learner.run_directory import RunDirectory
+from learner import launch
+from learner.metrics import bottleneck_report as doctor
+from learner.runs.directory import RunDirectory
+from learner.settings.config import DEFAULTS
 from tests.support import CATCH
 
 

@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 
-from learner.background import make_feeder
-from learner.feeder import Feeder, PreparedBatch
+from learner.feeding.background import make_feeder
+from learner.feeding.feeder import Feeder, PreparedBatch
 from replay import Mixture, ReplayConfig, make_mixture
 from replay.trajectory import TrajectoryContract, poison_arrays
 from workers import Block, WorkerError, Workers

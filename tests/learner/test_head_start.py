@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from learner.config import BOUNDS, Config, make_network_shapes
 from learner.head_start import HeadStart
+from learner.settings.config import BOUNDS, Config, make_network_shapes
 from tests.support import children_named, small_config
 from workers import WorkerError, random_observations, random_play
 from wrappers import make_spec

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from agents.vtrace_agent import VTraceAgent
-from learner import launch, recorder
-from learner.checkpoint import load_checkpoint
-from learner.config import DEFAULTS
-from learner.memory import GPU_RESERVE
-from learner.metrics import read_metrics
-from learner.run_directory import RunDirectory
+from agents.vtrace.agent import VTraceAgent
+from learner import launch
+from learner.machine.memory_check import GPU_RESERVE
+from learner.metrics import recorder
+from learner.metrics.metrics import read_metrics
+from learner.runs.checkpoint import load_checkpoint
+from learner.runs.directory import RunDirectory
+from learner.settings.config import DEFAULTS
 from learner.skipping import SkippedUpdates
 from tests.support import CATCH
 
@@ -167,7 +168,7 @@ def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("learner.checkpoint_file.torch.save", full)
+    monkeypatch.setattr("learner.runs.checkpoint_file.torch.save", full)
     assert launch.run(command(tmp_path, "train", save_model_period=5)) == 1
     said = capsys.readouterr().out.splitlines()
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
@@ -296,7 +297,7 @@ def test_flags_that_a_mode_does_not_use_are_said(tmp_path: Path) -> None:
 
 
 def test_what_only_a_preset_says_is_not_said_to_be_unused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.presets.load_preset", lambda name: {"test_episode_count": 3})
+    monkeypatch.setattr("learner.settings.presets.load_preset", lambda name: {"test_episode_count": 3})
     assert command(tmp_path, "train").notes == []
 
 
@@ -321,7 +322,7 @@ def test_an_export_says_what_is_exported(
 ) -> None:
     run = trained(tmp_path)
     capsys.readouterr()
-    monkeypatch.setattr("learner.export.export_policy", lambda *_: 0)
+    monkeypatch.setattr("learner.serving.export.export_policy", lambda *_: 0)
     assert launch.run(command(tmp_path, "export", load_model_url=str(run.path))) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"
 

@@ -18,7 +18,7 @@ import json
 import sys
 import threading
 from learner import launch
-from learner.config import DEFAULTS
+from learner.settings.config import DEFAULTS
 given = json.loads(sys.argv[1])
 job = launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"])
 early = threading.Thread(target=bytearray, args=(100_000,))

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import main
-from agents.vtrace_agent import VTraceAgent
-from learner.checkpoint import Checkpoint, load_checkpoint, load_replay
-from learner.metrics import read_metrics
-from learner.run_directory import RunDirectory
+from agents.vtrace.agent import VTraceAgent
+from learner.metrics.metrics import read_metrics
+from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.runs.directory import RunDirectory
 from learner.skipping import SkippedUpdates, SkippingError
 from learner.train import train
 from replay.trajectory import Batch

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.networks import NETWORKS, ActorCritic
+from agents.networks.actor_critic import NETWORKS, ActorCritic
 from replay import REPLAYS
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, toy

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
-from learner.checkpoint import Checkpoint, Counters, load_checkpoint
-from learner.config import Config
-from learner.evaluator import Evaluation
+from learner.evaluation.evaluator import Evaluation
 from learner.head_start import HeadStart
-from learner.metrics import read_metrics
-from learner.run_directory import RunDirectory
+from learner.metrics.metrics import read_metrics
+from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint
+from learner.runs.directory import RunDirectory
+from learner.settings.config import Config
 from learner.train import train
 from tests.support import children_named, small_config
 from workers import Block, WorkerError
@@ -294,7 +294,7 @@ class ImmediateEvaluator:
 
 
 def test_what_evaluations_find_stands_beside_the_training_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.evaluations.Evaluator", ImmediateEvaluator)
+    monkeypatch.setattr("learner.evaluation.evaluations.Evaluator", ImmediateEvaluator)
     run, last = run_training(tmp_path, eval_period=10, environment_max_steps=2000, log_period=0.001, save_model_period=1000)
     columns = read_metrics(run.metrics)
     found = np.isfinite(columns["eval/update"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from replay import REPLAYS, Encoded, ReplayConfig, ReplayContext
 from replay.base import Encode, Replay
-from replay.ring import Ring
+from replay.ring.ring import Ring
 from replay.trajectory import Arrays, TrajectoryContract, poison_arrays
 
 CONTRACT = TrajectoryContract(

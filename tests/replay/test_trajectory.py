@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.config import make_contract
+from learner.settings.config import make_contract
 from replay.trajectory import POISON, TIME_MAJOR_FIELDS, Batch, TrajectoryContract, hidden_frames, make_batch, stack_frames
 from tests.support import small_config
 from workers import serial

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks import make_network
-from learner.config import make_contract
+from agents.networks.actor_critic import make_network
+from learner.settings.config import make_contract
 from tests.support import small_config
 from workers import SerialWorkers, WorkerError, WorkerSetup, random_observations, random_play, serial
 from workers.finite import NotFiniteError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks import make_network
+from agents.networks.actor_critic import make_network
 from replay.slot_store import SharedArrays
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout

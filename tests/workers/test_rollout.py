@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.config import make_contract
+from learner.settings.config import make_contract
 from replay.trajectory import Arrays, make_batch, poison_arrays
 from tests.support import small_config
 from workers.policy import Acted

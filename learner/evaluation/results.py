@@ -1,0 +1,94 @@
+"""What an evaluation found: the numbers, a table for people and a file for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learner.evaluation.reference_scores import SOURCE, human_normalised, reference_scores
+
+Summary = dict[str, float | int | None]
+
+
+def summarise(episodes: list[dict[str, Any]], env_id: str) -> Summary:
+    """Statistics of episodes with "return", "length" (steps) and "truncated"; at least one.
+
+    standard_error is that of the mean, None for a single episode; human_normalised is in per cent, None where the game
+    has no published scores.
+    """
+    returns = np.array([episode["return"] for episode in episodes], dtype=np.float64)
+    mean, count = float(returns.mean()), len(returns)
+    reference = reference_scores(env_id)
+    return {
+        "episodes": count,
+        "mean_return": mean,
+        "median_return": float(np.median(returns)),
+        "standard_error": float(returns.std(ddof=1)) / math.sqrt(count) if count > 1 else None,
+        "min_return": float(np.min(returns)),
+        "max_return": float(np.max(returns)),
+        "mean_length": float(np.mean([episode["length"] for episode in episodes])),
+        "truncated_episodes": sum(episode["truncated"] for episode in episodes),
+        "human_normalised": human_normalised(env_id, mean),
+        "random_return": reference.random if reference else None,
+        "human_return": reference.human if reference else None,
+    }
+
+
+def table(summary: Summary, env_id: str) -> list[str]:
+    """The summary as lines of text, random and human play beside it where they are known."""
+    columns = {
+        "mean": _number(summary["mean_return"]),
+        "std. error": _number(summary["standard_error"]),
+        "median": _number(summary["median_return"]),
+        "min": _number(summary["min_return"]),
+        "max": _number(summary["max_return"]),
+        "mean steps": _number(summary["mean_length"], 1),
+        "episodes": f"{summary['episodes']:,}",
+    }
+    widths = {name: max(10, len(name), len(text)) for name, text in columns.items()}
+    lines = [
+        "return  " + " ".join(f"{name:>{widths[name]}}" for name in columns),
+        "agent   " + " ".join(f"{text:>{widths[name]}}" for name, text in columns.items()),
+    ]
+    if summary["truncated_episodes"]:
+        lines.append(f"{summary['truncated_episodes']:,} of the episodes were cut by the time limit")
+    random, human = summary["random_return"], summary["human_return"]
+    if random is None or human is None:
+        return [*lines, f"No published random and human scores for {env_id}"]
+    mean = _number(summary["mean_return"])
+    return [
+        *lines,
+        f"random  {_number(random):>{widths['mean']}}",
+        f"human   {_number(human):>{widths['mean']}}",
+        f"Human-normalised: {summary['human_normalised']:.1f} % "
+        f"= 100 * ({mean} - {_number(random)}) / ({_number(human)} - {_number(random)}); random and human: {SOURCE}",
+    ]
+
+
+def write_results(folder: Path, update: int, content: dict[str, Any]) -> Path:
+    """Write `evaluation_<update>_<unix time>.json`, a later second where that is taken; returns where. Raises OSError."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    stamp = int(time.time())
+    while True:
+        path = folder / f"evaluation_{update}_{stamp}.json"
+        try:
+            file = path.open("x")
+        except FileExistsError:
+            stamp += 1
+            continue
+        try:
+            with file:
+                file.write(text)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+
+def _number(value: float | None, decimals: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{decimals}f}"

@@ -1,0 +1,97 @@
+"""Batches prepared ahead: a thread runs the batch feeder while the learner updates, and hands over what is finished."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from learner.feeding.depth import PreparationDepth
+from learner.feeding.feeder import POLL_SECONDS, BatchFeeder, Feeder, PreparedBatch
+from learner.feeding.host_buffers import HostBuffers
+from learner.metrics.metrics import Row
+from replay import Mixture
+from workers import Workers
+
+
+def make_feeder(workers: Workers, mixture: Mixture, prepared_batches: int, *, pinned: bool) -> Feeder:
+    """The feeder of a run. prepared_batches: the most that are prepared ahead. pinned: batches in page-locked memory."""
+    feeder = BatchFeeder(workers, mixture, HostBuffers(mixture.contract, mixture.batch_size, pinned=pinned))
+    return BackgroundFeeder(feeder, prepared_batches) if prepared_batches else feeder
+
+
+class BackgroundFeeder(Feeder):
+    """Runs `feeder` in a thread of its own. Only that thread polls workers, inserts and samples.
+
+    It stops to draw when as many batches as `depth` says are waiting, and while it does not draw, trajectories wait in their
+    slots. An error in the thread is raised by `next_batch`, with the thread's traceback.
+    """
+
+    def __init__(self, feeder: BatchFeeder, most: int) -> None:
+        self.depth = PreparationDepth(most)
+        self.seconds = feeder.seconds
+        self._feeder = feeder
+        self._thread = threading.Thread(target=self._prepare, name="feeder", daemon=True)
+        self._changed = threading.Condition()  # guards all that follows
+        self._prepared: deque[PreparedBatch] = deque()
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._taken = self._late = 0
+
+    @property
+    def arrived(self) -> int:
+        return self._feeder.arrived
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def next_batch(self, should_stop: Callable[[], bool]) -> PreparedBatch | None:
+        with self._changed:
+            waited = not self._prepared
+            while self._error or not self._prepared:
+                if self._error:
+                    raise self._error
+                if should_stop():
+                    return None
+                self._changed.wait(POLL_SECONDS)
+            batch = self._prepared.popleft()
+            late = waited and not batch.starved
+            self.depth.take(len(self._prepared), late=late)
+            self._taken += 1
+            self._late += late
+            self._changed.notify()
+        return batch
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def metrics(self) -> Row:
+        """The depth in use, and the part of batches that the learner waited for though their data was there."""
+        row = {"feeder/depth": float(self.depth.now)}
+        if self._taken:
+            row["feeder/late_fraction"] = self._late / self._taken
+        self._taken = self._late = 0
+        return row
+
+    def _prepare(self) -> None:
+        try:
+            while self._wait_for_room():
+                batch = self._feeder.next_batch(lambda: self._stopping)
+                with self._changed:
+                    if batch:
+                        self._prepared.append(batch)
+                    self._changed.notify()
+        except BaseException as error:  # the learner's thread raises it again
+            with self._changed:
+                self._error = error
+                self._changed.notify()
+
+    def _wait_for_room(self) -> bool:
+        """Wait until another batch is wanted; false when asked to stop."""
+        with self._changed, self._feeder.clock("wait_learner"):
+            self._changed.wait_for(lambda: self._stopping or len(self._prepared) < self.depth.now)
+            return not self._stopping

@@ -1,0 +1,90 @@
+"""What one agent step costs, and what follows from it: the speed that no run can pass, and how many workers are enough.
+
+Decisions only; `learner.machine.measuring` finds the costs out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+HEADROOM = 1.5
+"""Workers are enough when they could collect so many times what the learner can take: costs are measured without the others."""
+
+WORTH_DOUBLING = 0.25
+"""The part of a step, or of the wait for the policy, that twice the environments must save: they also double the policy lag."""
+
+OFTEN_LATE = 0.75
+"""Where the policy's answer takes this part of the time that it has, it often comes too late: neither is always the same."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one agent step, each part measured alone.
+
+    env: stepping, on one core. act: acting for it, on one core at a worker's batch, or on the GPU (gpu_acts) for one group of
+    every worker. act_doubled: acting at twice that batch. learn: the updates for one fresh step, on one core or on the GPU
+    (gpu_learns). frames_per_step: emulator frames that a step lasts.
+    """
+
+    env: float
+    act: float
+    act_doubled: float
+    learn: float
+    frames_per_step: int
+    gpu_acts: bool = False
+    gpu_learns: bool = False
+
+    @property
+    def collect(self) -> float:
+        """What a worker does for a step."""
+        return self.env if self.gpu_acts else self.env + self.act
+
+
+def limit(costs: Costs, cores: int) -> float:
+    """Steps per second that no design passes: without a GPU all parts share the cores, with one only stepping needs them."""
+    return cores / costs.env if costs.gpu_learns else cores / (costs.collect + costs.learn)
+
+
+def expected(costs: Costs, cores: int) -> float:
+    """The most steps per second of this design: `limit`, or what workers collect and a GPU can do for them."""
+    if not costs.gpu_learns:
+        return limit(costs, cores)
+    return min(cores / costs.collect, 1 / costs.learn, 1 / costs.act if costs.gpu_acts else math.inf)
+
+
+def enough_workers(costs: Costs, cores: int, learner_threads: int) -> int:
+    """One worker a core, halved as long as half of them still collect `HEADROOM` times what the learner can take at most.
+
+    Only halves, so that the noise of a measurement seldom changes how many environments a run has.
+    """
+    learner_speed = (1 if costs.gpu_learns else learner_threads) / costs.learn
+    workers = cores
+    while workers // 2 / costs.collect >= HEADROOM * learner_speed:
+        workers //= 2
+    return workers
+
+
+def enough_threads(costs: Costs, cores: int) -> int:
+    """The fewest learner threads on a CPU that keep up with what all cores can give: more divide a batch at a higher cost.
+
+    Not one for good measure: where one has hardly enough time, a second was seen to cost a tenth of the speed.
+    """
+    return math.ceil(limit(costs, cores) * costs.learn)
+
+
+def doubling_saves(costs: Costs) -> float:
+    """The part of a worker's step that twice as many environments save."""
+    return 1 - (costs.env + costs.act_doubled) / costs.collect
+
+
+def answer_takes(act: float, costs: Costs, workers: int) -> float:
+    """How long the policy on the GPU takes to answer one group of every worker, over what it has: a worker's other group steps
+    meanwhile. act: `costs.act` or `costs.act_doubled`."""
+    return workers * act / costs.env
+
+
+def larger_groups_help(costs: Costs, workers: int) -> bool:
+    """Whether answers often come too late, and groups twice as large would have them in time more often."""
+    saves = 1 - costs.act_doubled / costs.act
+    return costs.gpu_acts and answer_takes(costs.act, costs, workers) >= OFTEN_LATE and saves >= WORTH_DOUBLING

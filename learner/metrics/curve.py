@@ -1,0 +1,53 @@
+"""The learning-curve picture of one run, drawn from its metrics.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from learner.metrics.metrics import read_metrics
+
+
+def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
+    """Return against frames and against wall time, as PNG. False where no episode has ended yet, and nothing is drawn."""
+    columns = read_metrics(metrics)
+    mean = columns.get("charts/episodic_return_mean")
+    if mean is None or not np.isfinite(mean).any():
+        return False
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, name, label, (size, unit) in (
+        (axes[0], "frames", "emulator frames", frames_unit(columns["frames"][-1])),
+        (axes[1], "seconds", "wall time", time_unit(columns["seconds"][-1])),
+    ):
+        x = columns[name] / size
+        if "charts/episodic_return" in columns:
+            axis.plot(x, columns["charts/episodic_return"], ".", markersize=3, alpha=0.35, label="episodes of one interval")
+        known = np.isfinite(mean)
+        axis.plot(x[known], mean[known], label="mean of the last episodes")
+        axis.set_xlabel(f"{label}, {unit}")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("episodic return (raw)")
+    axes[0].legend(loc="best")
+    beside = picture.with_suffix(".new.png")
+    figure.savefig(beside, dpi=110)
+    beside.replace(picture)
+    return True
+
+
+def frames_unit(most: float) -> tuple[float, str]:
+    """The unit in which up to `most` frames are shown, and its name."""
+    return (1e6, "millions") if most >= 1e6 else (1e3, "thousands")
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """The unit in which up to `longest` seconds are shown, in seconds, and its name."""
+    if longest < 120:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")

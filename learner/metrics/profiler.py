@@ -1,0 +1,61 @@
+"""Profiling: a trace of some updates after warm-up, for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from contextlib import AbstractContextManager
+
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from learner.runs.directory import RunDirectory
+
+log = logging.getLogger("springbok")
+
+NO_KINETO_LINES = "6"  # above its highest level, at which it tells when a profile begins and ends; read when the first begins
+WARM_UP = 10  # updates: the first ones choose algorithms and allocate memory
+
+
+class UpdateProfiler:
+    """Records `updates` of the run after `WARM_UP` of them, on all threads of the learner's process and on the GPU. 0: none."""
+
+    def __init__(self, updates: int, run: RunDirectory, *, gpu: bool) -> None:
+        self._updates = updates
+        self._run = run
+        if updates and not gpu:  # beside a GPU they may say why a trace shows nothing of it
+            os.environ.setdefault("KINETO_LOG_LEVEL", NO_KINETO_LINES)
+        self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+        self._seen = 0
+        self._running: profile | None = None
+
+    def stage(self, name: str) -> AbstractContextManager[object]:
+        """A stage of the loop, as the trace shows it."""
+        return record_function(name) if self._running else contextlib.nullcontext()
+
+    def end_update(self, update: int) -> None:
+        """Once an update; update: how many the run has made."""
+        if not self._updates:
+            return
+        self._seen += 1
+        if self._seen == WARM_UP:
+            every_thread = _ExperimentalConfig(profile_all_threads=True)
+            self._running = profile(activities=self._activities, experimental_config=every_thread, acc_events=True)
+            self._running.start()
+        elif self._seen == WARM_UP + self._updates:
+            self.stop(update)
+
+    def stop(self, update: int) -> None:
+        """Write what was recorded, if it was not written before; safe to call twice."""
+        if self._running is None:
+            return
+        recorded, self._running = self._running, None
+        recorded.stop()
+        path = self._run.trace_path(update)
+        try:
+            recorded.export_chrome_trace(str(path))
+        except OSError as error:
+            log.warning("The trace could not be written: %s", error.strerror or error)
+            return
+        log.info("Trace of %d updates: %s (open it in ui.perfetto.dev)", min(self._seen - WARM_UP, self._updates), path)

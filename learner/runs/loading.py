@@ -1,0 +1,118 @@
+"""What `--load_model_url` names, loaded and checked against what this command asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agents import AGENTS
+from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.runs.directory import BEST, find_checkpoints
+from learner.settings.config import DEFAULTS, Config, Settings, make_network_shapes
+from replay import parse_replay_parameters
+from wrappers import make_spec
+
+LOADING_ONLY = (
+    *("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render"),
+    *("preflight", "profile"),
+)
+"""Settings that belong to a command, not to the run it loads."""
+
+
+REPLAY_SETTINGS = (
+    *("env", "frame_scale_resolution", "frames_stacked", "skipped_frames", "noop_threshold", "grayscaling_frames"),
+    *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
+    *("network", "batch_size", "unroll_length", "replay_parameters", "use_replay_compression"),
+)
+"""What stored trajectories and their stores depend on."""
+
+
+def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
+    """The newest good checkpoint that `url` names, its file, and a line for each damaged one that was passed over.
+
+    Where the newest is damaged the best one is looked at too: it may be of more updates than those that are left. Raises
+    ValueError with one line; a damaged file that is named itself is an error.
+    """
+    bad: list[str] = []
+    found: tuple[Path, Checkpoint] | None = None
+    for path in find_checkpoints(url, results):
+        if found and not (bad and path.stem == BEST):
+            continue
+        try:
+            checkpoint = load_checkpoint(path)
+        except ValueError as error:
+            bad.append(str(error))
+            continue
+        if found is None or checkpoint.counters.updates > found[1].counters.updates:
+            found = path, checkpoint
+    if found:
+        return *found, [f"passed over {reason}" for reason in bad]
+    if len(bad) == 1:
+        raise ValueError(bad[0])
+    raise ValueError(f"load_model_url: wanted one good checkpoint in {url!r}, got {len(bad)} bad ones, such as {bad[0]}")
+
+
+def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tuple[Settings, list[str]]:
+    """The checkpoint's settings, unless the command line says otherwise; a line for each that is overridden."""
+    merged = {**settings, **{name: value for name, value in saved.items() if name not in LOADING_ONLY}, **given}
+    notes = [
+        f"{name}={value} (overrides the checkpoint's {saved[name]})"
+        for name, value in given.items()
+        if name in saved and name not in LOADING_ONLY and saved[name] != value
+    ]
+    return merged, notes
+
+
+def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
+    """Refuse a checkpoint of other actions, another network or, where it is to be loaded, another optimiser. ValueError."""
+    spec = make_spec(config.env)
+    network = make_network_shapes(config, spec)
+    if checkpoint.spec["action_count"] != spec.action_count:
+        raise ValueError(
+            f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
+            f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
+        )
+    wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
+    got = {name: (tuple(value.shape), value.dtype) for name, value in checkpoint.agent["network"].items()}
+    if wanted != got:
+        raise ValueError(
+            f"load_model_url: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
+            f"got a checkpoint of {checkpoint.settings.get('network')} for {checkpoint.spec['frame_shape']} frames"
+        )
+    saved = checkpoint.settings.get("optimizer", config.agent.optimizer)
+    if load_optimizer and saved != config.agent.optimizer:
+        raise ValueError(
+            f"optimizer: wanted {saved} as in the checkpoint, got {config.agent.optimizer}; its state is left out with "
+            "--noload_optimizer_save"
+        )
+    try:
+        AGENTS["vtrace"](config.agent, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
+
+
+def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
+    """What was saved beside a checkpoint, for a run with the same replays. Raises ValueError with the reason there is none."""
+    if checkpoint.replay is None:
+        raise ValueError("saved without --save_replay")
+    for name in REPLAY_SETTINGS:
+        before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
+        if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
+            raise ValueError(f"{name} was {before}")
+    return load_replay(path, checkpoint)
+
+
+def _keep_the_same(before: Any, now: Any) -> bool:
+    """Whether two mixtures are the same but for the device that keeps the frames."""
+    first, second = ([replace(each, device="cpu") for each in parse_replay_parameters(str(text))] for text in (before, now))
+    return first == second
+
+
+def check_finite(checkpoint: Checkpoint, path: Path) -> None:
+    """Refuse to go on from weights that have diverged. Raises ValueError."""
+    if not all(torch.isfinite(value).all() for value in checkpoint.agent["network"].values()):
+        raise ValueError(f"load_model_url: wanted finite weights, got a checkpoint whose training diverged: {path}")

@@ -1,0 +1,58 @@
+"""Attentive replay: of several times as many random candidates, a batch takes those most like where the environments are now.
+
+The idea is Attentive Experience Replay (Sun et al., AAAI 2020), carried over from single transitions and one environment to
+trajectories and many. The multiple shrinks to one over the run; then sampling is uniform and costs no forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from replay.base import ReplayConfig, ReplayContext
+from replay.kinds.distances import POLICY_DISTANCES, state_distances
+from replay.kinds.ring_replay import RingReplay
+from replay.kinds.selection import annealed_multiplier, nearest
+from replay.ring.retention import require_encode
+from replay.trajectory import Fields
+
+
+class AttentiveReplay(RingReplay):
+    """Anchors are the last rows of each environment's newest stored trajectory, as the current network sees them.
+
+    There may be hundreds, so no more of those trajectories is read or encoded.
+    """
+
+    def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
+        super().__init__(config, context)
+        self.progress = context.progress
+        self.encode = require_encode(config, context)
+
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        config, scores = self.config, None
+        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
+        rows = self.ring.candidates(count, multiplier)
+        if len(rows) > count:
+            scores = self._scores(rows)
+            chosen = nearest(scores, self.ring.draws[rows], count)
+            rows, scores = rows[chosen], scores[chosen]
+        return self.ring.give(rows, out, scores)
+
+    def _scores(self, rows: np.ndarray) -> np.ndarray:
+        """Scores `[n]` of candidates."""
+        anchors = self._states(self.ring.read_last(np.array(list(self.ring.newest.values()))))[:, -1]
+        return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
+
+    def _states(self, trajectories: Fields) -> np.ndarray:
+        """What the current network makes of n trajectories, `[n, T, F]`."""
+        encoded = self.encode(trajectories)
+        return encoded.logits if self.config.dist_function in POLICY_DISTANCES else encoded.features
+
+
+def anchor_scores(states: np.ndarray, anchors: np.ndarray, dist_function: str, p: float) -> np.ndarray:
+    """min over anchors of mean over t of dist(state, anchor). states `[n, T, F]`, anchors `[E, F]`. Returns `[n]`."""
+    count, length, width = states.shape
+    distances = state_distances(dist_function, p, states.reshape(count * length, width), anchors)
+    return distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)

@@ -1,0 +1,37 @@
+"""Elite replay: of several times as many random candidates, a batch takes those that suit the current policy best.
+
+The multiple shrinks to one over the run; then sampling is uniform and costs no forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from replay.base import ReplayConfig, ReplayContext, behaviour_distances
+from replay.kinds.ring_replay import RingReplay
+from replay.kinds.selection import STRATEGIES, annealed_multiplier
+from replay.ring.retention import require_encode
+
+
+class EliteReplay(RingReplay):
+    """Candidates are measured by how far the current network has moved from the one that acted, and picked by a strategy."""
+
+    def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
+        super().__init__(config, context)
+        self.progress = context.progress
+        self.encode = require_encode(config, context)
+        self.strategy = STRATEGIES[config.elite_sampling_strategy]
+
+    def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        config, distances = self.config, None
+        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
+        rows = self.ring.candidates(count, multiplier)
+        if len(rows) > count:
+            trajectories = self.ring.read(rows)
+            distances = behaviour_distances(config, self.encode(trajectories), trajectories)
+            chosen = self.strategy(distances, self.ring.draws[rows], count)
+            rows, distances = rows[chosen], distances[chosen]
+        return self.ring.give(rows, out, distances)

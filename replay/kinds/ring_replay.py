@@ -1,0 +1,44 @@
+"""What the replaying kinds have in common: a ring. They differ in what `sample` draws from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from replay.base import Replay, ReplayConfig, ReplayContext
+from replay.ring.retention import make_ring
+
+
+class RingReplay(Replay):
+    """Gives nothing before `min_fill` trajectories were written."""
+
+    gives_replayed = True
+
+    def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
+        self.config = config
+        self.ring = make_ring(config, context)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        names = ("type", "capacity", "memory", "compress", "retention", "insert_strategy")
+        return {name: getattr(self.config, name) for name in names}
+
+    def has_room(self) -> bool:
+        return True
+
+    def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
+        self.ring.insert(trajectory)
+
+    def can_sample(self, count: int) -> bool:
+        return self.ring.is_ready
+
+    def metrics(self) -> dict[str, float]:
+        return self.ring.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ring.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ring.load_state_dict(state)

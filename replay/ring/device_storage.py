@@ -1,0 +1,62 @@
+"""Plain storage whose frames lie on a device: no copy of them is in host memory, and none goes up again to be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from replay.ring.blocks import DeviceBlockPool
+from replay.ring.storage import PlainStorage
+from replay.trajectory import TrajectoryContract
+
+
+class DeviceStorage(PlainStorage):
+    """Only frames live on the device, in blocks that are claimed at once; all other fields are in host memory.
+
+    The last S frames of each environment's newest trajectory stay in host memory too: what comes next is compared with them.
+    """
+
+    pool: DeviceBlockPool
+
+    def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None, device: torch.device) -> None:
+        self._device = device
+        super().__init__(contract, capacity, memory)
+        (_, *self._frame_shape), dtype = contract.fields["frames"]
+        self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[S, block_bytes]`
+
+    def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
+        slot = super().write(trajectory, packed, follows)
+        if follows is not None:
+            self._kept.pop(follows, None)
+        self._kept[slot] = packed[-self.frames_stacked :].copy()
+        return slot
+
+    def evict(self, slot: int) -> None:
+        super().evict(slot)
+        self._kept.pop(slot, None)
+
+    def close_holes(self) -> dict[int, int]:
+        moved = super().close_holes()
+        self._kept = {moved.get(slot, slot): frames for slot, frames in self._kept.items()}
+        return moved
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._kept.clear()
+
+    def _make_pool(self, block_count: int) -> DeviceBlockPool:
+        return DeviceBlockPool(block_count, self.block_bytes, self._device)
+
+    def _newest_frames(self, slot: int) -> np.ndarray:
+        if slot in self._kept:
+            return self._kept[slot]
+        return self.pool.gather(self._blocks[slot][-self.frames_stacked :]).cpu().numpy()  # only of those that were loaded
+
+    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor:
+        frames = self.pool.gather(np.concatenate(blocks))
+        return frames.view(self._dtype).reshape(len(blocks), -1, *self._frame_shape)

@@ -1,0 +1,118 @@
+"""What a ring keeps: the newest, a uniform sample of everything, or what is nearest to the current policy."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from replay.base import Encode, ReplayConfig, ReplayContext, behaviour_distances
+from replay.ring.ring import Retention, Ring
+
+RETENTIONS = ("fifo", "reservoir")
+INSERTIONS = ("elite_insertion",)
+
+
+def make_ring(config: ReplayConfig, context: ReplayContext) -> Ring:
+    """The ring of a replay with these settings."""
+    return Ring(config, context, _make_retention(config, context))
+
+
+def require_encode(config: ReplayConfig, context: ReplayContext) -> Encode:
+    """The learner's encode function. Raises ValueError where it is missing, or the features it is compared with are."""
+    if context.encode is None:
+        raise ValueError(f"{config.type} replay: wanted a function that encodes trajectories, got none")
+    if config.needs_features and not context.contract.feature_count:
+        raise ValueError(f"{config.type} replay: {config.dist_function} wanted trajectories with features, got none")
+    return context.encode
+
+
+def _make_retention(config: ReplayConfig, context: ReplayContext) -> Retention:
+    if config.insert_strategy == "elite_insertion":
+        return EliteInsertion(config, require_encode(config, context))
+    return Reservoir(context.generator) if config.retention == "reservoir" else Fifo()
+
+
+class Fifo(Retention):
+    """The newest trajectories."""
+
+    def __init__(self) -> None:
+        self._oldest_first: deque[int] = deque()  # slots
+
+    def victim(self, ring: Ring) -> int:
+        return self._oldest_first.popleft()
+
+    def kept(self, slot: int) -> None:
+        self._oldest_first.append(slot)
+
+    def moved(self, slots: Mapping[int, int]) -> None:
+        self._oldest_first = deque(slots.get(slot, slot) for slot in self._oldest_first)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"oldest_first": torch.tensor(self._oldest_first, dtype=torch.int64)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._oldest_first = deque(state["oldest_first"].tolist())
+
+
+class Reservoir(Retention):
+    """Every trajectory gets a random key, the largest keys stay: at any time a uniform sample of all that came.
+
+    A key below one that had to go has no place, even where there is room again: else small trajectories would stay oftener.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._smallest_first: list[tuple[float, int]] = []  # key and slot
+        self._key = 0.0  # of the trajectory that was asked about last
+        self._bar = 0.0  # the largest key that had to go
+
+    def accepts(self) -> bool:
+        self._key = self._generator.random()
+        return self._key >= self._bar
+
+    def victim(self, ring: Ring) -> int | None:
+        smallest, slot = self._smallest_first[0]
+        self._bar = min(self._key, smallest)
+        if self._key < smallest:
+            return None
+        heapq.heappop(self._smallest_first)
+        return slot
+
+    def kept(self, slot: int) -> None:
+        heapq.heappush(self._smallest_first, (self._key, slot))
+
+    def moved(self, slots: Mapping[int, int]) -> None:
+        for index, (key, slot) in enumerate(self._smallest_first):
+            if slot in slots:
+                self._smallest_first[index] = key, slots[slot]
+
+    def state_dict(self) -> dict[str, Any]:
+        keys, slots = zip(*self._smallest_first, strict=True) if self._smallest_first else ((), ())
+        return {
+            "keys": torch.tensor(keys, dtype=torch.float64),
+            "slots": torch.tensor(slots, dtype=torch.int64),
+            "bar": self._bar,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._smallest_first = list(zip(state["keys"].tolist(), state["slots"].tolist(), strict=True))
+        self._bar = state["bar"]
+
+
+class EliteInsertion(Retention):
+    """The farthest from the current policy of a few random trajectories makes room."""
+
+    def __init__(self, config: ReplayConfig, encode: Encode) -> None:
+        self._config = config
+        self._encode = encode
+
+    def victim(self, ring: Ring) -> int:
+        slots = ring.distinct(min(self._config.elite_batch_size, ring.size))
+        trajectories = ring.read(slots)
+        distances = behaviour_distances(self._config, self._encode(trajectories), trajectories)
+        return int(slots[np.argmax(distances)])

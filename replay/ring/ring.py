@@ -1,0 +1,231 @@
+"""The store of all replaying kinds: trajectories by slot, and of each slot when it was written and how often drawn."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from replay.base import ReplayConfig, ReplayContext
+from replay.kinds.selection import candidate_count
+from replay.ring.device_storage import DeviceStorage
+from replay.ring.growing import GrowingArray
+from replay.ring.storage import Storage, storage_class
+from replay.trajectory import Fields
+
+MOST_HOLES = 1 / 32
+"""Empty slots, as a part of the written ones, beyond which it is worth the time to close them."""
+
+
+class Ring:
+    """At most `capacity` trajectories, or as many as fit into the config's `memory`; one thread writes and draws.
+
+    With `memory` one may have to make room by letting several go, and what their slots take comes back by closing the holes:
+    a stored trajectory may then change its slot, in `insert` and nowhere else.
+
+    draws: `[slots]`, how often each slot was drawn since it was written. inserted: trajectories offered so far. newest: the
+    slot of each environment's newest trajectory, where it is still stored.
+    """
+
+    def __init__(self, config: ReplayConfig, context: ReplayContext, retention: Retention) -> None:
+        self.capacity = config.capacity
+        self.min_fill = max(1, min(context.min_fill, config.capacity))
+        self.generator = context.generator
+        self.storage = _make_storage(config, context)
+        self.size = 0
+        self.inserted = 0
+        self.newest: dict[int, int] = {}
+        self._contract = context.contract
+        self._retention = retention
+        self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
+        self.draws, self._inserted_at, self._slots, self._positions = (growing.array for growing in self._growing)
+        self._tally = Tally()
+
+    def insert(self, trajectory: Mapping[str, np.ndarray]) -> int | None:
+        """Copy one trajectory in, once others have made room. Returns its slot, None where it was not kept."""
+        self.inserted += 1
+        if not self._retention.accepts():
+            return None
+        packed = self.storage.pack(trajectory["frames"])
+        while not self.storage.fits(packed):
+            if self._must_close_holes():
+                self._close_holes()
+                continue
+            victim = self._retention.victim(self)
+            if victim is None:
+                return None
+            self._evict(victim)
+        environment = int(trajectory["environment_id"])
+        slot = self.storage.write(trajectory, packed, self.newest.get(environment))
+        self.newest[environment] = slot
+        self.draws[slot] = 0
+        self._inserted_at[slot] = self.inserted
+        self._retention.kept(slot)
+        self._slots[self.size], self._positions[slot] = slot, self.size
+        self.size += 1  # published only now that its data is written
+        return slot
+
+    @property
+    def is_ready(self) -> bool:
+        return self.inserted >= self.min_fill
+
+    @property
+    def slots(self) -> np.ndarray:
+        """The written slots, `[size]`, in no order."""
+        return self._slots[: self.size]
+
+    def uniform(self, count: int) -> np.ndarray:
+        """`count` slots, each of them any written one. Raises RuntimeError before min_fill."""
+        self._require_ready()
+        return self.slots[self.generator.integers(self.size, size=count)]
+
+    def distinct(self, count: int) -> np.ndarray:
+        """`count` different written slots."""
+        return self.slots[self.generator.choice(self.size, count, replace=False, shuffle=False)]
+
+    def candidates(self, count: int, multiplier: float) -> np.ndarray:
+        """Different slots, at least `count` and up to `multiplier` times as many; `uniform` where fewer are stored."""
+        self._require_ready()
+        if self.size < count:
+            return self.uniform(count)
+        return self.distinct(candidate_count(self.size, count, multiplier))
+
+    def read(self, slots: np.ndarray) -> Fields:
+        """Copies of the trajectories in these slots."""
+        out = self._contract.allocate(len(slots))
+        frames = self.storage.read(slots, out)
+        return out if frames is None else {**out, "frames": frames}
+
+    def read_last(self, slots: np.ndarray) -> Fields:
+        """Copies of their last steps alone, as trajectories of one step; no more than those is read."""
+        out = replace(self._contract, unroll_length=1).allocate(len(slots))
+        frames = self.storage.read_last(slots, out)
+        return out if frames is None else {**out, "frames": frames}
+
+    def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> Tensor | None:
+        """Copy these slots into `out` and count them as drawn. distances `[len(slots)]`: those they were chosen by.
+
+        Frames that lie on a device are returned, see `Replay.sample`.
+        """
+        np.add.at(self.draws, slots, 1)
+        self._tally.add("age", self.inserted - self._inserted_at[slots])
+        self._tally.add("draws", self.draws[slots])
+        if distances is not None:
+            self._tally.add("distance", distances)
+        return self.storage.read(slots, out)
+
+    def metrics(self) -> dict[str, float]:
+        """Of what was given since the last call: mean age in inserts, mean and largest number of draws, mean distance."""
+        return self._tally.read()
+
+    def state_dict(self) -> dict[str, Any]:
+        slots = self.slots
+        return {
+            "inserted": self.inserted,
+            "newest": dict(self.newest),
+            "slots": torch.from_numpy(slots),
+            "draws": torch.from_numpy(self.draws[slots]),
+            "inserted_at": torch.from_numpy(self._inserted_at[slots]),
+            "generator": json.dumps(self.generator.bit_generator.state),
+            "retention": self._retention.state_dict(),
+            "storage": self.storage.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        slots = state["slots"].numpy()
+        self.size = len(slots)
+        self.inserted = state["inserted"]
+        self.newest = dict(state["newest"])
+        self._slots[: self.size] = slots
+        self._positions[slots] = np.arange(self.size)
+        self.draws[slots] = state["draws"].numpy()
+        self._inserted_at[slots] = state["inserted_at"].numpy()
+        self.generator.bit_generator.state = json.loads(state["generator"])
+        self._retention.load_state_dict(state["retention"])
+        self.storage.load_state_dict(state["storage"])
+
+    def _evict(self, slot: int) -> None:
+        environment = int(self.storage.columns["environment_id"][slot])
+        if self.newest.get(environment) == slot:
+            del self.newest[environment]
+        self.storage.evict(slot)
+        self.size -= 1
+        last, position = self._slots[self.size], self._positions[slot]
+        self._slots[position], self._positions[last] = last, position
+
+    def _must_close_holes(self) -> bool:
+        """Below `capacity` always: that many are held in any case."""
+        return self.storage.holes > (0 if self.size < self.capacity else MOST_HOLES * self.size)
+
+    def _close_holes(self) -> None:
+        moved = self.storage.close_holes()
+        old, new = list(moved), list(moved.values())
+        for by_slot in (self.draws, self._inserted_at, self._positions):
+            by_slot[new] = by_slot[old]
+        self._slots[self._positions[new]] = new
+        self.newest = {environment: moved.get(slot, slot) for environment, slot in self.newest.items()}
+        self._retention.moved(moved)
+        for growing in self._growing:
+            growing.give_back(self.size)
+
+    def _require_ready(self) -> None:
+        if not self.is_ready:
+            raise RuntimeError(f"replay: wanted {self.min_fill} trajectories before sampling, has {self.inserted}")
+
+
+def _make_storage(config: ReplayConfig, context: ReplayContext) -> Storage:
+    if config.device == "cpu":
+        return storage_class(config)(context.contract, config.capacity, config.memory)
+    return DeviceStorage(context.contract, config.capacity, config.memory, context.device)
+
+
+class Retention(ABC):
+    """What a ring keeps once it is full."""
+
+    def accepts(self) -> bool:
+        """Whether the next trajectory is to be stored where there is room; asked once for each."""
+        return True
+
+    @abstractmethod
+    def victim(self, ring: Ring) -> int | None:
+        """The slot that makes room; None where the next trajectory itself is not kept. Asked until there is room."""
+
+    def kept(self, slot: int) -> None:  # noqa: B027
+        """The trajectory that was asked about lies in this slot now."""
+
+    def moved(self, slots: Mapping[int, int]) -> None:  # noqa: B027
+        """Some trajectories lie in another slot now: old slot -> new."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Go on from `state_dict()` of another one of its kind."""
+
+
+class Tally:
+    """Means by name, and the largest number of draws, until they are read."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._most_draws = 0
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
+        self._counts[name] = self._counts.get(name, 0) + len(values)
+        if name == "draws":
+            self._most_draws = max(self._most_draws, int(values.max()))
+
+    def read(self) -> dict[str, float]:
+        numbers = {name: total / self._counts[name] for name, total in self._sums.items()}
+        if numbers:
+            numbers["draws_max"] = float(self._most_draws)
+        self._sums, self._counts, self._most_draws = {}, {}, 0
+        return numbers

@@ -1,0 +1,302 @@
+"""Where a ring keeps its trajectories, by slot: frames in a pool of blocks, every other field in an array.
+
+Plain storage holds a frame once, however many trajectories show it. Consecutive trajectories of one environment overlap in
+S frames: those are compared byte by byte and shared. Where an episode ended in between, the later one shows black frames
+instead; black is one block for all. Compressed storage holds each trajectory's frames as one LZ4 block, cut into pages.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import lz4.block
+import numpy as np
+import torch
+from torch import Tensor
+
+from replay.base import ReplayConfig
+from replay.ring.blocks import BlockPool
+from replay.ring.growing import GrowingArray
+from replay.trajectory import TrajectoryContract, hidden_frames
+
+SLOT_OVERHEAD = 352
+"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. That of a
+reservoir is the largest; a ring of the newest takes 100 less."""
+
+BLOCK_OVERHEAD = 24
+"""Bytes a block takes beside its content: its number, how often it is used, and its place among the unused."""
+
+PAGE_BYTES = 512
+SIZE_BYTES = 4  # before the compressed frames stands how long they are
+
+
+class Storage(ABC):
+    """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much.
+
+    What is left of each array's last page is not counted: up to 2 MB each where NumPy asks for huge pages. Memory of slots
+    that hold nothing is claimed until `close_holes`.
+
+    capacity: slots. memory: bytes that are never exceeded; there are then more slots than that holds trajectories, and `fits`
+    says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_blocks: blocks of no trajectory.
+    """
+
+    own_blocks = 0
+
+    def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
+        self.block_bytes, _ = self.layout(contract)
+        self.frames_stacked = contract.frames_stacked
+        self.slot_bytes = _slot_bytes(contract)
+        self.memory = math.inf if memory is None else memory
+        self.capacity = capacity if memory is None else memory // self.slot_bytes
+        self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.block_bytes)
+        self._growing = {
+            name: GrowingArray((self.capacity, *shape), dtype)
+            for name, (shape, dtype) in contract.fields.items()
+            if name != "frames"
+        }
+        self.columns = {name: growing.array for name, growing in self._growing.items()}
+        self._blocks: list[np.ndarray] = []  # of each slot ever written
+        self._free: list[int] = []  # of those, the slots that hold nothing now
+
+    @staticmethod
+    @abstractmethod
+    def layout(contract: TrajectoryContract) -> tuple[int, int]:
+        """Bytes of a block, and the most blocks that one trajectory takes."""
+
+    @abstractmethod
+    def pack(self, frames: np.ndarray) -> np.ndarray:
+        """Frames `[T+S, *frame_shape]` as blocks, uint8 `[n, block_bytes]`."""
+
+    @abstractmethod
+    def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
+        """Write blocks into the pool, except for what slot `follows` has already. Returns their numbers."""
+
+    @abstractmethod
+    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
+        """Write the frames that lie in these blocks, one array a trajectory, into `out`, `[n, T+S, *frame_shape]`.
+
+        Returns them instead where they lie on a device.
+        """
+
+    @abstractmethod
+    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """The same of the last S+1 frames alone; of the first S those that are `hidden`, bool `[n, S]`, are black."""
+
+    @classmethod
+    def pool_bytes(cls, contract: TrajectoryContract, capacity: int, memory: int | None) -> int:
+        """The most that blocks ever take. With `memory` each of them comes with its part of a slot at least."""
+        block_bytes, most_blocks = cls.layout(contract)
+        blocks = capacity * most_blocks
+        if memory is not None:
+            without, one = (cls.most_bytes(contract, count) for count in (0, 1))
+            blocks = (memory - without) * most_blocks // (one - without)
+        return (blocks + cls.own_blocks) * block_bytes
+
+    @classmethod
+    def most_bytes(cls, contract: TrajectoryContract, count: int) -> int:
+        """The most that `count` trajectories take."""
+        block_bytes, most_blocks = cls.layout(contract)
+        blocks = count * most_blocks + cls.own_blocks
+        return count * _slot_bytes(contract) + blocks * (block_bytes + BLOCK_OVERHEAD)
+
+    @property
+    def bytes_claimed(self) -> int:
+        return self._bytes_with(0, 0)
+
+    @property
+    def holes(self) -> int:
+        """Slots that hold nothing and have memory all the same."""
+        return len(self._free)
+
+    def fits(self, packed: np.ndarray) -> bool:
+        """Whether a trajectory of these blocks can be written now, with no more than `memory` bytes claimed afterwards."""
+        new_slots = 0 if self._free else 1
+        new_blocks = max(0, len(packed) - self.pool.free)
+        return len(self._blocks) + new_slots <= self.capacity and self._bytes_with(new_slots, new_blocks) <= self.memory
+
+    def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
+        """Copy one trajectory in; packed: its frames. follows: the slot it may share frames with. Returns its slot."""
+        blocks = self._put(packed, follows)
+        if self._free:
+            slot = self._free.pop()
+            self._blocks[slot] = blocks
+        else:
+            slot = len(self._blocks)
+            self._blocks.append(blocks)
+        for name, column in self.columns.items():
+            column[slot] = trajectory[name]
+        return slot
+
+    def evict(self, slot: int) -> None:
+        self.pool.release(self._blocks[slot])
+        self._blocks[slot] = np.empty(0, np.int64)
+        self._free.append(slot)
+
+    def close_holes(self) -> dict[int, int]:
+        """Move the highest slots into those that hold nothing, and give the memory behind back. Returns old slot -> new."""
+        count = len(self._blocks) - len(self._free)
+        into = sorted(slot for slot in self._free if slot < count)
+        moved = dict(zip(sorted(set(range(count, len(self._blocks))).difference(self._free)), into, strict=True))
+        for old, new in moved.items():
+            self._blocks[new] = self._blocks[old]
+        del self._blocks[count:]
+        self._free.clear()
+        for growing in self._growing.values():
+            growing.array[into] = growing.array[list(moved)]
+            growing.give_back(count)
+        return moved
+
+    def read(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """Copy the trajectories in these slots into `out`, contiguous `[n, *shape]` each field.
+
+        Where frames lie on a device, they are returned, and those of `out` are left as they are.
+        """
+        for name, column in self.columns.items():
+            np.take(column, slots, axis=0, out=out[name], mode="clip")
+        return self._read_frames([self._blocks[slot] for slot in slots], out["frames"])
+
+    def read_last(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """The same of their last step alone: `out` is that of trajectories with T=1.
+
+        As where a trajectory begins, frames from before the episode are black.
+        """
+        for name, column in self.columns.items():
+            out[name][...] = column[slots] if name == "environment_id" else column[slots, -1:]
+        hidden = hidden_frames(self.columns["reset"][slots, -self.frames_stacked :], self.frames_stacked)
+        return self._read_last_frames([self._blocks[slot] for slot in slots], hidden, out["frames"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The written part, as tensors that look at the storage's own memory where they can."""
+        written = len(self._blocks)
+        return {
+            "columns": {name: torch.from_numpy(column[:written]) for name, column in self.columns.items()},
+            "pool": self.pool.state_dict(),
+            "blocks": torch.from_numpy(np.concatenate([np.empty(0, np.int64), *self._blocks])),
+            "block_counts": [len(blocks) for blocks in self._blocks],
+            "free": list(self._free),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        counts = state["block_counts"]
+        for name, column in self.columns.items():
+            column[: len(counts)] = state["columns"][name].numpy()
+        self.pool.load_state_dict(state["pool"])
+        self._blocks = [blocks.numpy().copy() for blocks in state["blocks"].split(counts)] if counts else []
+        self._free = list(state["free"])
+
+    def _make_pool(self, block_count: int) -> BlockPool:
+        return BlockPool(block_count, self.block_bytes)
+
+    def _bytes_with(self, new_slots: int, new_blocks: int) -> int:
+        slots, blocks = len(self._blocks) + new_slots, self.pool.claimed + new_blocks
+        return slots * self.slot_bytes + blocks * (self.block_bytes + BLOCK_OVERHEAD)
+
+
+class PlainStorage(Storage):
+    """A block is a frame."""
+
+    own_blocks = 1  # black
+
+    def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
+        super().__init__(contract, capacity, memory)
+        self._black = self.pool.put(np.zeros((1, self.block_bytes), np.uint8))  # never released
+
+    @staticmethod
+    def layout(contract: TrajectoryContract) -> tuple[int, int]:
+        (rows, *shape), dtype = contract.fields["frames"]
+        return math.prod(shape) * np.dtype(dtype).itemsize, rows
+
+    def pack(self, frames: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(frames).reshape(len(frames), -1).view(np.uint8)
+
+    def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
+        shared = self._shared(packed[: self.frames_stacked], follows)
+        self.pool.share(shared[shared >= 0])
+        blocks = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
+        blocks[blocks < 0] = self.pool.put(packed[blocks < 0])
+        return blocks
+
+    def _shared(self, head: np.ndarray, follows: int | None) -> np.ndarray:
+        """Blocks that hold a trajectory's first S frames already, int64 `[S]`, -1 where none does."""
+        shared = np.full(len(head), -1)
+        if follows is not None:
+            tail = self._blocks[follows][-len(head) :]
+            shared = np.where((self._newest_frames(follows) == head).all(axis=1), tail, -1)
+        missing = np.flatnonzero(shared < 0)
+        shared[missing[~head[missing].any(axis=1)]] = self._black
+        return shared
+
+    def _newest_frames(self, slot: int) -> np.ndarray:
+        """The last S frames in this slot, uint8 `[S, block_bytes]`."""
+        return self.pool.bytes[self._blocks[slot][-self.frames_stacked :]]
+
+    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
+        frames = _as_bytes(out).reshape(-1, self.block_bytes)
+        np.take(self.pool.bytes, np.concatenate(blocks), axis=0, out=frames, mode="clip")
+        return None
+
+    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        last = np.stack([numbers[-out.shape[1] :] for numbers in blocks])
+        last[:, :-1][hidden] = self._black
+        return self._read_frames(list(last), out)
+
+
+class CompressedStorage(Storage):
+    """A block is a page. LZ4 sees a repeated frame by itself: taking differences first did not make it smaller on Pong."""
+
+    def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
+        super().__init__(contract, capacity, memory)
+        self._frames_bytes = _frames_bytes(contract)
+
+    @staticmethod
+    def layout(contract: TrajectoryContract) -> tuple[int, int]:
+        size = _frames_bytes(contract)
+        return PAGE_BYTES, math.ceil((SIZE_BYTES + size + size // 255 + 16) / PAGE_BYTES)  # LZ4's bound
+
+    def pack(self, frames: np.ndarray) -> np.ndarray:
+        compressed = lz4.block.compress(np.ascontiguousarray(frames), store_size=False)
+        packed = np.zeros((math.ceil((SIZE_BYTES + len(compressed)) / PAGE_BYTES), PAGE_BYTES), np.uint8)
+        content = packed.reshape(-1)
+        content[:SIZE_BYTES].view(np.uint32)[0] = len(compressed)
+        content[SIZE_BYTES : SIZE_BYTES + len(compressed)] = np.frombuffer(compressed, np.uint8)
+        return packed
+
+    def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
+        return self.pool.put(packed)
+
+    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
+        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
+            frames[:] = self._unpack(pages)
+
+    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> None:
+        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
+            frames[:] = self._unpack(pages)[-len(frames) :]  # LZ4 has to begin with the first
+        out[:, :-1][hidden] = 0
+
+    def _unpack(self, pages: np.ndarray) -> np.ndarray:
+        """All frames of the trajectory in these pages, uint8 `[bytes]`."""
+        content = np.take(self.pool.bytes, pages, axis=0).reshape(-1)
+        end = SIZE_BYTES + int(content[:SIZE_BYTES].view(np.uint32)[0])
+        plain = lz4.block.decompress(content[SIZE_BYTES:end], uncompressed_size=self._frames_bytes)
+        return np.frombuffer(plain, np.uint8)
+
+
+def storage_class(config: ReplayConfig) -> type[Storage]:
+    return CompressedStorage if config.compress else PlainStorage
+
+
+def _as_bytes(frames: np.ndarray) -> np.ndarray:
+    """Frames of n trajectories, looked at as uint8 `[n, bytes]`."""
+    return frames.reshape(len(frames), -1).view(np.uint8)
+
+
+def _frames_bytes(contract: TrajectoryContract) -> int:
+    shape, dtype = contract.fields["frames"]
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+def _slot_bytes(contract: TrajectoryContract) -> int:
+    return contract.bytes_per_trajectory - _frames_bytes(contract) + SLOT_OVERHEAD

@@ -1,0 +1,49 @@
+"""CLEAR's cloning losses against the ground truth, gradients included."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
+from tests.support import REPOSITORY
+
+GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "clear.json").read_text())["cases"]
+
+
+def inputs_of(case: dict[str, Any]) -> dict[str, torch.Tensor]:
+    inputs = {name: torch.tensor(value) for name, value in case["inputs"].items()}
+    inputs["is_replay"] = inputs["is_replay"].bool()
+    for name in ("target_logits", "values", "behaviour_logits", "behaviour_values"):
+        inputs[name].requires_grad_()
+    return inputs
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_policy_cloning_matches_the_ground_truth(case: dict[str, Any]) -> None:
+    inputs, expected = inputs_of(case), case["outputs"]
+    loss = policy_cloning_loss(inputs["target_logits"], inputs["behaviour_logits"], inputs["is_replay"])
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(expected["policy_cloning_sum"], rel=1e-5, abs=1e-5)
+    gradient = torch.tensor(expected["grad_policy_cloning_sum_wrt_target_logits"])
+    torch.testing.assert_close(inputs["target_logits"].grad, gradient, rtol=1e-4, atol=1e-6)
+    assert inputs["behaviour_logits"].grad is None
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_value_cloning_matches_the_ground_truth(case: dict[str, Any]) -> None:
+    inputs, expected = inputs_of(case), case["outputs"]
+    loss = value_cloning_loss(inputs["values"], inputs["behaviour_values"], inputs["is_replay"])
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(expected["value_cloning_sum"], rel=1e-5, abs=1e-5)
+    gradient = torch.tensor(expected["grad_value_cloning_sum_wrt_values"])
+    torch.testing.assert_close(inputs["values"].grad, gradient, rtol=1e-5, atol=1e-6)
+    assert inputs["behaviour_values"].grad is None
+
+
+def test_shapes_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="is_replay"):
+        value_cloning_loss(torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool))

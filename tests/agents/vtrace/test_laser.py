@@ -1,0 +1,80 @@
+"""LASER's trust region against the ground truth, and what it may not depend on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from agents.losses import action_log_probs
+from agents.returns.vtrace import vtrace
+from agents.vtrace.laser import relevance_divergence
+from tests.support import REPOSITORY
+
+GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "laser.json").read_text())["cases"]
+
+
+def tensors(part: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(value) for name, value in part.items()}
+
+
+def divergence_of(case: dict[str, Any], relevance: str) -> torch.Tensor:
+    inputs = tensors(case["inputs"])
+    return relevance_divergence(
+        inputs["target_logits"], inputs["behaviour_logits"], rho_bar=case["rho_bar"], relevance=relevance
+    )
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_divergences_match_the_ground_truth(case: dict[str, Any]) -> None:
+    expected = tensors(case["outputs"])
+    torch.testing.assert_close(divergence_of(case, "implied"), expected["kl_target_implied"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(divergence_of(case, "behaviour"), expected["kl_target_behaviour"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_masked_targets_match_the_ground_truth(case: dict[str, Any]) -> None:
+    inputs, expected = tensors(case["inputs"]), tensors(case["outputs"])
+    relevant = divergence_of(case, case["relevance"]) < case["kl_threshold"]
+    torch.testing.assert_close(relevant.float(), expected["relevant"].float(), rtol=0, atol=0)
+    assert not relevant.all()
+    targets = vtrace(
+        log_rhos=action_log_probs(inputs["target_logits"], inputs["actions"])
+        - action_log_probs(inputs["behaviour_logits"], inputs["actions"]),
+        discounts=inputs["discounts"],
+        rewards=inputs["rewards"],
+        values=inputs["values"],
+        bootstrap_value=inputs["bootstrap_value"],
+        rho_bar=case["rho_bar"],
+        c_bar=case["c_bar"],
+        pg_rho_bar=case["pg_rho_bar"],
+        lambda_=case["lambda"],
+        mask=relevant,
+    )
+    torch.testing.assert_close(targets.vs, expected["vs"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(targets.pg_advantages, expected["pg_advantages"], rtol=1e-5, atol=1e-5)
+
+
+def test_the_policy_itself_is_always_relevant() -> None:
+    logits = torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(0))
+    for relevance in ("implied", "behaviour"):
+        torch.testing.assert_close(
+            relevance_divergence(logits, logits, rho_bar=1.0, relevance=relevance), torch.zeros(3, 2), rtol=0, atol=1e-6
+        )
+
+
+def test_a_large_clip_makes_every_policy_relevant() -> None:
+    """With rho_bar without bound the implied policy is the current one, however far the behaviour policy is."""
+    generator = torch.Generator().manual_seed(0)
+    target, behaviour = torch.randn(4, 3, 5, generator=generator), 3 * torch.randn(4, 3, 5, generator=generator)
+    far = relevance_divergence(target, behaviour, rho_bar=1.0)
+    near = relevance_divergence(target, behaviour, rho_bar=1e9)
+    assert float(far.max()) > 0.1
+    assert float(near.abs().max()) < 1e-5
+
+
+def test_an_unknown_relevance_is_refused() -> None:
+    with pytest.raises(ValueError, match="implied or behaviour"):
+        relevance_divergence(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), rho_bar=1.0, relevance="action")

@@ -1,0 +1,121 @@
+"""Episodes are counted so that short ones are not found too often, and the policy acts as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from agents.networks.actor_critic import make_network
+from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
+from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+
+SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
+
+
+class TimedEpisodes(VectorEnv):
+    """Environment i plays episodes of `lengths[i]` steps; an episode's return is its length. Next-step autoreset."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.spec: EnvSpec = SPEC
+        self.num_envs = len(lengths)
+        self.lengths = np.array(lengths)
+        self.steps = np.zeros(self.num_envs, dtype=np.int64)
+        self.ended = np.zeros(self.num_envs, dtype=bool)
+
+    def reset(self, seed: int) -> np.ndarray:
+        return self._observations()
+
+    def step(self, actions: np.ndarray) -> Step:
+        reset = self.ended
+        self.steps = np.where(reset, 0, self.steps + 1)
+        self.ended = self.steps == self.lengths
+        returns = np.where(self.ended, self.steps, np.nan).astype(np.float32)
+        none = np.zeros(self.num_envs, dtype=bool)
+        lengths = np.where(self.ended, self.steps, 0).astype(np.int32)
+        rewards = np.ones(self.num_envs, dtype=np.float32)
+        return Step(self._observations(), rewards, self.ended, none, reset, ~reset, returns, lengths)
+
+    def _observations(self) -> np.ndarray:
+        return np.zeros((self.num_envs, *SPEC.observation_shape), dtype=np.uint8)
+
+
+def uniform_policy(seed: int = 0, *, greedy: bool = False) -> EvaluationPolicy:
+    network = make_network("mlp", SPEC.observation_shape, SPEC.action_count)
+    torch.nn.init.zeros_(network.policy_head.weight)
+    return EvaluationPolicy(network, torch.device("cpu"), greedy=greedy, seed=seed)
+
+
+def played(
+    env: VectorEnv,
+    quotas: np.ndarray,
+    stop: Callable[[], bool] = lambda: False,
+    steps: list[int] | None = None,
+    policy: EvaluationPolicy | None = None,
+) -> list[EpisodeResult]:
+    episodes: list[EpisodeResult] = []
+    counted: list[int] = [] if steps is None else steps
+    play(env, policy or uniform_policy(), quotas, 1, on_episode=episodes.append, on_step=counted.append, stop=stop)
+    return episodes
+
+
+def test_an_environment_of_short_episodes_counts_no_more_often_than_one_of_long_episodes() -> None:
+    """Counting the first six to end would give a mean of about 3.5."""
+    episodes = played(TimedEpisodes([2, 2, 20]), divide_episodes(6, 3))
+    assert sorted(episode.length for episode in episodes) == [2, 2, 2, 2, 20, 20]
+    assert [sum(episode.environment == index for episode in episodes) for index in range(3)] == [2, 2, 2]
+    assert np.mean([episode.episode_return for episode in episodes]) == 8.0
+
+
+def test_the_network_is_not_asked_for_environments_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    counted: list[int] = []
+    policy = uniform_policy()
+    act = policy.act
+
+    def recorded(observations: np.ndarray) -> np.ndarray:
+        asked.append(len(observations))
+        return act(observations)
+
+    monkeypatch.setattr(policy, "act", recorded)
+    played(TimedEpisodes([2, 5]), np.array([1, 1]), steps=counted, policy=policy)
+    assert asked == [2, 2, 1, 1, 1]
+    assert counted == [0, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "environments", "quotas"), [(7, 3, [3, 2, 2]), (3, 3, [1, 1, 1]), (2, 4, [1, 1, 0, 0]), (100, 1, [100])]
+)
+def test_episodes_are_divided_evenly(episodes: int, environments: int, quotas: list[int]) -> None:
+    assert divide_episodes(episodes, environments).tolist() == quotas
+
+
+def test_an_environment_without_a_quota_counts_nothing() -> None:
+    episodes = played(TimedEpisodes([3, 1]), np.array([2, 0]))
+    assert [episode.environment for episode in episodes] == [0, 0]
+
+
+def test_a_stop_keeps_the_episodes_that_are_finished() -> None:
+    counted: list[int] = []
+    episodes = played(TimedEpisodes([3, 50]), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
+    assert [episode.length for episode in episodes] == [3]
+
+
+def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_probabilities() -> None:
+    network = make_network("mlp", SPEC.observation_shape, SPEC.action_count)
+    torch.nn.init.zeros_(network.policy_head.weight)
+    network.policy_head.bias.data = torch.log(torch.tensor([0.2, 0.5, 0.3]))
+    observations = np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8)
+    greedy = EvaluationPolicy(network, torch.device("cpu"), greedy=True, seed=1).act(observations)
+    sampled = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1).act(observations)
+    assert (greedy == 1).all()
+    np.testing.assert_allclose(np.bincount(sampled) / 10_000, [0.2, 0.5, 0.3], atol=0.02)
+
+
+def test_one_seed_is_one_sequence_of_actions() -> None:
+    observations = np.zeros((50, *SPEC.observation_shape), dtype=np.uint8)
+    one, again, other = (uniform_policy(seed).act(observations) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()

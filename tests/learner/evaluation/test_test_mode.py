@@ -1,0 +1,279 @@
+"""Test mode from checkpoint to results: what is played, what is printed, what is written."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+
+from agents.networks.actor_critic import ActorCritic, make_network
+from learner.evaluation import render
+from learner.evaluation import test_mode as evaluate_module
+from learner.evaluation.play import EvaluationPolicy
+from learner.evaluation.protocol import evaluation_protocol
+from learner.evaluation.test_mode import evaluate, load_policy, make_seeds
+from learner.runs.checkpoint import Checkpoint, Counters
+from learner.runs.directory import RunDirectory
+from learner.settings.config import Config
+from tests.support import small_config
+from wrappers import make_spec
+
+COLUMNS = 5
+BREAKOUT = {"env": "BreakoutNoFrameskip-v4", "network": "impala_shallow", "frames_stacked": 4, "greedy": True}
+SMALL_FRAMES = {"frame_scale_resolution": "42,42"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A run directory, on a machine without a display."""
+    monkeypatch.setattr(render, "display_available", lambda: False)
+    return RunDirectory.create(tmp_path, "Catch-v0")
+
+
+def new_network(config: Config) -> ActorCritic:
+    spec = make_spec(config.env)
+    return make_network(config.network, spec.observation_shape, spec.action_count)
+
+
+@torch.no_grad()
+def catcher(config: Config) -> ActorCritic:
+    """Catches every ball: the hidden layers compute how far the paddle is to the left and to the right of the ball."""
+    network = new_network(config)
+    for parameter in network.parameters():
+        parameter.zero_()
+    first, second = (layer for layer in network.torso if isinstance(layer, torch.nn.Linear))  # type: ignore[union-attr]
+    column = torch.arange(float(COLUMNS))
+    first.weight[0, :-COLUMNS] = column.repeat(9)  # the ball's column; the last row holds the paddle
+    first.weight[1, -COLUMNS:] = column
+    second.weight[0, :2] = torch.tensor([1.0, -1.0])
+    second.weight[1, :2] = torch.tensor([-1.0, 1.0])
+    network.policy_head.weight[2, 0] = network.policy_head.weight[0, 1] = 100.0
+    network.policy_head.bias[1] = 50.0
+    return network
+
+
+def made_checkpoint(config: Config, network: ActorCritic | None = None) -> Checkpoint:
+    return Checkpoint(
+        settings=config.settings,
+        spec=asdict(make_spec(config.env)),
+        protocol=evaluation_protocol(config.env, greedy=False),
+        counters=Counters(steps=1000, frames=4000, updates=12, episodes=3),
+        agent={"network": (network or new_network(config)).state_dict()},
+        learning_rate=1e-4,
+    )
+
+
+def evaluated(config: Config, run: RunDirectory, network: ActorCritic | None = None) -> dict[str, Any]:
+    """Evaluate; returns the one file of results."""
+    before = set(run.path.glob("evaluation_*.json"))
+    assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 0
+    (path,) = set(run.path.glob("evaluation_*.json")) - before
+    assert path.name.startswith("evaluation_12_")
+    return json.loads(path.read_text())
+
+
+def test_a_policy_that_catches_every_ball_has_mean_and_minimum_one(run: RunDirectory, lines: list[str]) -> None:
+    config = small_config(test_episode_count=23, test_environments=5)
+    results = evaluated(config, run, catcher(config))
+    assert results["summary"]["mean_return"] == results["summary"]["min_return"] == 1.0
+    assert results["summary"]["standard_error"] == 0.0
+    assert results["summary"]["mean_length"] == 9.0
+    assert len(results["episodes"]) == results["summary"]["episodes"] == 23
+    assert {(episode["return"], episode["length"]) for episode in results["episodes"]} == {(1.0, 9)}
+    assert sorted(np.unique([episode["seed"] for episode in results["episodes"]], return_counts=True)[1]) == [4, 4, 5, 5, 5]
+    assert any(line.split()[:2] == ["agent", "1.00"] for line in lines)
+
+
+def test_a_poor_policy_is_seen_to_be_poor(run: RunDirectory) -> None:
+    """Uniformly random actions catch a third of the balls or fewer."""
+    config = small_config(test_episode_count=200)
+    network = new_network(config)
+    torch.nn.init.zeros_(network.policy_head.weight)
+    assert -0.9 < evaluated(config, run, network)["summary"]["mean_return"] < -0.1
+
+
+def test_the_results_say_what_was_measured_and_how(run: RunDirectory, lines: list[str]) -> None:
+    config = small_config(test_episode_count=4, seed=5)
+    results = evaluated(config, run)
+    assert results["env"] == "Catch-v0"
+    assert results["checkpoint"] == "update_000000012.pt"
+    assert results["training"] == asdict(Counters(steps=1000, frames=4000, updates=12, episodes=3))
+    assert results["protocol"] == evaluation_protocol(config.env, greedy=False)
+    assert results["seed"] == 5
+    assert results["seeds"] == make_seeds(5)._asdict()
+    assert results["complete"] is True
+    assert results["environments"] == 4
+    assert results["versions"]["torch"] == metadata.version("torch")
+    said = "\n".join(lines)
+    assert "12 updates, 1,000 steps = 4,000 frames" in said
+    assert "Protocol: Catch-v0" in said
+    assert "sampled actions" in said
+    assert f"Results: {run.path}" in said
+
+
+def test_a_seed_repeats_an_evaluation_and_another_does_not(run: RunDirectory) -> None:
+    network = new_network(small_config())
+    one, again, other = (
+        evaluated(small_config(test_episode_count=40, seed=seed), run, network)["episodes"] for seed in (1, 1, 2)
+    )
+    assert one == again
+    assert [episode["return"] for episode in one] != [episode["return"] for episode in other]
+
+
+def test_the_seed_decides_the_actions_too() -> None:
+    config = small_config()
+    checkpoint = made_checkpoint(config)
+    observations = np.zeros((50, *make_spec(config.env).observation_shape), dtype=np.uint8)
+    one, again, other = (load_policy(config, checkpoint, seed).act(observations) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+
+
+def test_outside_a_run_directory_results_lie_beside_the_checkpoint(tmp_path: Path) -> None:
+    config = small_config(test_episode_count=2)
+    assert evaluate(config, made_checkpoint(config), tmp_path / "brought.pt", None) == 0
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("evaluation_12_")
+    assert json.loads(path.read_text())["checkpoint"] == "brought.pt"
+
+
+@pytest.mark.parametrize("action", [0, 2])
+def test_a_greedy_policy_that_always_does_the_same_finishes_breakout(run: RunDirectory, action: int) -> None:
+    """After a lost life only FIRE serves the next ball: without it, the game would last until the time limit."""
+    config = small_config(**BREAKOUT, **SMALL_FRAMES, test_episode_count=2, episodic_life=True, max_episode_frames=20_000)
+    network = new_network(config)
+    torch.nn.init.zeros_(network.policy_head.weight)
+    network.policy_head.bias.data[action] = 1.0
+    results = evaluated(config, run, network)
+    assert results["protocol"]["actions"] == "greedy"
+    for episode in results["episodes"]:
+        assert not episode["truncated"]
+        assert 60 < episode["length"] < 1000  # five lives, not one, and no waiting
+
+
+def test_the_first_signal_stops_and_reports_the_finished_episodes(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EvaluationPolicy, "act", _signal_at_call(25, EvaluationPolicy.act))
+    results = evaluated(small_config(test_episode_count=10**6, test_environments=3), run)
+    assert results["complete"] is False
+    assert results["episodes_wanted"] == 10**6
+    assert len(results["episodes"]) == 6  # two episodes of nine steps, and autoresets, in each of three environments
+    assert any("Stopped: 6 of 1,000,000 episodes are finished" in line for line in lines)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_before_the_first_episode_ends_leaves_no_score(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EvaluationPolicy, "act", _signal_at_call(3, EvaluationPolicy.act))
+    config = small_config(test_episode_count=5)
+    assert evaluate(config, made_checkpoint(config), run.checkpoint_path(12), run) == 0
+    assert lines[-1].startswith("No score")
+    assert not list(run.path.glob("evaluation_*"))
+
+
+def _signal_at_call(number: int, act: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    calls = 0
+
+    def counted(self: EvaluationPolicy, observations: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            signal.raise_signal(signal.SIGINT)
+        return act(self, observations)
+
+    return counted
+
+
+def test_a_diverged_checkpoint_is_one_clear_line_and_a_failure(run: RunDirectory, lines: list[str]) -> None:
+    config = small_config()
+    network = new_network(config)
+    network.value_head.bias.data.fill_(float("nan"))
+    assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
+    assert len(lines) == 1
+    assert "diverged" in lines[0]
+
+
+def test_results_that_cannot_be_saved_are_printed_and_a_failure(tmp_path: Path, lines: list[str]) -> None:
+    config = small_config(test_episode_count=2)
+    assert evaluate(config, made_checkpoint(config), tmp_path / "gone" / "brought.pt", None) == 1
+    assert any(line.startswith("agent") for line in lines)
+    assert "not saved" in lines[-1]
+
+
+def test_rendering_without_a_display_records_the_first_episodes_and_counts_all(run: RunDirectory, lines: list[str]) -> None:
+    config = small_config(test_episode_count=10, render=True)
+    results = evaluated(config, run, catcher(config))
+    (video,) = run.path.glob("video_12_*.mp4")
+    assert results["video"] == video.name
+    assert [episode["shown"] for episode in results["episodes"]] == [True] * 3 + [False] * 7
+    assert results["summary"]["mean_return"] == 1.0
+    pictures = 3 * (1 + 9)  # the first screen of an episode and one after each step
+    assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == pictures
+    assert sum("No window (no display found)" in line for line in lines) == 1
+
+
+def test_a_full_video_hands_the_other_episodes_on_but_finishes_the_one_under_way(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "VIDEO_SECONDS", 1.5)  # fifteen pictures, ten of them the first episode's
+    config = small_config(test_episode_count=6, render=True)
+    results = evaluated(config, run, catcher(config))
+    assert [episode["shown"] for episode in results["episodes"]] == [True, True, False, False, False, False]
+    assert {episode["length"] for episode in results["episodes"]} == {9}
+    (video,) = run.path.glob("video_*.mp4")
+    assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == 15
+
+
+class ClosedByPerson(render.Screen):
+    """A window that a person closes after some pictures."""
+
+    def __init__(self, pictures: int) -> None:
+        self._left = pictures
+        self.put_away = False
+
+    def show(self, picture: np.ndarray) -> None:
+        self._left -= 1
+        self.closed = self._left <= 0
+
+    def close(self) -> None:
+        self.put_away = True
+
+
+def test_closing_the_window_stops_and_reports_the_finished_episodes(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = ClosedByPerson(pictures=25)  # in the middle of the third episode
+    monkeypatch.setattr(evaluate_module, "open_screen", lambda spec, folder, update, episodes: (screen, episodes))
+    results = evaluated(small_config(test_episode_count=50, render=True), run)
+    assert len(results["episodes"]) == 2
+    assert all(episode["shown"] for episode in results["episodes"])
+    assert results["complete"] is False
+    assert results["video"] is None
+    assert screen.put_away
+    assert any("Stopped: 2 of 50" in line for line in lines)
+
+
+def test_shown_and_unseen_episodes_have_seeds_of_their_own(run: RunDirectory) -> None:
+    config = small_config(test_episode_count=7, render=True)
+    seeds = [episode["seed"] for episode in evaluated(config, run)["episodes"]]
+    assert len(set(seeds)) == 7
+    assert seeds[:3] == [make_seeds(1).shown + index for index in range(3)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1])
+def test_every_seed_gives_seeds_an_emulator_takes(seed: int) -> None:
+    seeds = make_seeds(seed)
+    assert 1 <= seeds.vector <= 2**30
+    assert 1 <= seeds.shown <= 2**30
+    assert len(set(seeds)) == 3

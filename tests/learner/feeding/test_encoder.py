@@ -1,0 +1,99 @@
+"""Replays learn what the current network makes of stored trajectories; workers store what the acting one made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agents.networks.actor_critic import make_network
+from learner.feeding import encoder as module
+from learner.feeding.encoder import Encoder
+from learner.settings.config import make_contract
+from replay.trajectory import make_batch
+from tests.support import small_config
+from workers import WorkerSetup
+from workers.serial import SerialWorkers
+from wrappers import make_spec
+
+ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite", "capacity": 9, "sample_ratio": 0.5}]'
+
+
+@pytest.fixture
+def collected() -> tuple[SerialWorkers, torch.nn.Module]:
+    """Three blocks of four Catch trajectories, acted by the network that comes along."""
+    config = small_config(replay_parameters=ELITE, frames_stacked=3)
+    spec = make_spec(config.env)
+    contract = make_contract(config, spec)
+    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    three = replace(config.workers, worker_count=3)
+    setup = WorkerSetup(config.env, spec, config.network, contract, three, (1, 11, 21), poison=True)
+    workers = SerialWorkers(setup, network)
+    workers.weights.publish(network, 0)
+    workers.start()
+    for _ in range(3):
+        workers.poll(0)
+    return workers, network
+
+
+def encode(workers: SerialWorkers, network: torch.nn.Module) -> tuple[dict[str, np.ndarray], module.Encoded]:
+    written = [slot for worker in range(3) for slot in range(8 * worker, 8 * worker + 4)]  # each worker's first block
+    columns = {name: array[written] for name, array in workers.slots.items()}
+    return columns, Encoder(network, workers.weights, 3, torch.device("cpu"))(columns)  # type: ignore[arg-type]
+
+
+def test_features_and_logits_are_those_of_the_network(
+    collected: tuple[SerialWorkers, torch.nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers, network = collected
+    monkeypatch.setattr(module, "OBSERVATIONS_AT_ONCE", 7)  # a number that divides nothing
+    columns, encoded = encode(workers, network)
+    batch = make_batch(columns, np.zeros(12, bool), np.zeros(12, np.int64), 3, torch.device("cpu"))
+    for trajectory in (0, 5, 11):
+        observations = batch.observations[:-1, trajectory]
+        with torch.no_grad():
+            features = network.features(observations)  # type: ignore[operator]
+            logits = network(observations).logits
+        np.testing.assert_allclose(encoded.features[trajectory], features.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(encoded.logits[trajectory], logits.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_behaviour_features_and_logits_are_those_of_the_network_that_acted(
+    collected: tuple[SerialWorkers, torch.nn.Module],
+) -> None:
+    """The learner has not moved yet: what it makes of a trajectory is what the worker stored with it."""
+    workers, network = collected
+    columns, encoded = encode(workers, network)
+    np.testing.assert_allclose(encoded.features, columns["behaviour_features"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoded.logits, columns["behaviour_logits"], rtol=1e-4, atol=1e-5)
+    assert columns["behaviour_features"].std() > 0
+
+
+def test_weights_are_those_published_last_whatever_becomes_of_the_network_meanwhile(
+    collected: tuple[SerialWorkers, torch.nn.Module],
+) -> None:
+    """Half of an optimiser step must never be seen."""
+    workers, network = collected
+    columns, before = encode(workers, network)
+    encoder = Encoder(network, workers.weights, 3, torch.device("cpu"))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1.5)
+    np.testing.assert_array_equal(encoder(columns).features, before.features)
+    workers.weights.publish(network, 1)
+    after = encoder(columns)
+    np.testing.assert_array_equal(after.features, encode(workers, network)[1].features)
+    assert not np.allclose(after.features, before.features)
+
+
+def test_features_are_stored_only_where_a_replay_compares_them(tmp_path: Path) -> None:
+    for parameters, stored in (
+        (ELITE, True),
+        (ELITE.replace('"elite"', '"elite", "dist_function": "kl_policy"'), False),
+        ('[{"type": "queue", "capacity": 1, "sample_ratio": 1.0}]', False),
+    ):
+        config = small_config(replay_parameters=parameters)
+        assert ("behaviour_features" in make_contract(config, make_spec(config.env)).fields) is stored

@@ -1,0 +1,137 @@
+"""What a step costs is measured with the settings of the run, in the time that was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from learner.machine import measuring
+from learner.machine.measuring import Part, fresh_part, measure_costs, seconds_a_call
+from learner.settings.config import Config
+from tests.support import small_config
+
+HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
+
+
+class Known:
+    """In place of a part: it is known what it costs."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def seconds_a_step(self, budget: float) -> float:
+        return self._seconds
+
+    def close(self) -> None:
+        return
+
+
+class Machine:
+    """A function whose calls take so many seconds, one after another, and the clocks that see it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *calls: float) -> None:
+        self.calls = list(calls)
+        self.wall = 0.0
+        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.wall)
+
+    def function(self) -> None:
+        self.wall += self.calls.pop(0)
+
+
+def test_the_first_call_is_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 0.4, 0.1, 0.1, 0.3, 0.2, 0.1)
+    assert seconds_a_call(machine.function, 0.99, lambda: machine.wall) == pytest.approx(0.15)
+    assert machine.calls == [0.1]
+
+
+def test_a_call_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 5.0, 1.0)
+    assert seconds_a_call(machine.function, 0.4, lambda: machine.wall) == 5.0
+    assert machine.calls == [1.0]
+
+
+@pytest.mark.parametrize(("tick", "wanted"), [(0.0001, 0.003), (0.01, 0.003), (0.5, 0.003)])
+def test_a_clock_that_seldom_ticks_tells_the_time_too(monkeypatch: pytest.MonkeyPatch, tick: float, wanted: float) -> None:
+    machine = Machine(monkeypatch, *[0.003] * 100)
+    now = seconds_a_call(machine.function, 0.2, lambda: tick * (machine.wall // tick))
+    assert now == pytest.approx(wanted, rel=0.1)
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("cpu", 5.0), ("cuda", 0.15)])
+def test_the_first_calls_of_a_gpu_do_not_count_however_long_they_take(
+    monkeypatch: pytest.MonkeyPatch, device: str, wanted: float
+) -> None:
+    """They load its libraries; counted, one worker would be enough for such a learner."""
+    machine = Machine(monkeypatch, 5.0, 1.0, 0.4, 0.1, 0.15, 0.15)
+    part = Part(machine.function, 1, lambda: machine.wall, device=torch.device(device))
+    assert part.seconds_a_step(0.39) == pytest.approx(wanted)
+
+
+def test_one_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: list[int] = []
+
+    def acting_for_all(config: Config, num_envs: int) -> Part:
+        at_once.append(num_envs)
+        return real(config, num_envs)
+
+    real = measuring.acting_for_all
+    monkeypatch.setattr(measuring, "acting_for_all", acting_for_all)
+    config = small_config(worker_kind="central", worker_count=3, envs_per_worker=8)
+    costs = measure_costs(config, 0.02)
+    assert at_once == [12, 24]
+    assert 0 < costs.act < 1e-2
+    assert not costs.gpu_acts
+    measure_costs(small_config(worker_kind="central", worker_count=100, envs_per_worker=8), 0.02, brief=True)
+    assert at_once[2:] == [160, 320]
+
+
+def test_every_part_is_measured() -> None:
+    costs = measure_costs(small_config(), 0.02)
+    assert 0 < costs.env < 1e-2
+    assert 0 < costs.act_doubled < 1e-2
+    assert 0 < costs.act < 1e-2
+    assert 0 < costs.learn < 1e-1
+    assert costs.frames_per_step == 1
+
+
+def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
+    monkeypatch.setattr(measuring, "stepping", lambda config, num_envs, threads: Known(1.0))
+    monkeypatch.setattr(measuring, "acting", lambda config, num_envs: Known(num_envs))
+    monkeypatch.setattr(measuring, "learning", lambda config, batch_size: Known(batch_size))
+    costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
+    assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
+    assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "brief", "wanted"),
+    [
+        ({}, False, (6, 64, 10)),
+        ({}, True, (2, 16, 10)),
+        ({"device": "cuda"}, True, (2, 64, 10)),
+        ({"unroll_length": 4000}, True, (2, 1, 160)),  # seconds and gigabytes, else
+        ({"batch_size": 2, "envs_per_worker": 1}, True, (1, 2, 10)),
+    ],
+)
+def test_a_brief_measurement_takes_few_environments_and_steps(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], brief: bool, wanted: tuple[int, int, int]
+) -> None:
+    learned_from, stepped = [], []
+
+    def stepping(config: Config, num_envs: int, threads: int) -> Known:
+        stepped.append(num_envs)
+        return Known(1.0)
+
+    def learning(config: Config, batch_size: int) -> Known:
+        learned_from.append((batch_size, config.training.unroll_length))
+        return Known(1.0)
+
+    monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
+    monkeypatch.setattr(measuring, "stepping", stepping)
+    monkeypatch.setattr(measuring, "acting", lambda *_: Known(1.0))
+    monkeypatch.setattr(measuring, "learning", learning)
+    measure_costs(small_config(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
+    assert [(*stepped, *learned_from[0])] == [wanted]

@@ -1,0 +1,87 @@
+"""What TensorBoard shows beside the numbers: the run's description and a page of charts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+
+from learner.metrics.board import LAYOUT, open_board
+from learner.metrics.metrics import read_metrics
+from learner.runs.directory import RunDirectory
+
+SHOWN_BY_EVERY_RUN = (
+    *("charts/episodic_return_mean", "charts/FPS", "charts/policy_lag", "losses/value_loss", "losses/entropy"),
+    *("losses/explained_variance", "vtrace/mean_rho", "time/learner_update", "time/worker_env", "hardware/cpu_percent"),
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    run.write_config({"lr": 0.001, "device": "cpu", "env": "a|b"}, ["main.py", "--env=a|b"], ["device=cpu (no GPU found)"])
+    return run
+
+
+def events(run: RunDirectory) -> EventAccumulator:
+    accumulator = EventAccumulator(str(run.tensorboard))
+    accumulator.Reload()
+    return accumulator
+
+
+def text(run: RunDirectory) -> str:
+    return events(run).Tensors("run/text_summary")[-1].tensor_proto.string_val[0].decode()
+
+
+def test_the_run_is_described_from_its_config(run: RunDirectory) -> None:
+    open_board(run, 0).close()
+    lines = text(run).splitlines()
+    assert "| lr | `0.001` |  |" in lines
+    assert "| device | `cpu` | no GPU found |" in lines
+    assert "| env | `a\\|b` |  |" in lines, "a bare bar would end the cell"
+    assert "**Command:** `main.py '--env=a|b'`" in lines
+    assert re.search(r"\*\*Commit:\*\* (\w{40}|no checkout)", text(run))
+
+
+def test_a_resumed_run_describes_itself_again(run: RunDirectory) -> None:
+    open_board(run, 0).close()
+    open_board(run, 500).close()
+    assert [event.step for event in events(run).Tensors("run/text_summary")] == [0, 500]
+
+
+def test_the_page_of_charts_reaches_tensorboard(run: RunDirectory) -> None:
+    open_board(run, 0).close()
+    (event,) = events(run).Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    told = {
+        category.title: {chart.title: list(chart.multiline.tag) for chart in category.chart} for category in layout.category
+    }
+    assert told == {name: {title: tags for title, (_, tags) in charts.items()} for name, charts in LAYOUT.items()}
+
+
+@pytest.mark.parametrize("name", SHOWN_BY_EVERY_RUN)
+def test_the_page_shows_what_matters(name: str, catch_run: RunDirectory) -> None:
+    assert charts_of(name)
+    assert name in read_metrics(catch_run.metrics)
+
+
+@pytest.mark.parametrize(
+    ("name", "charts"),
+    [
+        ("losses/entropy", ["entropy, nats"]),
+        ("losses/entropy_loss", ["losses, mean of a step"]),
+        ("charts/episodic_return", []),
+        ("charts/episodic_return_mean", ["mean return: training, evaluation"]),
+    ],
+)
+def test_a_chart_shows_no_name_that_only_begins_alike(name: str, charts: list[str]) -> None:
+    assert charts_of(name) == charts
+
+
+def charts_of(name: str) -> list[str]:
+    """Titles of the charts that show a metric; TensorBoard matches from the start of its name, and not to the end."""
+    charts = [(title, tags) for category in LAYOUT.values() for title, (_, tags) in category.items()]
+    return [title for title, tags in charts if any(re.match(tag, name) for tag in tags)]

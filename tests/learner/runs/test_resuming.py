@@ -1,0 +1,232 @@
+"""A reproducible run that is killed and resumed ends as if nothing had happened, bit for bit; any other goes on as told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner.feeding.feeder import BatchFeeder
+from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.runs.directory import RunDirectory, update_of
+from learner.runs.saving import Saver
+from learner.train import train
+from tests.support import REPOSITORY, catch_flags, run_program, same, small_config
+
+HALF = 10
+WALL_CLOCK = ("seconds", "time/", "cores/", "hardware/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
+
+MIXTURES: dict[str, list[dict[str, Any]]] = {
+    "queue": [{"type": "queue", "capacity": 4, "sample_ratio": 1.0}],  # a block of three is often half taken
+    "fifo and reservoir": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.4},
+        {"type": "standard", "capacity": 30, "sample_ratio": 0.3},
+        {"type": "standard", "capacity": 30, "sample_ratio": 0.3, "retention": "reservoir"},
+    ],
+    "elite": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "elite", "capacity": 30, "sample_ratio": 0.5, "lambda_batch_multiplier": 3},
+    ],
+    "attentive": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "attentive", "capacity": 30, "sample_ratio": 0.5, "dist_function": "cos_dist"},
+    ],
+    "custom with insertion": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "custom", "capacity": 30, "sample_ratio": 0.5, "insert_strategy": "elite_insertion", "elite_batch_size": 4},
+    ],
+}
+
+
+class Killed(BaseException):
+    """Ends a run at once, wherever it stands."""
+
+
+def settings_of(mixture: str) -> dict[str, Any]:
+    return {
+        "reproducible": True,
+        "replay_parameters": json.dumps(MIXTURES[mixture]),
+        "environment_max_steps": 800,
+        "worker_count": 2,
+        "envs_per_worker": 3,
+        "save_model_period": HALF,
+        "avg_buff_size": 10,
+        "log_period": 1e5,
+        "precision": "float32",  # and not what the machine is fastest in
+    }
+
+
+def play(run: RunDirectory, resumed: Checkpoint | None = None, replay: dict[str, Any] | None = None, **settings: Any) -> None:
+    assert train(small_config(**settings), run, resumed, replay=replay) == 0
+
+
+def rows_of(run: RunDirectory) -> list[dict[str, str]]:
+    """metrics.csv without what a clock says."""
+    with run.metrics.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: cell for name, cell in row.items() if not name.startswith(WALL_CLOCK)} for row in rows]
+
+
+def assert_same_end(one: RunDirectory, other: RunDirectory, *, interrupted: bool = False) -> None:
+    """Newest checkpoint and replay are the same; best and metrics too, unless an interruption has made one more checkpoint."""
+    first, second = (load_checkpoint(run.checkpoint_paths()[-1]) for run in (one, other))
+    for name in ("spec", "protocol", "agent", "learning_rate", "generators", "returns"):
+        assert same(getattr(first, name), getattr(second, name)), name
+    counters = [{**asdict(checkpoint.counters), "seconds": 0} for checkpoint in (first, second)]
+    assert counters[0] == counters[1]
+    states = [
+        load_replay(run.replay_paths()[-1], checkpoint) for run, checkpoint in zip((one, other), (first, second), strict=True)
+    ]
+    assert states[0].keys() == {"mixture", "under_way"}
+    for name in states[0]:
+        assert same(states[0][name], states[1][name]), name
+    if interrupted:
+        return
+    assert [path.name for path in one.checkpoint_paths()] == [path.name for path in other.checkpoint_paths()]
+    assert same(load_checkpoint(one.best).agent, load_checkpoint(other.best).agent)
+    assert rows_of(one) == rows_of(other)
+    assert len(rows_of(one)) == math.ceil(update_of(one.checkpoint_paths()[-1]) / HALF)
+
+
+PONG: dict[str, Any] = {
+    "env": "PongNoFrameskip-v4",
+    "network": "impala_shallow",
+    "frame_scale_resolution": "42,42",
+    "frames_stacked": 2,
+    "sticky_actions": 0.25,
+    "max_episode_frames": 150,
+    "calibrate_input": False,
+    "environment_max_steps": 480,
+    "batch_size": 6,
+    "unroll_length": 4,
+    "avg_buff_size": 2,
+}
+"""Episodes that end within a few updates, and actions that the emulator repeats at random."""
+
+
+@pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
+def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
+    mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Saver, "save", kill_after_one(Saver.save))
+        with pytest.raises(Killed):
+            play(broken, **settings)
+    (path,) = broken.checkpoint_paths()
+    checkpoint = load_checkpoint(path)
+    assert checkpoint.counters.updates == HALF
+    if mixture == "queue":
+        assert load_replay(broken.replay_path(HALF), checkpoint)["under_way"]["feeder"]["pending"]
+    broken.metrics.write_text(broken.metrics.read_text() + rows_after(broken))
+    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates >= 2 * HALF
+    assert_same_end(straight, broken)
+
+
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_run_goes_on_to_the_bit_with_frames_elsewhere(devices: tuple[str, str], tmp_path: Path) -> None:
+    """The learner's device is the CPU here, whatever the replay's is called."""
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    settings = {**settings_of("fifo and reservoir"), "frames_stacked": 3}
+    play(straight, **settings)
+    before, after = (
+        json.dumps(
+            [entry if entry["type"] == "queue" else {**entry, "device": device} for entry in MIXTURES["fifo and reservoir"]]
+        )
+        for device in devices
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Saver, "save", kill_after_one(Saver.save))
+        with pytest.raises(Killed):
+            play(broken, **{**settings, "replay_parameters": before})
+    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
+    saved = load_replay(broken.replay_path(HALF), checkpoint)
+    play(broken, checkpoint, saved, **{**settings, "replay_parameters": after})
+    assert_same_end(straight, broken, interrupted=True)
+
+
+def kill_after_one(save: Any) -> Any:
+    def save_then_die(*arguments: Any) -> None:
+        save(*arguments)
+        raise Killed
+
+    return save_then_die
+
+
+def rows_after(run: RunDirectory) -> str:
+    """A row as a run writes it between its last checkpoint and its death."""
+    with run.metrics.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    newest = dict(zip(header, rows[-1], strict=True))
+    return ",".join({**newest, "steps": str(int(newest["steps"]) + 30), "updates": "99"}.values()) + "\r\n"
+
+
+@pytest.mark.parametrize("update", [0, 7])
+def test_a_signal_while_a_batch_is_drawn_loses_nothing(update: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first update too, when the replays are still filling."""
+    settings = settings_of("fifo and reservoir")
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    calls = 0
+
+    def next_batch(self: BatchFeeder, should_stop: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == max(1, update):
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(self, should_stop)
+
+    draw = BatchFeeder.next_batch
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchFeeder, "next_batch", next_batch)
+        play(broken, **settings)
+    (path,) = broken.checkpoint_paths()
+    assert update_of(path) == update
+    checkpoint = load_checkpoint(path)
+    play(broken, checkpoint, load_replay(broken.replay_path(update), checkpoint), **settings)
+    assert_same_end(straight, broken, interrupted=True)
+
+
+KILLED_AFTER_ONE = """
+import os, signal, sys
+from main import main
+from learner.runs.saving import Saver
+save = Saver.save
+def save_then_die(*arguments):
+    save(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+Saver.save = save_then_die
+sys.exit(main(sys.argv))
+"""
+
+
+def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None:
+    settings = settings_of("fifo and reservoir")
+    straight = RunDirectory.create(tmp_path, "straight")
+    play(straight, **settings)
+    program = [sys.executable, "-c", KILLED_AFTER_ONE, "--op_mode=train", f"--results_dir={tmp_path / 'broken'}"]
+    killed = subprocess.run([*program, *catch_flags(**settings)], cwd=REPOSITORY, capture_output=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    broken = RunDirectory((tmp_path / "broken" / "latest").resolve())
+    assert broken.checkpoint_paths() == [broken.checkpoint_path(HALF)]
+    broken.best.unlink(missing_ok=True)  # as if it had been killed just before that was done
+
+    done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Replays go on with what was saved" in done.stdout
+    assert re.search(r"The environments play \d+ steps again", done.stdout)
+    assert "not to the bit" not in done.stdout
+    assert_same_end(straight, broken)

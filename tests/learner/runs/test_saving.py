@@ -1,0 +1,201 @@
+"""The newest checkpoints, the best one and the newest replay are kept; a save that fails is one line and costs nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learner.runs import saving as module
+from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.runs.directory import RunDirectory
+from learner.runs.saving import Saver
+from tests.learner.runs.test_checkpoint import make_checkpoint
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path, "Catch-v0")
+
+
+def names(run: RunDirectory) -> list[str]:
+    return sorted(path.name for path in run.checkpoints.iterdir())
+
+
+def with_returns(update: int, *returns: float) -> Checkpoint:
+    return replace(make_checkpoint(update), returns=list(returns))
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_only_the_newest_are_kept(run: RunDirectory) -> None:
+    saver = Saver(run, kept=2, window=100)
+    for updates in (1, 20, 300, 4000, 50000):
+        assert saver.save(make_checkpoint(updates)) == run.checkpoint_path(updates)
+        assert load_checkpoint(run.checkpoint_path(updates)).counters.updates == updates
+    assert names(run) == ["update_000004000.pt", "update_000050000.pt"]
+
+
+def test_an_update_saved_twice_is_one_file(run: RunDirectory) -> None:
+    saver = Saver(run, kept=3, window=100)
+    saver.save(make_checkpoint(seed=0))
+    path = saver.save(make_checkpoint(seed=1))
+    assert path is not None
+    assert run.checkpoint_paths() == [path]
+    wanted = make_checkpoint(seed=1).agent["network"]["weight"]
+    assert torch.equal(load_checkpoint(path).agent["network"]["weight"], wanted)
+
+
+def test_the_best_of_full_windows_stays(run: RunDirectory) -> None:
+    saver = Saver(run, kept=1, window=2)
+    best = []
+    for update, returns in enumerate([(9.0,), (1.0, 1.0), (5.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)], start=1):
+        saver.save(with_returns(update, *returns))
+        best.append(load_checkpoint(run.best).counters.updates if run.best.exists() else None)
+    assert best == [None, 2, 3, 3, 3, 6]  # one episode is no full window; as good as the best is no better
+    assert names(run) == ["best.pt", "update_000000006.pt"]
+
+
+def test_the_best_is_kept_where_there_are_no_links(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "link", full)
+    Saver(run, kept=1, window=1).save(with_returns(1, 2.0))
+    assert load_checkpoint(run.best).counters.updates == 1
+
+
+def test_a_resumed_run_knows_the_best_so_far(run: RunDirectory) -> None:
+    Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
+    saver = Saver(run, kept=1, window=1, resumed=with_returns(20, 0.0))
+    saver.save(with_returns(30, 4.0))
+    assert load_checkpoint(run.best).counters.updates == 10
+    saver.save(with_returns(40, 6.0))
+    assert load_checkpoint(run.best).counters.updates == 40
+
+
+def test_a_best_that_was_left_behind_does_not_count_and_is_said(run: RunDirectory, lines: list[str]) -> None:
+    Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
+    saver = Saver(run, kept=1, window=1, resumed=with_returns(9, 0.0))
+    assert lines == [f"Newer than the checkpoint loaded, put aside: {run.checkpoints / 'left_behind_best.pt'}"]
+    saver.save(with_returns(11, 4.0))
+    assert load_checkpoint(run.best).counters.updates == 11
+    assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
+
+
+def test_a_run_killed_before_it_kept_its_best_keeps_it_when_resumed(run: RunDirectory) -> None:
+    Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
+    run.best.unlink()
+    Saver(run, kept=1, window=1, resumed=with_returns(10, 5.0)).save(with_returns(20, 4.0))
+    assert load_checkpoint(run.best).counters.updates == 10
+
+
+def test_a_damaged_best_is_left_out_and_said(run: RunDirectory, lines: list[str]) -> None:
+    run.best.write_bytes(b"damaged")
+    Saver(run, kept=1, window=1, resumed=with_returns(0, 0.0)).save(with_returns(1, -5.0))
+    assert load_checkpoint(run.best).counters.updates == 1
+    assert len(lines) == 1
+    assert str(run.best) in lines[0]
+
+
+def test_a_save_that_fails_is_one_line_and_the_one_before_stays(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = Saver(run, kept=1, window=100)
+    saver.save(make_checkpoint(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("learner.runs.checkpoint_file.torch.save", full)
+        assert saver.save(make_checkpoint(1000)) is None
+    assert lines == ["The checkpoint of update 1,000 was not saved: No space left on device"]
+    assert saver.error == "No space left on device"
+    assert names(run) == ["update_000000001.pt"]
+    load_checkpoint(run.checkpoint_path(1))
+    assert saver.save(make_checkpoint(2000)) == run.checkpoint_path(2000)
+    assert saver.error is None
+    assert names(run) == ["update_000002000.pt"]
+
+
+def test_a_folder_that_is_gone_is_made_again(run: RunDirectory) -> None:
+    run.checkpoints.rmdir()
+    assert Saver(run, kept=1, window=100).save(make_checkpoint()) is not None
+
+
+def test_what_a_killed_run_left_half_written_goes_at_the_next_save(run: RunDirectory) -> None:
+    for name in (".update_000000009.pt_4242", ".replay_000000009.pt_4242", ".best.pt_4242"):
+        (run.checkpoints / name).write_text("half")
+    Saver(run, kept=1, window=100).save(make_checkpoint(5))
+    assert names(run) == ["update_000000005.pt"]
+
+
+def state(number: int) -> dict[str, Any]:
+    return {"number": number}
+
+
+def test_one_replay_is_kept_and_belongs_to_the_newest_checkpoint(run: RunDirectory) -> None:
+    saver = Saver(run, kept=3, window=100)
+    for update in (1, 2, 3):
+        saver.save(make_checkpoint(update), state(update))
+    assert names(run) == ["replay_000000003.pt", *(f"update_00000000{update}.pt" for update in (1, 2, 3))]
+    assert load_replay(run.replay_path(3), load_checkpoint(run.checkpoint_path(3))) == state(3)
+
+
+def test_without_the_replay_a_checkpoint_says_so(run: RunDirectory) -> None:
+    path = Saver(run, kept=3, window=100).save(make_checkpoint(1))
+    assert path is not None
+    assert load_checkpoint(path).replay is None
+    assert names(run) == [path.name]
+
+
+def test_the_replay_before_stays_until_the_next_checkpoint_is_there(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = Saver(run, kept=1, window=100)
+    saver.save(make_checkpoint(1), state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_checkpoint", full)
+        assert saver.save(make_checkpoint(2), state(2)) is None
+    assert load_replay(run.replay_path(1), load_checkpoint(run.checkpoint_path(1))) == state(1)
+    saver.save(make_checkpoint(3), state(3))
+    assert names(run) == ["replay_000000003.pt", "update_000000003.pt"]
+
+
+def test_a_replay_without_room_is_one_line_and_the_checkpoint_goes_without(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = Saver(run, kept=2, window=100)
+    saver.save(make_checkpoint(1), state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_replay", full)
+        path = saver.save(make_checkpoint(2), state(2))
+    assert path is not None
+    assert load_checkpoint(path).replay is None
+    assert lines == ["The replay of update 2 was not saved: No space left on device"]
+    assert names(run) == ["replay_000000001.pt", "update_000000001.pt", "update_000000002.pt"]
+
+
+def test_a_replay_goes_with_its_checkpoint(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = Saver(run, kept=1, window=100)
+    saver.save(make_checkpoint(1), state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_replay", full)
+        saver.save(make_checkpoint(2), state(2))
+    assert names(run) == ["update_000000002.pt"]
+
+
+def test_old_files_that_cannot_be_removed_are_no_failure(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = Saver(run, kept=1, window=100)
+    saver.save(make_checkpoint(1))
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path == run.checkpoint_path(1):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        assert saver.save(make_checkpoint(2)) is not None
+    saver.save(make_checkpoint(3))
+    assert names(run) == ["update_000000003.pt"]

@@ -1,0 +1,261 @@
+"""Every setting is checked at its bounds, and a Config says the same as the flat table it was built from."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from learner.machine.machine import Machine, fit_to_machine
+from learner.settings.config import (
+    AUTO,
+    BOUNDS,
+    CHOICES,
+    DEFAULTS,
+    check_setting,
+    check_settings,
+    make_config,
+    make_contract,
+    parse_resolution,
+)
+from wrappers import EnvSpec
+
+SETTLED, _ = fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
+WHOLE = sorted(name for name in BOUNDS if not isinstance(DEFAULTS[name], float))
+FRACTIONS = sorted(name for name in BOUNDS if isinstance(DEFAULTS[name], float))
+SWITCHES = sorted(name for name, default in DEFAULTS.items() if isinstance(default, bool))
+TEXTS = ("env", "results_dir", "load_model_url", "frame_scale_resolution", "replay_parameters")
+
+
+def config_with(**settings: Any) -> Any:
+    return make_config({**SETTLED, **settings})
+
+
+def test_every_setting_is_checked_in_one_way() -> None:
+    assert sorted([*BOUNDS, *CHOICES, *SWITCHES, *TEXTS]) == sorted(DEFAULTS)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_accepted(name: str) -> None:
+    check_setting(name, DEFAULTS[name])
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds_are_accepted(name: str) -> None:
+    for limit in BOUNDS[name][1:]:
+        check_setting(name, int(limit) if name in WHOLE else float(limit))
+
+
+NAMED = {
+    *("seed", "prepared_batches", "training_fill_in_factor", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
+    *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
+}
+"""Settings whose words name the upper bound: it is not said twice."""
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_values_just_outside_are_refused(name: str) -> None:
+    wanted, low, high = BOUNDS[name]
+    if name in WHOLE:
+        outside: tuple[float, ...] = (int(low) - 1, int(high) + 1)
+    else:
+        outside = (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), -1.0)
+    for value in outside:
+        with pytest.raises(ValueError, match="wanted") as caught:
+            check_setting(name, value)
+        line = str(caught.value)
+        assert line.startswith(f"{name}: wanted {wanted}")
+        assert line.endswith(f"got {value!r}")
+        assert ("at most" in line) is (value > high and name not in NAMED)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_is_no_number_of_a_size_is_refused(name: str) -> None:
+    for value in (math.nan, math.inf, -math.inf, True, None, "3", "Auto", [1], 1 + 0j, 10**400):
+        with pytest.raises(ValueError, match=f"^{name}: wanted"):
+            check_setting(name, value)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_are_wanted_whole(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: wanted"):
+        check_setting(name, 1.0)
+
+
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_a_whole_number_will_do_for_a_fraction(name: str) -> None:
+    check_setting(name, 1)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_only_choices_are_accepted(name: str) -> None:
+    for choice in CHOICES[name]:
+        check_setting(name, choice)
+    for value in ("", "none of them", None, 1, ["cpu"]):
+        with pytest.raises(ValueError, match=f"^{name}: wanted {' or '.join(CHOICES[name])}, got "):
+            check_setting(name, value)
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switches_are_true_or_false(name: str) -> None:
+    for value in (0, 1, "True", None):
+        with pytest.raises(ValueError, match=f"^{name}: wanted true or false, got "):
+            check_setting(name, value)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_not_empty(name: str) -> None:
+    for value in ("", None, 5):
+        with pytest.raises(ValueError, match=f"^{name}: wanted"):
+            check_setting(name, value)
+
+
+def test_only_settings_with_an_auto_default_may_be_auto() -> None:
+    for name in BOUNDS:
+        if DEFAULTS[name] == AUTO:
+            check_setting(name, AUTO)
+        else:
+            with pytest.raises(ValueError, match=f"^{name}: wanted .*, got 'auto'"):
+                check_setting(name, AUTO)
+
+
+@pytest.mark.parametrize("text", ["84", "84,84,3", "84x84", "0,84", "84,0", "-1,84", "84,", ",", "", "8.4,84", "²,84", "a,b"])
+def test_a_resolution_is_two_sizes_in_pixels(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^frame_scale_resolution: wanted height,width in pixels such as 84,84, got "):
+        parse_resolution(text)
+
+
+def test_a_resolution_is_height_then_width() -> None:
+    assert parse_resolution("42, 84") == (42, 84)
+    config = config_with(frame_scale_resolution="42,84")
+    assert (config.env.frame_height, config.env.frame_width) == (42, 84)
+
+
+def test_a_trace_clip_above_the_difference_clip_is_refused() -> None:
+    with pytest.raises(ValueError, match="wanted the V-trace clip rho_bar >= c_bar .* got rho_bar 1 and c_bar 1.1"):
+        config_with(c_bar=1.1)
+    assert config_with(rho_bar=1.1, c_bar=1.1).agent.c_bar == 1.1
+
+
+def test_reproducible_and_batches_prepared_ahead_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="^reproducible: wanted prepared_batches 0 or auto with it, got 2$"):
+        config_with(reproducible=True, worker_kind="serial", prepared_batches=2)
+    assert config_with(reproducible=True, worker_kind="serial", prepared_batches=0).training.prepared_batches == 0
+
+
+def test_reproducible_and_worker_processes_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="^reproducible: wanted worker_kind serial or auto with it, got 'cpu'"):
+        config_with(reproducible=True, worker_kind="cpu")
+    check_settings({**DEFAULTS, "reproducible": True})
+    assert config_with(reproducible=True, worker_kind="serial", prepared_batches=0).training.reproducible
+
+
+def test_environments_that_take_turns_are_divided_evenly() -> None:
+    assert config_with(worker_kind="central", envs_per_worker=6).workers.envs_per_group == 3
+    assert config_with(worker_kind="cpu", envs_per_worker=5).workers.envs_per_group == 5
+    with pytest.raises(ValueError, match="^envs_per_worker: wanted a multiple of 2 with worker_kind central, .* got 5$"):
+        config_with(worker_kind="central", envs_per_worker=5)
+
+
+def test_a_batch_that_a_replay_cannot_hold_is_refused() -> None:
+    text = '[{"type": "standard", "capacity": 7, "sample_ratio": 1.0}]'
+    with pytest.raises(ValueError, match="wanted capacity >= 8, got 7"):
+        config_with(replay_parameters=text, batch_size=8)
+
+
+@pytest.mark.parametrize("name", [name for name, default in DEFAULTS.items() if default == AUTO])
+def test_auto_values_must_have_been_settled(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: wanted a value fitted to the machine, got 'auto'"):
+        config_with(**{name: AUTO})
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ValueError, match="^unknown setting 'c_const'"):
+        config_with(c_const=1.0)
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    machine_made = {name: SETTLED[name] for name, default in DEFAULTS.items() if default == AUTO}
+    assert make_config(machine_made) == make_config(SETTLED)
+
+
+def test_settings_survive_json() -> None:
+    config = config_with(lr=1e-3, env="ALE/Breakout-v5", reproducible=True, worker_kind="serial", prepared_batches=0)
+    again = make_config(json.loads(json.dumps(config.settings)))
+    assert again == config
+    assert again.settings == config.settings
+
+
+def test_a_checkpoint_may_carry_other_settings_than_the_machine_s_own() -> None:
+    portable = {**SETTLED, "worker_count": AUTO}
+    config = make_config(SETTLED, portable)
+    assert config.settings == portable
+    assert config.workers == make_config(SETTLED).workers
+
+
+OTHER: dict[str, Any] = {
+    "env": "Catch-v0",
+    "device": "cuda",
+    "worker_kind": "serial",
+    "network": "mlp",
+    "optimizer": "adam",
+    "reward_clipping_method": "abs_one_clamp",
+    "frame_scale_resolution": "42,44",
+    "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
+    "relevance": "behaviour",
+    "precision": "bfloat16",
+}
+"""A value other than the default, where a number or a switch does not give one by itself."""
+
+NOT_IN_THE_CONFIG = {
+    "results_dir",
+    "verbosity",
+    "load_model_url",
+    "load_optimizer_save",
+    "preflight",
+    "preset",
+    "protocol",
+    "resume_in",
+}
+
+
+def other_value(name: str) -> Any:
+    if name in OTHER:
+        return OTHER[name]
+    if name in SWITCHES:
+        return not DEFAULTS[name]
+    return 7 if name in WHOLE and name != "verbosity" else 0.625
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - NOT_IN_THE_CONFIG))
+def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
+    changes = {name: other_value(name)}
+    if name == "reproducible":
+        changes |= {"worker_kind": "serial", "prepared_batches": 0}
+    before = make_config({**SETTLED, **{other: value for other, value in changes.items() if other != name}, **_with(name)})
+    after = make_config({**SETTLED, **_with(name), **changes})
+
+    def built(config: Any) -> dict[str, Any]:
+        return {part: getattr(config, part) for part in config.__dataclass_fields__ if part != "settings"}
+
+    assert built(before) != built(after)
+    assert after.settings[name] == changes[name]
+
+
+def _with(name: str) -> dict[str, Any]:
+    """What must stand beside a changed setting for both values to be allowed."""
+    return {"rho_bar": 2.0} if name == "c_bar" else {"c_bar": 0.5} if name == "rho_bar" else {}
+
+
+def test_unclipped_rewards_ignore_the_method() -> None:
+    assert config_with(clip_rewards=False).agent.reward_clipping is None
+    assert config_with(reward_clipping_method="abs_one_clamp").agent.reward_clipping == "abs_one_clamp"
+
+
+def test_the_contract_has_the_environment_s_shapes() -> None:
+    spec = EnvSpec("X", (6, 5, 3), "float32", 2, 7, ("A",) * 7, 1)
+    contract = make_contract(config_with(unroll_length=9), spec)
+    assert (contract.unroll_length, contract.frame_shape, contract.frame_dtype) == (9, (6, 5, 3), "float32")
+    assert (contract.frames_stacked, contract.action_count) == (2, 7)

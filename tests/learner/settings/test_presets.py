@@ -1,0 +1,71 @@
+"""Every preset is a run that could start, and what the command line says comes before it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from absl import flags
+
+from learner.evaluation.protocols import apply_protocol
+from learner.machine.machine import Machine, fit_to_machine
+from learner.settings.config import DEFAULTS, Config, make_config
+from learner.settings.presets import PRESETS, apply_preset, load_preset
+from option_flags import all_settings, define_flags, given_settings
+
+SMALL = Machine(cores=2, memory_bytes=8 * 10**9, gpu=None)
+
+
+def parsed(*arguments: str) -> flags.FlagValues:
+    values = flags.FlagValues()
+    define_flags(values)
+    values(["main.py", *arguments])
+    return values
+
+
+def config_of(*arguments: str) -> Config:
+    values = parsed(*arguments)
+    settings, given = apply_preset(all_settings(values), given_settings(values))
+    return make_config(fit_to_machine(apply_protocol(settings, given), SMALL)[0])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_run_and_is_named_in_its_settings(name: str) -> None:
+    config = config_of(f"--preset={name}")
+    assert config.settings["preset"] == name
+    assert set(load_preset(name)) <= set(DEFAULTS)
+
+
+def test_there_are_those_that_the_help_names() -> None:
+    assert set(PRESETS) == {"atari", "atari_replay", "pong_fast", "quick"}
+
+
+def test_flags_come_before_the_preset() -> None:
+    config = config_of("--preset=atari", "--lr=0.001", "--protocol=machado")
+    assert (config.training.lr, config.network) == (0.001, "impala_deep")
+    assert (config.env.sticky_actions, config.env.episodic_life) == (0.25, False)
+
+
+def test_a_preset_counts_as_given_so_that_it_overrides_a_checkpoint() -> None:
+    settings, given = apply_preset(dict(DEFAULTS), {"preset": "quick", "lr": 0.5})
+    assert given == {**load_preset("quick"), "preset": "quick", "lr": 0.5}
+    assert settings == {**DEFAULTS, **given}
+    assert apply_preset(dict(DEFAULTS), {}) == (DEFAULTS, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("atari", {"lr": 6e-4, "batch_size": 32, "entropy_loss_weight": 0.01, "gradient_clip_by_norm_threshold": 40.0}),
+        ("atari_replay", {"use_kl_mask": True, "batch_size": 128}),
+        ("quick", {"env": "Catch-v0"}),
+    ],
+)
+def test_published_values_stand_in_the_files(name: str, wanted: dict[str, Any]) -> None:
+    assert wanted.items() <= load_preset(name).items()
+
+
+def test_the_laser_mixture_replays_seven_to_one() -> None:
+    shares = {replay["type"]: replay["sample_ratio"] for replay in json.loads(load_preset("atari_replay")["replay_parameters"])}
+    assert shares["standard"] == 7 * shares["queue"]

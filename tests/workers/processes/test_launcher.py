@@ -1,0 +1,290 @@
+"""Processes that are forked: what they are given, how they end, and what their start leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay.slot_store import SharedArrays
+from replay.trajectory import Field
+from tests.support import REPOSITORY, children_named, runs
+from workers.processes import fork_server as nursery
+from workers.processes import launcher as children
+from workers.processes.fork_server import LARGEST_REQUEST, Request
+from workers.processes.launcher import Child, Nursery, NurseryGone, start_process
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are spawned by the standard library")
+
+
+@pytest.fixture(autouse=True)
+def own_nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The one of this process is for others too."""
+    monkeypatch.setattr(children, "_nursery", None)
+    yield
+    if children._nursery:
+        children._nursery.end()
+
+
+def wait_until(reached: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def double_all(shared: SharedArrays, numbers: Connection, answers: Connection) -> None:
+    """Runs in a child."""
+    factor = numbers.recv()
+    shared.arrays["values"] *= factor
+    answers.send((os.getppid(), Path("/proc/self/comm").read_text().strip(), signal.getsignal(signal.SIGINT)))
+    os._exit(7)
+
+
+def sleep(seconds: float = 600.0) -> None:
+    """Runs in a child."""
+    time.sleep(seconds)
+
+
+def listen(line: Connection) -> None:
+    """Runs in a child: until its line ends."""
+    with pytest.raises(EOFError):
+        line.recv()
+    os._exit(0)
+
+
+def tell_what_is_open(answers: Connection) -> None:
+    """Runs in a child."""
+    folder = Path("/proc/self/fd")
+    found = {name: os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).exists()}
+    answers.send(found)
+    os._exit(0)
+
+
+def fail() -> None:
+    """Runs in a child."""
+    raise RuntimeError("no such luck")
+
+
+def ended(child: Child, seconds: float = 60.0) -> int | None:
+    child.join(seconds)
+    return child.exitcode
+
+
+def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
+    shared = SharedArrays({"values": Field((3,), "int64")})
+    shared.arrays["values"][:] = (1, 2, 3)
+    numbers_of_child, numbers = multiprocessing.Pipe(duplex=False)
+    answers, answers_of_child = multiprocessing.Pipe(duplex=False)
+    child = start_process(double_all, shared, numbers_of_child, answers_of_child, name="doubler")
+    numbers_of_child.close()
+    answers_of_child.close()
+    assert child.exitcode is None
+    wait_until(lambda: children_named("doubler") == [child.pid])
+    numbers.send(5)
+    parent, name, on_interrupt = answers.recv()
+    assert children._nursery
+    assert (parent, name) == (children._nursery.pid, "doubler")
+    assert on_interrupt == signal.SIG_IGN, "Ctrl-C reaches the whole terminal"
+    assert ended(child) == 7
+    np.testing.assert_array_equal(shared.arrays["values"], [5, 10, 15])
+    with pytest.raises(EOFError):  # nobody else holds its end
+        answers.recv()
+    child.close()
+    child.close()
+    with pytest.raises(ValueError, match="closed"):
+        child.kill()
+
+
+def test_children_come_within_milliseconds_once_the_nursery_is_there() -> None:
+    start_process(sleep, name="first").kill()
+    times = []
+    for _ in range(5):
+        started = time.monotonic()
+        child = start_process(sleep, name="next")
+        times.append(time.monotonic() - started)
+        child.kill()
+    assert min(times) < 0.3, "PyTorch alone takes longer to import"
+
+
+def test_a_killed_child_and_one_that_raises_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    killed, failed = start_process(sleep, name="killed"), start_process(fail, name="failed")
+    killed.kill()
+    assert ended(killed) == -signal.SIGKILL
+    assert ended(failed) == 1
+    assert "no such luck" in capfd.readouterr().err
+    killed.kill()  # of one that has ended: nothing
+
+
+def test_no_child_holds_what_belongs_to_another() -> None:
+    line_of_child, line = multiprocessing.Pipe(duplex=False)
+    listener = start_process(listen, line_of_child, name="listener")
+    other_line_of_child, other_line = multiprocessing.Pipe(duplex=False)
+    other = start_process(listen, other_line_of_child, name="other")
+    line.close()
+    assert ended(listener) == 0, "its line has ended, as no other process holds an end"
+    assert other.exitcode is None
+    other_line.close()
+    assert ended(other) == 0
+
+
+def test_a_child_holds_what_it_was_given_and_nothing_else() -> None:
+    start_process(sleep, name="other").kill()
+    other = start_process(sleep, name="other")
+    answers, answers_of_child = multiprocessing.Pipe(duplex=False)
+    start_process(tell_what_is_open, answers_of_child, name="child")
+    answers_of_child.close()
+    found = answers.recv()
+    assert found["0"] == os.devnull
+    assert {"1", "2", str(answers_of_child_in(found))} == found.keys() - {"0"}
+    other.kill()
+
+
+def answers_of_child_in(found: dict[str, str]) -> str:
+    (number,) = (name for name, target in found.items() if int(name) > 2 and target.startswith("pipe:"))
+    return number
+
+
+def test_starting_processes_leaves_no_descriptor_open() -> None:
+    def descriptors(process: int) -> int:
+        return len(os.listdir(f"/proc/{process}/fd"))
+
+    def start_and_end() -> None:
+        shared = SharedArrays({"values": Field((3,), "int64")})
+        line_of_child, line = multiprocessing.Pipe(duplex=False)
+        child = start_process(listen, line_of_child, name="child")
+        line_of_child.close()
+        line.close()
+        assert ended(child) == 0
+        child.close()
+        shared.close()
+
+    start_and_end()
+    time.sleep(0.1)
+    assert children._nursery
+    before = descriptors(os.getpid()), descriptors(children._nursery.pid)
+    for _ in range(20):
+        start_and_end()
+    assert descriptors(os.getpid()) == before[0]
+    wait_until(lambda: descriptors(children._nursery.pid) <= before[1])  # it tells of an end before it closes
+    assert children_named("child") == []
+
+
+def test_children_die_with_the_nursery_and_the_next_one_comes_from_another() -> None:
+    child = start_process(sleep, name="child")
+    assert children._nursery
+    first = children._nursery.pid
+    os.kill(first, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    assert children.died_with(child) == first
+    wait_until(lambda: children_named("child") == [])
+    second = start_process(sleep, name="child")
+    assert children._nursery.pid != first
+    second.kill()
+    assert ended(second) == -signal.SIGKILL
+    assert children.died_with(second) is None
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_nursery_that_dies_or_hangs_while_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    start_process(sleep, name="child").kill()
+    assert children._nursery
+    first = children._nursery.pid
+    os.kill(first, signal.SIGSTOP)
+    timer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
+    if hangs:
+        monkeypatch.setattr(children, "LONGEST_START", 20.0)
+    else:
+        timer.start()
+    child = start_process(sleep, name="child")
+    assert child.exitcode is None
+    assert children._nursery.pid != first
+    assert not runs(first)
+    child.kill()
+
+
+def test_what_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+
+    def gone(self: Nursery, request: Request) -> Child:
+        asked.append(request)
+        raise NurseryGone("the process that forks the others has ended")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Nursery, "fork", gone)
+        with pytest.raises(OSError, match="has ended"):
+            start_process(sleep, name="child")
+    assert len(asked) == 2, "tried again once"
+    with pytest.raises(ValueError, match="wanted at most"):
+        start_process(sleep, bytes(LARGEST_REQUEST), name="child")
+
+
+def fork_nothing() -> int:
+    """In the nursery, in place of `os.fork`."""
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_a_nursery_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if not pid:
+        os.fork = fork_nothing
+        mine.close()
+        try:
+            nursery.run_nursery(its, os.getppid())
+        finally:
+            os._exit(0)
+    its.close()
+    request = Request(sleep, (), "child")
+    for _ in range(2):
+        said, says = os.pipe()
+        socket.send_fds(mine, [request.packed], [says])
+        os.close(says)
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            children.ForkedProcess(said, os.getpid())
+    mine.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "it ends with its parent's end of the line"
+
+
+PROGRAM = """
+import os, sys, time
+from tests.workers.processes.test_launcher import sleep
+from workers.processes import launcher as children
+
+if __name__ == "__main__":
+    children.prepare()
+    print(children._nursery.pid, *(children.start_process(sleep, name="child").pid for _ in range(3)), flush=True)
+    if sys.argv[1] == "killed":
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "ended"])
+def test_nothing_outlives_the_program(tmp_path: Path, how: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py"), how],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+    )
+    assert program.stdout
+    processes = [int(pid) for pid in program.stdout.readline().split()]
+    assert len(processes) == 4
+    if how == "killed":
+        program.kill()
+    program.wait(60)
+    wait_until(lambda: not any(map(runs, processes)), 5.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]

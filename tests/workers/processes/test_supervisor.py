@@ -1,0 +1,311 @@
+"""Worker processes: blocks come and go, faults are said aloud, nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.networks.actor_critic import make_network
+from learner.settings.config import make_contract
+from replay.trajectory import poison_arrays
+from tests.support import REPOSITORY, runs, small_config
+from workers import Block, WorkerError, WorkerSetup, first_seeds
+from workers.base import block_of
+from workers.processes import launcher as children
+from workers.processes import supervisor as group
+from workers.processes.supervisor import CpuWorkers, ProcessWorkers
+from workers.processes.worker import NICENESS
+from workers.seeds import fresh_seed
+from wrappers import make_spec
+
+POISONED_FRAME = 0xA5
+
+
+def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
+    config = small_config(worker_kind="cpu", **{"worker_count": 2, **settings})
+    spec = make_spec(config.env)
+    learned = make_network(config.network, spec.observation_shape, spec.action_count)
+    seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
+    setup = WorkerSetup(config.env, spec, network, make_contract(config, spec), config.workers, seeds, poison=True)
+    workers = CpuWorkers(setup, learned)
+    workers.weights.publish(learned, 3)
+    return workers
+
+
+@pytest.fixture
+def workers() -> Iterator[ProcessWorkers]:
+    group = make_workers()
+    yield group
+    group.stop()
+
+
+def poll_until(workers: ProcessWorkers, count: int, seconds: float = 60.0) -> list[Block]:
+    blocks: list[Block] = []
+    end = time.monotonic() + seconds
+    while len(blocks) < count and time.monotonic() < end:
+        blocks += workers.poll(0.5)
+    return blocks
+
+
+def test_blocks_come_from_every_worker_and_are_completely_written(workers: ProcessWorkers) -> None:
+    workers.start()
+    blocks = poll_until(workers, 4)  # two workers with two blocks each
+    assert {(block.worker, block.number) for block in blocks} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    slots = workers.slots
+    assert set(np.unique(slots["frames"])) <= {0, 255}
+    assert POISONED_FRAME not in slots["frames"]
+    assert np.isfinite(slots["behaviour_logits"]).all()
+    assert (slots["policy_version"] == 3).all()
+    assert ((slots["actions"] >= 0) & (slots["actions"] < 3)).all()
+    assert sorted(set(slots["environment_id"].tolist())) == list(range(8))
+
+
+def test_without_released_slots_no_worker_runs_ahead(workers: ProcessWorkers) -> None:
+    workers.start()
+    blocks = poll_until(workers, 4)
+    assert workers.poll(0.5) == []
+    workers.release(blocks[0])
+    assert [(b.worker, b.number) for b in poll_until(workers, 1)] == [(blocks[0].worker, blocks[0].number)]
+
+
+def wait_until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_processes_are_there_before_the_weights_and_collect_once_they_are_told() -> None:
+    workers = make_workers()
+    try:
+        workers.prepare()
+        wait_until(lambda: len(workers.pids) == 2)
+        killed, other = workers.pids
+        os.kill(killed, signal.SIGKILL)  # replaced as ever, without a block
+        wait_until(lambda: workers.pids[0] != killed)
+        assert workers.poll(1.0) == []
+        workers.weights.publish(workers.setup.make_network(), 7)
+        workers.start()
+        assert len(poll_until(workers, 4)) == 4
+        assert (workers.slots["policy_version"] == 7).all()
+        assert workers.pids[1] == other
+    finally:
+        workers.stop()
+
+
+def test_workers_at_work_give_way_to_the_learner() -> None:
+    """With the thread in which ale-py steps too; NumPy's has nothing to do."""
+    workers = make_workers(env="PongNoFrameskip-v4", worker_count=1, envs_per_worker=1)
+    try:
+        workers.start()
+        assert len(poll_until(workers, 2)) == 2
+        threads = [int(name) for name in os.listdir(f"/proc/{workers.pids[0]}/task")]
+        niceness = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+        assert niceness.count(min(19, os.nice(0) + NICENESS)) >= 2
+    finally:
+        workers.stop()
+
+
+def test_processes_that_never_collect_end_when_they_are_stopped() -> None:
+    workers = make_workers()
+    workers.prepare()
+    wait_until(lambda: len(workers.pids) == 2)
+    workers.stop()
+    assert not any(map(runs, workers.pids))
+    assert workers.poll(0.0) == []
+
+
+def poison(workers: ProcessWorkers, block: Block) -> None:
+    poison_arrays({name: array[block.first_slot :][: block.slot_count] for name, array in workers.slots.items()})
+
+
+def contents(workers: ProcessWorkers, block: Block) -> dict[str, np.ndarray]:
+    return {name: array[block.first_slot :][: block.slot_count].copy() for name, array in workers.slots.items()}
+
+
+def wait_for_another(workers: ProcessWorkers, pid: int, seconds: float = 5.0) -> None:
+    """Until another process has taken the only worker's place."""
+    end = time.monotonic() + seconds
+    while workers.pids == [pid]:
+        assert workers.poll(0.01) == []
+        assert time.monotonic() < end, "not replaced"
+
+
+def test_a_killed_worker_is_replaced_and_blocks_that_are_held_stay_as_they_are() -> None:
+    workers = make_workers(worker_count=1, max_worker_restarts=1, worker_timeout=1.0)
+    try:
+        workers.start()
+        held, late = poll_until(workers, 2)
+        before = contents(workers, held)
+        first = workers.pids[0]
+        os.kill(first, signal.SIGKILL)
+        wait_for_another(workers, first)
+        assert workers.restarts == 1
+        assert workers._handles[0].seed == fresh_seed(workers.setup.seeds, 1)
+
+        workers.weights.publish(workers.setup.make_network(), 9)
+        poison(workers, late)
+        workers.release(late)  # it was the dead one's
+        assert poll_until(workers, 1) == [late]
+        assert workers.poll(0.2) == []
+        written = contents(workers, late)
+        assert POISONED_FRAME not in written["frames"]
+        assert (written["policy_version"] == 9).all()
+        for name, array in contents(workers, held).items():
+            np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+        os.kill(workers.pids[0], signal.SIGSTOP)
+        workers.release(held)
+        stopped = time.monotonic()
+        with pytest.raises(WorkerError) as caught:
+            poll_until(workers, 1)
+        assert time.monotonic() - stopped < 5
+        assert str(caught.value).splitlines()[-1] == "worker 0 was killed by SIGKILL (out of memory?)"  # the first cause
+        assert "2 times" in str(caught.value)
+        with pytest.raises(WorkerError):
+            workers.poll(0.0)
+        workers.release(late)  # the learner's threads may be late
+    finally:
+        workers.stop()
+
+
+def test_a_worker_may_be_killed_in_a_block_and_again_and_again_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No half-written block is handed over, no descriptor or thread is left, and the last one works."""
+    monkeypatch.setattr(group, "LOOK_SECONDS", 0.02)
+    workers = make_workers(worker_count=1, max_worker_restarts=20, unroll_length=3_000)
+    block = Block(0, 0, 0, 4)
+    try:
+        workers.start()
+        newest = workers.slots["frames"][block.first_slot]
+        while POISONED_FRAME in newest[1]:
+            assert workers.poll(0.001) == []
+        pid = workers.pids[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_for_another(workers, pid)
+        assert POISONED_FRAME in newest[-1]
+        poison(workers, block)
+        held = descriptors_and_threads()
+        for restarts in range(2, 21):
+            pid = workers.pids[0]
+            os.kill(pid, signal.SIGKILL)
+            wait_for_another(workers, pid)
+            assert workers.restarts == restarts
+        assert descriptors_and_threads() == held
+        assert poll_until(workers, 1, 120.0) == [block]
+        assert POISONED_FRAME not in contents(workers, block)["frames"]
+    finally:
+        workers.stop()
+
+
+def descriptors_and_threads() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def test_the_traceback_of_a_worker_that_raises_is_told() -> None:
+    workers = make_workers(network="no_such_network", max_worker_restarts=0)
+    try:
+        workers.start()
+        with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_such_network.*worker \d failed: .*no_such_network"):
+            poll_until(workers, 1)
+    finally:
+        workers.stop()
+
+
+def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
+    first = make_workers()
+    first.prepare()  # what is opened once and kept: the line to the nursery, and the standard library's to its resource tracker
+    first.stop()
+    del first
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+    workers = make_workers()
+    workers.start()
+    poll_until(workers, 1)
+    processes = workers.pids
+    workers.stop()
+    workers.stop()
+    assert not any(map(runs, processes))
+    del workers  # its arrays hold the mapping
+    gc.collect()
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no nursery")
+def test_workers_that_die_with_the_nursery_are_replaced_from_another(caplog: pytest.LogCaptureFixture) -> None:
+    workers = make_workers(max_worker_restarts=1)  # their death is one failure
+    try:
+        workers.start()
+        poll_until(workers, 4)
+        before, nursery = workers.pids, children._nursery
+        assert nursery
+        os.kill(nursery.pid, signal.SIGKILL)
+        wait_until(lambda: not set(before) & set(workers.pids))
+        assert workers.restarts == 2
+        told = "died with the process that workers are forked from (out of memory?) (failure 1 within an hour, 1 allowed)"
+        assert sorted(caplog.messages) == [f"worker {worker} {told}" for worker in (0, 1)]
+        for worker, number in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            workers.release(block_of(workers.setup.config, worker, number))
+        assert len(poll_until(workers, 4)) == 4
+    finally:
+        workers.stop()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+
+WORKING = len(sys.argv) > 1 and sys.argv[1] == "working"
+HERE = Path(__file__).parent
+
+class Sleep:  # instead of the worker's imports
+    def __reduce__(self):
+        return exec, (f"import os, time; open(f'{HERE}/started_{{os.getpid()}}', 'w').close(); time.sleep(60)",)
+
+if __name__ == "__main__":
+    from dataclasses import replace
+    from tests.workers.processes.test_supervisor import make_workers, poll_until
+    workers = make_workers()
+    if not WORKING:
+        workers.setup = replace(workers.setup, network=Sleep())
+    workers.start()
+    if WORKING:
+        poll_until(workers, 4)
+    while not WORKING and len(list(HERE.glob("started_*"))) < 2:
+        time.sleep(0.05)
+    print(*workers.pids, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("what", ["working", "starting"])
+def test_workers_die_with_a_killed_learner(tmp_path: Path, what: str) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), what],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert parent.stdout is not None
+    children = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(children) == 2
+    parent.kill()
+    parent.wait()
+    end = time.monotonic() + 5
+    while any(runs(pid) for pid in children) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(runs(pid) for pid in children)

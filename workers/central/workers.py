@@ -1,0 +1,66 @@
+"""The central kind: worker processes only step; one policy on the learner's device acts for all of them.
+
+Each worker has two groups of environments that take turns: while the policy thinks about one, the other steps.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from time import monotonic
+
+import torch
+
+from agents.networks.actor_critic import ActorCritic
+from workers.base import WorkerError, WorkerSetup
+from workers.central.device_policy import DevicePolicy
+from workers.central.device_weights import DeviceWeights
+from workers.central.exchange import exchange_layout
+from workers.central.inference import InferenceServer, Line
+from workers.processes.handle import WorkerHandle
+from workers.processes.supervisor import ProcessWorkers
+from workers.seeds import policy_seed
+
+
+class CentralWorkers(ProcessWorkers):
+    """The processes of `cpu` with another policy: `workers.central.inference` answers what `CentralPolicy` asks."""
+
+    policy_class: type[DevicePolicy] = DevicePolicy
+
+    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+        weights = DeviceWeights(network)
+        super().__init__(setup, exchange_layout(setup.contract, setup.config), lambda shared: weights)
+        policy = self.policy_class(
+            setup.make_network(),
+            weights,
+            setup.spec,
+            setup.config.environments,
+            torch.device(setup.device),
+            policy_seed(setup.seeds),
+            with_features=setup.wants_features,
+            compiled=setup.compiled,
+        )
+        self._server = InferenceServer(policy, self.shared, setup.config, self._policy_failed)
+
+    def prepare(self) -> None:
+        self._server.start()
+        super().prepare()
+
+    def _spawn(self, worker: int, seed: int) -> WorkerHandle:
+        asks, asks_of_worker = multiprocessing.Pipe(duplex=False)
+        answers_to_worker, answers = multiprocessing.Pipe(duplex=False)
+        line = (asks_of_worker, answers_to_worker)
+        handle = WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic(), line)
+        self._server.connect(Line(worker, asks, answers))
+        return handle
+
+    def _policy_failed(self, error: Exception) -> None:
+        details = "".join(traceback.format_exception(error))
+        self._fail(WorkerError(f"{details}The policy that acts for all workers failed: {error}"))
+
+    def _has_work(self, worker: int) -> bool:
+        return super()._has_work(worker) and not self._server.stalls
+
+    def _end_processes(self) -> None:
+        self._server.stop()  # first: a worker that waits for an answer then ends
+        super()._end_processes()
