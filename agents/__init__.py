@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agents.base import Agent
+from agents.base import Agent, Needs, Updated
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
-__all__ = ["AGENTS", "Agent", "VTraceAgent", "VTraceConfig"]
+__all__ = ["AGENTS", "Agent", "Needs", "Updated", "VTraceAgent", "VTraceConfig"]
 
-AGENTS = {"vtrace": VTraceAgent}
+AGENTS: dict[str, type[Agent]] = {"vtrace": VTraceAgent}
+"""Name on the command line (`--agent`) -> class."""

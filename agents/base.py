@@ -3,41 +3,85 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from agents.networks.actor_critic import ActorCritic
-from replay.trajectory import Batch
+from agents.acting import Acting
+from agents.networks.base import FeatureNetwork, NetworkConfig
+from replay.batch import Batch
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an agent asks of the run. It is known from the settings alone, and checked before anything starts.
+
+    Args:
+        on_policy: whether the agent learns from fresh trajectories only, so that no replay but a queue makes sense.
+    """
+
+    on_policy: bool = False
+
+
+class Updated(NamedTuple):
+    """What one update reports. scalars: for the metrics, still on the device, so that nothing waits for them."""
+
+    scalars: Mapping[str, Tensor]
+    learning_rate: float
 
 
 class Agent(ABC):
-    """Owns the network that learns and its optimiser. Agents never see flags, files or processes."""
+    """Owns the network that learns and its optimiser. Agents never see flags, files or processes.
 
-    network: ActorCritic
+    config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
+    charts: TensorBoard charts of the agent's metrics, title -> regular expressions of their names.
+    """
+
+    config_class: ClassVar[type]
+    network_class: ClassVar[type[FeatureNetwork]]
+    charts: ClassVar[Mapping[str, list[str]]] = {}
+
+    network: FeatureNetwork
+
+    @classmethod
+    def acting(cls, config: Any, network: NetworkConfig) -> Acting:
+        """The fields that acting stores beside the action. By default those that the network's `choose` returns."""
+        return network.network_class.acting(network)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        """What the agent asks of the run."""
+        return Needs()
+
+    @classmethod
+    def value_meaning(cls, config: Any) -> str:
+        """What the network's values estimate, for readers of an exported policy."""
+        return "see the agent's documentation"
 
     @abstractmethod
-    def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        """One optimiser step on a batch. Returns scalars for the metrics, still on the device (nothing waits for it).
+    def update(self, batch: Batch, progress: float) -> Updated:
+        """Learn from a batch. progress: the part of the run's budget that is used, in [0, 1].
 
-        Where a number of the update is not finite it is skipped: weights and optimiser stay as they were.
+        If a number of the update is not finite, the update is skipped: weights and optimiser stay as they were.
         """
 
     @abstractmethod
-    def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
-        """Of each update since the last call the first quantity that was not finite, None where it was sound.
+    def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
+        """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.
 
-        On a GPU the newest update is left for the next call, so that nothing waits, unless everything is asked for.
+        On a GPU the newest update is left for the next call, so that nothing waits, unless `everything` is asked for.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Network and optimiser, as tensors and plain data."""
+        """`modules` and `optimizers` by name, as tensors and plain data. The tensors are live: the next update changes them."""
 
     @abstractmethod
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        """Raise ValueError where `load_state_dict` could not take this over; the network may be one without memory."""
+        """Raise ValueError if `load_state_dict` could not load this. The agent's network may be one without memory."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        """Take over what `state_dict` gave; without the optimiser's part its moments start anew."""
+        """Load what `state_dict` returned, by copying. Without the optimiser's part its moments start at zero."""

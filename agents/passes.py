@@ -1,57 +1,65 @@
 """The network's forward and backward pass over a batch, divided among threads.
 
-Each thread takes a run of the observations through the whole network and back. They meet twice an update; the threads of one
-operation (`torch.set_num_threads`) would meet at every operation, and where workers keep all cores busy each meeting waits for
-whoever has lost its core: seen to be slower than a single thread, many times so in bfloat16.
+Each thread takes a part of the observations through the whole network and back. The threads synchronise twice an update.
+PyTorch's own threads (`torch.set_num_threads`) synchronise at every operation. While workers keep all cores busy, each
+synchronisation waits for a thread that has lost its core. That was slower than a single thread, many times so in bfloat16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agents import compute
-from agents.networks.actor_critic import ActorCritic, PolicyOutput
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
 class NetworkPasses:
-    """Forward and backward of one network; the gradients of all threads are added in a fixed order.
+    """Forward and backward of one network, whose outputs are a NamedTuple of tensors `[N, ...]`.
 
-    compiled: through torch.compile, for the batch size that comes first.
+    The gradients of all threads are added in a fixed order, so that equal batches give equal bits.
+
+    Args:
+        network: a module that maps observations `[N, ...]` to outputs.
+        threads: how many divide the work.
+        compiled: whether the pass goes through torch.compile, for the batch size that comes first.
     """
 
-    def __init__(self, network: ActorCritic, threads: int = 1, *, compiled: bool = False) -> None:
+    def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False) -> None:
         if threads < 1:
             raise ValueError(f"threads: wanted 1 or more, got {threads}")
         self.network = network
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner") if threads > 1 else None
-        self._forward: Callable[[Tensor], PolicyOutput] = network
+        self._forward: Callable[[Tensor], Any] = network
         if compiled:
             self._forward = compute.compiled(self._forward, dynamic=False)
-        self._parts: Sequence[PolicyOutput] = ()
+        self._parts: Sequence[Any] = ()
 
-    def forward(self, observations: Tensor) -> PolicyOutput:
-        """Outputs of N observations `[N, *observation_shape]`: leaves, whose gradients `backward` takes up."""
+    def forward(self, observations: Tensor) -> Any:
+        """The network's outputs for N observations `[N, *observation_shape]`, as detached leaf tensors.
+
+        Call `loss.backward()` on a loss of them, then `self.backward(outputs)`. So the loss sees the whole batch, though each
+        thread has a graph of its own.
+        """
         parts = [part for part in observations.tensor_split(self.threads) if len(part)]
         self._parts = self._each(self._forward, parts)
         together = [torch.cat(tensors).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
-        return PolicyOutput(*together)
+        return type(self._parts[0])(*together)
 
-    def backward(self, outputs: PolicyOutput) -> None:
-        """Give every parameter the gradient that follows from those of the last forward's outputs."""
+    def backward(self, outputs: Any) -> None:
+        """Carry the gradients of the last forward's outputs on to every parameter's `grad`."""
         parameters = list(self.network.parameters())
-        sizes = [len(part.values) for part in self._parts]
+        sizes = [len(part[0]) for part in self._parts]
         gradients = zip(*(_gradient(output).split(sizes) for output in outputs), strict=True)
 
-        def of_part(pair: tuple[PolicyOutput, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(pair[0], parameters, pair[1])
 
         of_parts = self._each(of_part, list(zip(self._parts, gradients, strict=True)))

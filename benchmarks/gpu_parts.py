@@ -21,7 +21,8 @@ from learner.machine.machine import Machine, fit_to_machine
 from learner.machine.measuring import acting_for_all
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from replay import make_mixture, replay_names
-from replay.trajectory import Arrays, make_batch
+from replay.batch import make_batch
+from replay.trajectory import Arrays
 from wrappers import make_spec, make_vector_env
 
 REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20

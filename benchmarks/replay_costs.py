@@ -36,8 +36,9 @@ from learner.machine.machine import detect_machine, fit_to_machine
 from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from replay import Encoded, make_mixture, replay_names
+from replay.batch import make_batch
 from replay.slot_store import SharedArrays
-from replay.trajectory import Arrays, Fields, make_batch
+from replay.trajectory import Arrays, Fields
 from workers import WORKERS, WorkerConfig, WorkerSetup
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_spec

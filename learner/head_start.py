@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import FeatureNetwork
+from learner.building import make_contract, make_network_config, make_network_shapes
 from learner.machine.machine import acting_precision, available_cores
 from learner.runs.checkpoint import Checkpoint
-from learner.settings.config import Config, make_contract, make_network_shapes
+from learner.settings.config import Config
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
 from wrappers import make_spec
 
@@ -28,7 +29,7 @@ class HeadStart:
         if config.workers.kind != "serial" and config.training.calibrate_input and not resumed:
             self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
         if config.workers.kind == "cpu":  # others need the learner's network
-            shapes = make_network_shapes(config, make_spec(config.env))
+            shapes = make_network_shapes(config)
             self._workers = WORKERS["cpu"](worker_setup(config, resumed), shapes)
             self._workers.prepare()
 
@@ -38,7 +39,7 @@ class HeadStart:
     def __exit__(self, *_: object) -> None:
         self._end_workers()
 
-    def take_workers(self, config: Config, network: ActorCritic) -> Workers:
+    def take_workers(self, config: Config, network: FeatureNetwork) -> Workers:
         """The workers of the run, their processes started; config: as measurements have left it."""
         setup = worker_setup(config, self._resumed)
         if self._workers and self._workers.setup != setup:
@@ -72,14 +73,14 @@ def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
     """All that the workers of a run are told."""
     settings, spec = config.training, make_spec(config.env)
     seeds, _ = run_seeds(config, resumed)
+    precision = settings.precision if config.workers.kind == "central" else acting_precision(settings)
     return WorkerSetup(
         config.env,
         spec,
-        config.network,
-        make_contract(config, spec),
+        make_network_config(config, precision),
+        make_contract(config),
         config.workers,
         first_seeds(seeds, config.workers.worker_count),
-        settings.precision if config.workers.kind == "central" else acting_precision(settings),
         device=settings.device,
         compiled=settings.compile,
     )

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
+from learner.building import make_network_shapes
 from learner.evaluation.protocol import is_atari
 from learner.evaluation.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.head_start import HeadStart
@@ -26,7 +27,7 @@ from learner.runs.checkpoint_file import remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.runs.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
-from learner.settings.config import Config, Settings, check_settings, make_config, make_network_shapes
+from learner.settings.config import Config, Settings, check_settings, make_config
 from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
 from workers import WorkerError
@@ -134,7 +135,7 @@ def _settled_config(settings: Settings, settled: Settings) -> Config:
 
 def _check_environment(config: Config, machine: Machine) -> None:
     """Refuse what cannot be made: environment, network, protocol, or a network that is too large. Raises ValueError."""
-    network = make_network_shapes(config, make_spec(config.env))
+    network = make_network_shapes(config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
         raise ValueError(

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents import AGENTS, Agent
+from agents import Agent
 from agents.compute import allow_tf32, prepare_torch
-from agents.networks.actor_critic import ActorCritic, make_network, on_device
+from agents.networks.base import FeatureNetwork, make_network, on_device
+from learner.building import make_agent, make_network_config
 from learner.evaluation.evaluations import Evaluations
 from learner.evaluation.protocol import evaluation_protocol
 from learner.feeding.background import make_feeder
@@ -25,7 +26,7 @@ from learner.runs.resuming import restore_replays, trajectories_to_fill_in
 from learner.runs.saving import Saver
 from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
-from replay import Mixture, make_mixture, replay_names
+from replay import Mixture, make_mixture, needs_encode
 from workers import Workers
 from wrappers import EnvSpec, make_spec
 
@@ -37,7 +38,7 @@ class Parts:
     config: Config
     spec: EnvSpec
     device: torch.device
-    network: ActorCritic
+    network: FeatureNetwork
     agent: Agent
     skipped: SkippedUpdates
     workers: Workers
@@ -90,11 +91,11 @@ def build(
     device = torch.device(settings.device)
     spec = make_spec(config.env)
     counters = replace(resumed.counters) if resumed else Counters()
-    network = on_device(_make_network(config, spec), device)
+    network = on_device(make_network(make_network_config(config, settings.precision)), device)
     workers = head_start.take_workers(config, network)
     with ExitStack() as undo:
         undo.callback(workers.stop)
-        agent = _make_agent(config, network)
+        agent = make_agent(config, network, threads=settings.learner_threads, compiled=settings.compile)
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
             restore_generators(resumed.generators, generator)
@@ -107,7 +108,7 @@ def build(
             settings.batch_size,
             settings.training_fill_in_factor,
             generator,
-            encode=Encoder(network, workers.weights, spec.frames_stacked, device),
+            encode=Encoder(network, workers.weights, spec.frames_stacked, device) if needs_encode(config.replays) else None,
             progress=lambda: counters.frames / total_frames,  # of the batches taken so far
             device=device,
         )
@@ -146,14 +147,3 @@ def _prepare_torch(config: Config) -> None:
         allow_tf32()
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)
-
-
-def _make_network(config: Config, spec: EnvSpec) -> ActorCritic:
-    return make_network(config.network, spec.observation_shape, spec.action_count, precision=config.training.precision)
-
-
-def _make_agent(config: Config, network: ActorCritic) -> Agent:
-    settings = config.training
-    return AGENTS["vtrace"](
-        config.agent, network, replay_names(config.replays), threads=settings.learner_threads, compiled=settings.compile
-    )

@@ -41,7 +41,7 @@ class SkippedUpdates:
 
         Raises SkippingError.
         """
-        for quantity in self._agent.take_verdicts(everything=everything):
+        for quantity in self._agent.take_skip_reasons(everything=everything):
             self._updates += 1
             if quantity:
                 self._skip(quantity)

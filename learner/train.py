@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from agents.schedules import linear_schedule
 from agents.streams import Fence
 from learner.head_start import HeadStart
 from learner.parts import Parts, build
@@ -18,7 +17,7 @@ from learner.runs.resuming import replay_to_save, restore_under_way
 from learner.settings.config import Config
 from learner.signals import StopSignals
 from learner.skipping import SkippingError
-from replay.trajectory import make_batch
+from replay.batch import make_batch
 from workers import WorkerError
 
 log = logging.getLogger("springbok")
@@ -89,15 +88,12 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         recorder.add_arrivals(prepared.arrivals)
         host = prepared.host
         with recorder.stage("batch"):
-            batch = make_batch(
-                host.columns, host.is_replay, host.source, parts.spec.frames_stacked, parts.device, host.device_frames
-            )
+            batch = make_batch(host, parts.mixture.contract, parts.device)
             copied = Fence(parts.device)
             copied.record()
-        recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, parts.total_frames)
         with recorder.stage("update"):
-            scalars = parts.agent.update(batch, recorder.learning_rate)
-        recorder.add_update(scalars, host)
+            updated = parts.agent.update(batch, counters.frames / parts.total_frames)
+        recorder.add_update(updated, host)
         with recorder.stage("publish"):
             parts.skipped.look()
             parts.workers.weights.publish(parts.network, counters.updates)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from replay.base import Replay
-from replay.trajectory import Arrays, DeviceFrames, TrajectoryContract
+from replay.batch import HostBatch
+from replay.trajectory import Arrays, TrajectoryContract
 
 
 def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -37,19 +37,6 @@ def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tupl
 def largest_share(ratio: float, batch_size: int) -> int:
     """A bound on what a replay with this ratio gives to one batch: its part rounded up, and one that was carried over."""
     return min(batch_size, math.ceil(ratio * batch_size) + 1)
-
-
-@dataclass(frozen=True)
-class HostBatch:
-    """B trajectories in host memory, `[B, *shape]` each field; is_replay and source `[B]`.
-
-    device_frames: frames of replays that keep them on the learner's device; nobody wrote those rows of `columns["frames"]`.
-    """
-
-    columns: Arrays
-    is_replay: np.ndarray
-    source: np.ndarray
-    device_frames: DeviceFrames = ()
 
 
 class Mixture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import FeatureNetwork
 from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup, groups_of
 from workers.central.workers import CentralWorkers
 from workers.processes.supervisor import CpuWorkers
@@ -26,7 +26,7 @@ __all__ = [
     "random_observations",
 ]
 
-WORKERS: dict[str, Callable[[WorkerSetup, ActorCritic], Workers]] = {
+WORKERS: dict[str, Callable[[WorkerSetup, FeatureNetwork], Workers]] = {
     "central": CentralWorkers,
     "cpu": CpuWorkers,
     "serial": SerialWorkers,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
 from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
-from workers.rollout import CLOCKS
+from workers.clocks import CLOCKS
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
@@ -60,28 +60,37 @@ def groups_of(kind: str) -> int:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """All that a worker needs to build its part of the run; plain data, so that it can be sent to a spawned process."""
+    """All that a worker needs to build its part of the run. It is plain data, so it can be sent to another process.
+
+    Args:
+        env, spec: the environment.
+        network: the network that acts.
+        contract: the trajectories that are written.
+        config: the workers of the run.
+        seeds: one for each worker.
+        poison: fill the slots with absurd values first (debug mode).
+        device: where the policy of the central kind acts.
+        compiled: whether that policy goes through torch.compile.
+    """
 
     env: EnvConfig
     spec: EnvSpec
-    network: str
+    network: NetworkConfig
     contract: TrajectoryContract
     config: WorkerConfig
-    seeds: tuple[int, ...]  # one a worker
-    precision: str = "float32"  # what the acting network computes in
+    seeds: tuple[int, ...]
     poison: bool = False
-    device: str = "cpu"  # where the policy of the central kind acts
-    compiled: bool = False  # whether that policy goes through torch.compile
+    device: str = "cpu"
+    compiled: bool = False
 
     @property
     def wants_features(self) -> bool:
-        """Whether a replay in use compares the features of the policy that acted."""
+        """Whether a replay in use compares the features of the policy that acted, so that they are stored."""
         return self.contract.feature_count > 0
 
-    def make_network(self) -> ActorCritic:
-        """The network that acts; it never learns."""
-        shape, actions = self.spec.observation_shape, self.spec.action_count
-        return make_network(self.network, shape, actions, precision=self.precision).only_act()
+    def make_network(self) -> FeatureNetwork:
+        """A network that acts and never learns. Its weights come from the learner later."""
+        return make_network(self.network).only_act()
 
 
 @dataclass(frozen=True)

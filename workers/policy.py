@@ -1,15 +1,17 @@
-"""Who acts: what every policy offers, and a copy of the policy on the CPU, refreshed from the shared weights."""
+"""Policies: the interface that a rollout asks, and the copy of the policy that a worker has on its CPU."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import Chosen, FeatureNetwork, Thought
 from replay.interleave import stack_innermost
+from replay.trajectory import FEATURES
 from workers.finite import check_policy
 from workers.weights import Weights
 
@@ -17,23 +19,21 @@ VECTORS = 3  # dimensions of N stacks of vectors; images have more
 
 
 class LearnerGone(Exception):
-    """The learner says stop, or is not there any more."""
+    """The learner asked this worker to stop, or it has ended."""
 
 
 class Acted(NamedTuple):
-    """What a policy says to N observations.
+    """A policy's answer to N observations.
 
-    actions int64 `[N]`, logits float32 `[N, A]`, values float32 `[N]`, features float32 `[N, F]` or None where nobody asks.
+    actions: `[N, *shape]`; fields: what the rollout stores beside them, `[N, *shape]` each.
     """
 
     actions: np.ndarray
-    logits: np.ndarray
-    values: np.ndarray
-    features: np.ndarray | None = None
+    fields: Mapping[str, np.ndarray]
 
 
 class Policy(Protocol):
-    """Who acts for N environments. `version` is the learner's update count of the weights that acted last."""
+    """Acts for N environments. version: the learner's update count of the weights that acted last."""
 
     version: int
 
@@ -41,16 +41,23 @@ class Policy(Protocol):
         """Called before each trajectory."""
 
     def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
-        """Begin to think about `[N, S, *frame_shape]` observations; first: bool `[N]`, it is its episode's first."""
+        """Begin to act on observations `[N, S, *frame_shape]`. first: bool `[N]`, whether each is its episode's first."""
 
     def answer(self) -> Acted:
-        """What to do, once for each `ask`; valid until the next one. Raises LearnerGone or NotFiniteError."""
+        """The actions, once for each `ask`; valid until the next one. Raises LearnerGone or NotFiniteError."""
 
 
 class CpuPolicy:
-    """Acts for one worker with its own copy of the network, batch = the worker's environments."""
+    """Acts for one worker with its own copy of the network. The batch is the worker's environments.
 
-    def __init__(self, network: ActorCritic, weights: Weights, seed: int, *, with_features: bool = False) -> None:
+    Args:
+        network: the worker's copy; it never learns.
+        weights: where new weights come from.
+        seed: of the actions drawn.
+        with_features: whether a replay compares the features, so that they are stored.
+    """
+
+    def __init__(self, network: FeatureNetwork, weights: Weights, seed: int, *, with_features: bool = False) -> None:
         self.network = network
         self.weights = weights
         self.generator = torch.Generator().manual_seed(seed)
@@ -59,7 +66,7 @@ class CpuPolicy:
         self._asked = np.empty(0)
 
     def refresh(self) -> None:
-        """Take the newest weights; each trajectory has one acting version."""
+        """Take the newest weights. So each trajectory has one acting version."""
         if self.version != self.weights.published_version:
             self.version = self.weights.read(self.network)
 
@@ -71,18 +78,16 @@ class CpuPolicy:
 
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> Acted:
-        """Sample one action for each of `[N, S, *frame_shape]` observations. Raises NotFiniteError."""
-        if observations.ndim > VECTORS:  # images
+        """Sample one action for each of N observations `[N, S, *frame_shape]`. Raises NotFiniteError."""
+        if observations.ndim > VECTORS:  # images: the network convolves them faster with the stack innermost in memory
             observations = stack_innermost(observations)
-        features = self.network.features(torch.from_numpy(observations))
-        output = self.network.heads(features)
-        logits, values = output.logits.numpy(), output.values.numpy()
-        check_policy(self.version, logits, values)
-        actions = sample_actions(output.logits, self.generator)
-        kept = features.numpy() if self.with_features else None
-        return Acted(actions.numpy(), logits, values, kept)
+        thought = self.network.think(torch.from_numpy(observations))
+        chosen = self.network.choose(thought, self.generator)
+        fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
+        check_policy(self.version, *fields.values())
+        return Acted(chosen.actions.numpy(), fields)
 
 
-def sample_actions(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One action a row from softmax(logits `[N, A]`): int64 `[N]`."""
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+def stored_fields(thought: Thought, chosen: Chosen, with_features: bool) -> dict[str, Tensor]:
+    """The tensors that the rollout stores beside the actions: those of the agent and, for some replays, the features."""
+    return {**chosen.fields, FEATURES: thought.features} if with_features else chosen.fields

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import FeatureNetwork
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.finite import NotFiniteError
 from workers.policy import CpuPolicy
@@ -19,7 +19,7 @@ from wrappers.journal import JournaledEnv
 class SerialWorkers(Workers):
     """Every `poll` lets the next worker in turn fill one block. Between two updates all of it can be saved."""
 
-    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+    def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         super().__init__(setup, weights_layout(network), SharedWeights)
         self._envs: list[JournaledEnv] = []
         self._policies: list[CpuPolicy] = []

@@ -1,8 +1,10 @@
-"""The newest weights, published by the learner for all who act.
+"""The newest weights, published by the learner for every acting policy.
 
-In shared memory they lie in two flat buffers with a version, so that a reader never takes a half-written one. The learner
-writes version v into buffer v mod 2: first it marks v as begun, then copies, then marks v as published. A reader copies the
-buffer of the published version and keeps the copy if the learner had by then not begun to write that buffer again.
+In shared memory they lie in two flat buffers with a version, so that a reader never keeps a half-written copy. The learner
+writes
+version v into buffer v mod 2: it marks v as begun, copies, and marks v as published. A reader copies the buffer of the
+published version v. The copy is whole unless the learner has begun version v + 2, which goes into the same buffer; then the
+reader repeats it.
 """
 
 from __future__ import annotations
@@ -20,21 +22,25 @@ BEGUN, PUBLISHED = 0, 1
 
 
 def weights_layout(network: nn.Module) -> dict[str, Field]:
-    """What the arena must hold for this network's parameters and buffers (all float32)."""
+    """The part of the arena that holds this network's parameters and buffers. Raises ValueError unless all are float32."""
+    for name, tensor in network.state_dict().items():
+        if tensor.dtype != torch.float32:  # it would be rounded in the shared buffer without a word
+            raise ValueError(f"weights: wanted float32 parameters and buffers, got {name} as {tensor.dtype}")
     count = sum(tensor.numel() for tensor in network.state_dict().values())
     return {"weights": Field((2, count), "float32"), "weights_version": Field((2,), "int64")}
 
 
 class Weights(ABC):
-    """Publish (learner) and read (all who act or encode) one network's weights."""
+    """One network's weights. The learner publishes them; acting policies and the encoder read them."""
 
     @property
     @abstractmethod
-    def published_version(self) -> int: ...
+    def published_version(self) -> int:
+        """The update count of the newest weights that can be read."""
 
     @abstractmethod
     def publish(self, network: nn.Module, version: int) -> None:
-        """Copy the network in as `version`, which must be newer than the one before."""
+        """Copy the network in as `version`, which must be newer than the version before."""
 
     @abstractmethod
     def read(self, network: nn.Module) -> int:
@@ -42,7 +48,7 @@ class Weights(ABC):
 
 
 class SharedWeights(Weights):
-    """Weights in shared memory, for other processes. Publishing waits until they are computed."""
+    """Weights in shared memory, for other processes. `publish` waits until the device has computed them."""
 
     def __init__(self, shared: SharedArrays) -> None:
         self._buffers = torch.from_numpy(shared.arrays["weights"])
@@ -70,7 +76,7 @@ class SharedWeights(Weights):
 def _copy(network: nn.Module, flat: Tensor, *, to_flat: bool) -> None:
     tensors = list(network.state_dict().values())
     if to_flat and tensors[0].is_cuda:
-        flat.copy_(torch.cat([tensor.flatten() for tensor in tensors]))  # one trip to the host
+        flat.copy_(torch.cat([tensor.flatten() for tensor in tensors]))  # one transfer to the host
         return
     first = 0
     for tensor in tensors:

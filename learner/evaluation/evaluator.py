@@ -18,6 +18,7 @@ from time import monotonic
 import numpy as np
 from torch import nn
 
+from learner.building import make_network_config
 from learner.evaluation.evaluator_process import CLOCK, EvaluatorSetup, run_evaluator
 from learner.evaluation.protocol import evaluation_env
 from learner.runs.checkpoint import Counters
@@ -68,7 +69,7 @@ class Evaluator:
         episodes = config.training.eval_episodes
         self._setup = EvaluatorSetup(
             env=evaluation_env(config.env),
-            network=config.network,
+            network=make_network_config(config),
             episodes=episodes,
             environments=min(episodes, MOST_ENVIRONMENTS),
             greedy=config.test.greedy,

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from agents.compute import prepare_torch
-from agents.networks.actor_critic import make_network
+from agents.networks.base import NetworkConfig, make_network
 from learner.evaluation.animation import EpisodeCamera, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
-from wrappers import EnvConfig, make_spec, make_vector_env
+from wrappers import EnvConfig, make_vector_env
 
 SEED_STREAM = 8  # sets these random numbers apart from those of training and of test mode
 LOWEST_PRIORITY = 19
@@ -38,7 +38,7 @@ class EvaluatorSetup:
     """
 
     env: EnvConfig
-    network: str
+    network: NetworkConfig
     episodes: int
     environments: int
     greedy: bool
@@ -72,8 +72,7 @@ def _give_way_to_all() -> None:
 def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answers: Connection) -> None:
     _give_way_to_all()  # first: a thread has the priority of the one that starts it, and ale-py steps in its own
     prepare_torch(threads=1)
-    spec = make_spec(setup.env)
-    network = make_network(setup.network, spec.observation_shape, spec.action_count).only_act()
+    network = make_network(setup.network).only_act()
     env = make_vector_env(setup.env, setup.environments)
     weights, clock = SharedWeights(shared), shared.arrays[CLOCK]
     animated = -math.inf

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from agents.networks.actor_critic import ActorCritic
-from workers.policy import sample_actions
+from agents.networks.base import FeatureNetwork, Thought
 from wrappers import VectorEnv
 
 
@@ -25,7 +24,7 @@ class EpisodeResult(NamedTuple):
 class EvaluationPolicy:
     """Acts as trained, by sampling, or greedily by the most probable action. The network never learns here."""
 
-    def __init__(self, network: ActorCritic, device: torch.device, *, greedy: bool, seed: int) -> None:
+    def __init__(self, network: FeatureNetwork, device: torch.device, *, greedy: bool, seed: int) -> None:
         self._network = network.to(device).eval()
         self._device = device
         self._greedy = greedy
@@ -34,10 +33,10 @@ class EvaluationPolicy:
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> np.ndarray:
         """One action int64 `[N]` for each of `[N, S, *frame_shape]` observations."""
-        output = self._network(torch.from_numpy(observations).to(self._device))
-        logits = output.logits.cpu()  # the draw is made there, so that one seed means one game whatever the device
-        actions = logits.argmax(-1) if self._greedy else sample_actions(logits, self._generator)
-        return actions.numpy()
+        output, features = self._network.think(torch.from_numpy(observations).to(self._device))
+        # Actions are drawn on the CPU, so that one seed means one game on any device.
+        thought = Thought(type(output)(*(tensor.cpu() for tensor in output)), features)
+        return self._network.choose(thought, self._generator, greedy=self._greedy).actions.numpy()
 
 
 def divide_episodes(episodes: int, environments: int) -> np.ndarray:

@@ -12,18 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from agents.networks.actor_critic import make_network
+from agents.networks.base import make_network
+from learner.building import make_network_config
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from learner.evaluation.protocol import describe_protocol, evaluation_env, evaluation_protocol
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import summarise, table, write_results
 from learner.machine.machine import detect_machine
 from learner.metrics.progress import ProgressLine, format_duration
-from learner.runs.checkpoint import Checkpoint
+from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
 from learner.signals import StopSignals
-from wrappers import make_single_env, make_spec, make_vector_env
+from wrappers import make_single_env, make_vector_env
 
 log = logging.getLogger("springbok")
 
@@ -93,7 +94,7 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     counted too often. All that is played counts under one protocol, shown or not.
     The first Ctrl-C stops and reports what is there.
     """
-    if not all(torch.isfinite(value).all() for value in checkpoint.agent["network"].values()):
+    if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
         log.error("error: %s holds weights that are not finite: its training diverged", checkpoint_path)
         return 1
     torch.set_num_threads(config.training.learner_threads)
@@ -178,9 +179,8 @@ def make_seeds(seed: int) -> Seeds:
 
 def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> EvaluationPolicy:
     """The checkpoint's network, ready to act."""
-    spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
-    network.load_state_dict(checkpoint.agent["network"])
+    network = make_network(make_network_config(config))
+    network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.test.greedy, seed=seed)
 
 

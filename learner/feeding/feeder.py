@@ -15,7 +15,8 @@ import numpy as np
 
 from learner.feeding.host_buffers import HostBuffers
 from learner.metrics.metrics import Episode, Row, ended_episodes
-from replay.mixture import HostBatch, Mixture
+from replay.batch import HostBatch
+from replay.mixture import Mixture
 from workers import Block, Workers
 from workers.base import block_of
 

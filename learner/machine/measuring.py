@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from agents import AGENTS
 from agents.compute import allow_tf32, prepare_torch
-from agents.networks.actor_critic import ActorCritic, make_network, on_device
+from agents.networks.base import FeatureNetwork, make_network, on_device
+from learner.building import make_agent, make_contract, make_network_config
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
 from learner.machine.machine import acting_precision
-from learner.settings.config import Config, make_contract
-from replay import replay_names
+from learner.settings.config import Config
+from replay.batch import HostBatch, make_batch
 from replay.slot_store import SharedArrays
-from replay.trajectory import make_batch
+from workers import WorkerSetup
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
@@ -32,6 +32,7 @@ CPU = torch.device("cpu")
 FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
 GPU_WARM_UP = 3  # calls: the first ones load libraries and kernels, for seconds
+ALMOST_OVER = 0.999  # progress of the run, at which steps are small: an update costs the same at any
 GPU_UPDATES = 5  # a call: in a run one is queued while the one before is computed
 
 
@@ -135,8 +136,7 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
     learner_network = on_device(_network(config, config.training.precision), device)
     weights = DeviceWeights(learner_network)
     weights.publish(learner_network, 1)
-    network = _network(config, config.training.precision).only_act()
-    policy = DevicePolicy(network, weights, spec, num_envs, device, seed=1, compiled=compiled)
+    policy = DevicePolicy(_central_setup(config, compiled=compiled), weights, num_envs, device, seed=1)
     frames = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.frame_shape)).astype(spec.frame_dtype)
     first, everyone = np.zeros(num_envs, bool), np.arange(num_envs)
     return Part(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
@@ -144,12 +144,12 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
 
 def learning(config: Config, batch_size: int) -> Part:
     """Batch making and updates as in a run, for the steps of their batches: CPU time on one core, wall time on a GPU."""
-    spec = make_spec(config.env)
     device = torch.device(config.training.device)
     gpu = device.type == "cuda"
     network = on_device(_network(config, config.training.precision), device)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
-    columns = HostBuffers(make_contract(config, spec), batch_size, pinned=gpu).take()
+    agent = make_agent(config, network)
+    contract = make_contract(config)
+    columns = HostBuffers(contract, batch_size, pinned=gpu).take()
     for array in columns.values():
         array.fill(0)
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
@@ -159,9 +159,9 @@ def learning(config: Config, batch_size: int) -> Part:
 
     def update() -> None:
         for _ in range(updates):
-            batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
-            agent.update(batch, 1e-6)
-            agent.take_verdicts()
+            batch = make_batch(HostBatch(columns, nothing.astype(bool), nothing), contract, device)
+            agent.update(batch, ALMOST_OVER)
+            agent.take_skip_reasons()
         if gpu:
             torch.cuda.synchronize(device)
 
@@ -188,6 +188,11 @@ def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) 
     return statistics.median(by_clock if all(by_clock) else by_wall)
 
 
-def _network(config: Config, precision: str) -> ActorCritic:
-    spec = make_spec(config.env)
-    return make_network(config.network, spec.observation_shape, spec.action_count, precision=precision)
+def _network(config: Config, precision: str) -> FeatureNetwork:
+    return make_network(make_network_config(config, precision))
+
+
+def _central_setup(config: Config, *, compiled: bool) -> WorkerSetup:
+    """The setup of a central policy alone."""
+    network, contract = make_network_config(config, config.training.precision), make_contract(config)
+    return WorkerSetup(config.env, make_spec(config.env), network, contract, config.workers, (), compiled=compiled)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from learner.settings.config import Config, make_contract
+from learner.building import make_contract
+from learner.settings.config import Config
 from replay import device_bytes, replay_bytes, replay_names, settle_capacities
-from wrappers import make_spec
 
 LEARNER_RESERVE = 1_000_000_000
 WORKER_RESERVE = 300_000_000
@@ -64,7 +64,7 @@ def check_gpu_memory(config: Config, available: int) -> None:
 
 def describe_memory(config: Config) -> list[str]:
     """A line for each replay, and the total."""
-    contract = make_contract(config, make_spec(config.env))
+    contract = make_contract(config)
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     lines = []
     for name, replay, size, on_gpu in zip(
@@ -90,13 +90,13 @@ def reserve_bytes(config: Config) -> int:
 def replay_memory(config: Config) -> list[int]:
     """The most bytes that each replay takes."""
     environments = config.workers.worker_count * config.workers.envs_per_worker
-    contract = make_contract(config, make_spec(config.env))
+    contract = make_contract(config)
     return replay_bytes(config.replays, contract, config.training.batch_size, environments)
 
 
 def gpu_memory(config: Config) -> list[int]:
     """How much of that is on the GPU."""
-    contract = make_contract(config, make_spec(config.env))
+    contract = make_contract(config)
     return device_bytes(config.replays, contract, config.training.batch_size)
 
 

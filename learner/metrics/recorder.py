@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from agents import Updated
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import FEEDER_CLOCKS, Arrivals, Feeder
 from learner.machine.machine import available_cores
@@ -28,9 +28,10 @@ from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
 from replay import replay_names
-from replay.mixture import HostBatch, Mixture
+from replay.batch import HostBatch
+from replay.mixture import Mixture
 from workers import Workers
-from workers.rollout import CLOCKS, cpu_seconds
+from workers.clocks import CLOCKS, cpu_seconds
 
 log = logging.getLogger("springbok")
 
@@ -58,7 +59,7 @@ class Recorder:
         self.config = config
         self.run = run
         self.counters = counters
-        self.learning_rate = resumed.learning_rate if resumed else config.training.lr
+        self.learning_rate = resumed.learning_rate if resumed else 0.0
         self.episodes = EpisodeStatistics(config.training.avg_buff_size)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self._frames_per_step = frames_per_step
@@ -94,10 +95,11 @@ class Recorder:
         counters.frames += steps * self._frames_per_step
         counters.episodes = self._at_start.episodes + self.episodes.count
 
-    def add_update(self, scalars: Mapping[str, Tensor], batch: HostBatch) -> None:
-        """Count an update: its scalars and the lag of what it saw."""
+    def add_update(self, updated: Updated, batch: HostBatch) -> None:
+        """Count an update: what the agent reports, and the policy lag of the batch."""
         self._lag.add(self.counters.updates, batch.columns["policy_version"], batch.is_replay, batch.source)
-        self._updates.add(scalars)
+        self._updates.add(updated.scalars)
+        self.learning_rate = updated.learning_rate
         self.counters.updates += 1
 
     def add_evaluation(self, evaluation: Evaluation) -> None:

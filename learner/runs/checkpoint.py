@@ -18,8 +18,10 @@ from torch import Tensor
 from learner.runs.checkpoint_file import read_file, write_file
 from learner.settings.config import DEFAULTS, Settings
 
-FORMAT = 2
-FIRST_FORMAT = 1
+FORMAT = 3
+FIRST_FORMAT, UNNAMED_MODULES = 1, 2
+ACTING_MODULE = "network"
+"""The module of an agent that is published, evaluated and exported."""
 LARGEST_COUNT = 2**62
 
 
@@ -77,7 +79,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         content, checksum = read_file(path)
         version = content.get("format")
-        if type(version) is not int or version not in (FIRST_FORMAT, FORMAT):
+        if type(version) is not int or version not in (FIRST_FORMAT, UNNAMED_MODULES, FORMAT):
             raise ValueError(f"wanted format {FORMAT}, got {str(version)[:20]}")
         if version != FIRST_FORMAT and checksum is None:
             raise ValueError("damaged: its checksum is missing")
@@ -118,10 +120,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
     _of_type(int, spec, "action_count")
     _of_type(str, spec, "env")
     _of_type(list, spec, "frame_shape")
-    agent = _of_type(dict, content, "agent")
-    if not all(isinstance(value, Tensor) for value in _of_type(dict, agent, "network").values()):
-        raise ValueError("network holds more than tensors")
-    _of_type(dict, agent, "optimizer")
+    agent = _parse_agent(_of_type(dict, content, "agent"))
     generators = _of_type(dict, content, "generators")
     _check_generators(generators)
     replay = content.get("replay")
@@ -138,6 +137,21 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         returns=[_finite(value) for value in _of_type(list, content, "returns")],
         replay=replay,
     )
+
+
+def _parse_agent(agent: dict[str, Any]) -> dict[str, Any]:
+    """The agent's state. Formats 1 and 2 had one network and one optimiser and did not name them."""
+    if "network" in agent:
+        network, optimizer = _of_type(dict, agent, "network"), _of_type(dict, agent, "optimizer")
+        agent = {"modules": {ACTING_MODULE: network}, "optimizers": {ACTING_MODULE: optimizer}}
+    for name in _of_type(dict, agent, "modules"):
+        if not all(isinstance(value, Tensor) for value in _of_type(dict, agent["modules"], name).values()):
+            raise ValueError(f"{name} holds more than tensors")
+    if ACTING_MODULE not in agent["modules"]:
+        raise ValueError(f"it has no {ACTING_MODULE}")
+    for name in _of_type(dict, agent, "optimizers"):
+        _of_type(dict, agent["optimizers"], name)
+    return agent
 
 
 def _of_type(wanted: type, content: dict[str, Any], name: str) -> Any:

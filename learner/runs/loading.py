@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from agents import AGENTS
-from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.building import make_agent, make_network_shapes
+from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
-from learner.settings.config import DEFAULTS, Config, Settings, make_network_shapes
+from learner.settings.config import DEFAULTS, Config, Settings
 from replay import parse_replay_parameters
 from wrappers import make_spec
 
@@ -69,14 +69,14 @@ def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tupl
 def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
     """Refuse a checkpoint of other actions, another network or, where it is to be loaded, another optimiser. ValueError."""
     spec = make_spec(config.env)
-    network = make_network_shapes(config, spec)
+    network = make_network_shapes(config)
     if checkpoint.spec["action_count"] != spec.action_count:
         raise ValueError(
             f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
             f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
         )
     wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
-    got = {name: (tuple(value.shape), value.dtype) for name, value in checkpoint.agent["network"].items()}
+    got = {name: (tuple(value.shape), value.dtype) for name, value in checkpoint.agent["modules"][ACTING_MODULE].items()}
     if wanted != got:
         raise ValueError(
             f"load_model_url: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
@@ -89,7 +89,7 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             "--noload_optimizer_save"
         )
     try:
-        AGENTS["vtrace"](config.agent, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
+        make_agent(config, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
@@ -114,5 +114,5 @@ def _keep_the_same(before: Any, now: Any) -> bool:
 
 def check_finite(checkpoint: Checkpoint, path: Path) -> None:
     """Refuse to go on from weights that have diverged. Raises ValueError."""
-    if not all(torch.isfinite(value).all() for value in checkpoint.agent["network"].values()):
+    if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
         raise ValueError(f"load_model_url: wanted finite weights, got a checkpoint whose training diverged: {path}")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from learner.building import make_contract
 from learner.feeding.feeder import BatchFeeder, Feeder
-from learner.settings.config import Config, make_contract
+from learner.settings.config import Config
 from replay import Mixture, settle_capacities
 from workers import SerialWorkers, Workers
-from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
@@ -73,7 +73,7 @@ def _one_line(hint: str) -> Iterator[None]:
 
 def trajectories_to_fill_in(config: Config) -> int:
     """How many trajectories replays that start empty take in before they give any; 0 where none gives any twice."""
-    contract = make_contract(config, make_spec(config.env))
+    contract = make_contract(config)
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.training.training_fill_in_factor
     return max((max(1, math.ceil(factor * replay.capacity)) for replay in settled if replay.type != "queue"), default=0)

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.base import FeatureNetwork, make_network
+from learner.building import agent_class, make_network_config
 from learner.evaluation.protocol import evaluation_protocol, is_atari
-from learner.runs.checkpoint import Checkpoint
+from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from workers import random_observations
@@ -44,7 +45,7 @@ Outputs = tuple[Tensor, Tensor]
 class ExportedPolicy(nn.Module):
     """The network with plain tensors out: `[N, *observation_shape]` -> logits `[N, A]`, values `[N]`."""
 
-    def __init__(self, network: ActorCritic) -> None:
+    def __init__(self, network: FeatureNetwork) -> None:
         super().__init__()
         self.network = network
 
@@ -56,8 +57,8 @@ class ExportedPolicy(nn.Module):
 def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path) -> int:
     """Write the files of a checkpoint's policy into a folder below `folder`; returns the exit code."""
     spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
-    network.load_state_dict(checkpoint.agent["network"])
+    network = make_network(make_network_config(config))
+    network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     policy = ExportedPolicy(network.only_act())
     observations = random_observations(config.env, config.training.seed)[-CHECKED:]
     target = folder / f"exported_{checkpoint.counters.updates}"
@@ -161,7 +162,7 @@ def describe(
         },
         "outputs": {
             "logits": {"shape": ["batch", spec.action_count], "meaning": "sample the action from softmax(logits)"},
-            "values": {"shape": ["batch"], "meaning": _value_meaning(config)},
+            "values": {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent)},
         },
         "actions": list(spec.action_meanings),
         "network": config.network,
@@ -184,12 +185,6 @@ def _preprocessing(config: Config, spec: EnvSpec) -> list[str]:
         "grey (the emulator's luminance)" if env.grayscaling_frames else "RGB",
         f"resize to {env.frame_height} x {env.frame_width} by area (OpenCV's INTER_AREA)",
     ]
-
-
-def _value_meaning(config: Config) -> str:
-    clipping = config.agent.reward_clipping
-    rewards = f"clipped by {clipping}" if clipping else "raw"
-    return f"expected sum of rewards, {rewards}, discounted by {config.agent.gamma} a step"
 
 
 @contextmanager

@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from agents import VTraceConfig
 from agents.compute import PRECISIONS
-from agents.networks.actor_critic import NETWORKS, ActorCritic, make_network
+from agents.networks.torsos import TORSOS
 from agents.rewards import REWARD_CLIPPING
 from agents.vtrace.laser import RELEVANCES
 from learner.evaluation.protocols import AS_SET, PROTOCOLS, check_protocol
 from learner.settings.presets import NO_PRESET, PRESETS
-from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
-from replay.trajectory import TrajectoryContract
+from replay import ReplayConfig, check_replays, parse_replay_parameters
 from workers import WORKERS, WorkerConfig, groups_of
-from wrappers.spec import EnvConfig, EnvSpec
+from wrappers.spec import EnvConfig
 
 AUTO = "auto"
 
@@ -129,8 +126,6 @@ class TrainingConfig:
     batch_size: int
     unroll_length: int
     training_fill_in_factor: float
-    lr: float
-    lr_end_value: float
     seed: int
     reproducible: bool
     device: str
@@ -222,7 +217,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
 
 def _agent_config(flat: Mapping[str, Any]) -> VTraceConfig:
     same = ("gamma", "rho_bar", "c_bar", "pg_rho_bar", "policy_gradient_loss_weight", "value_loss_weight")
-    also = ("entropy_loss_weight", "optimizer", "rmsprop_eps", "gradient_clip_by_norm_threshold")
+    also = ("lr", "lr_end_value", "entropy_loss_weight", "optimizer", "rmsprop_eps", "gradient_clip_by_norm_threshold")
     replay = ("use_policy_cloning_loss", "use_value_cloning_loss", "policy_cloning_loss_weight")
     replay_too = ("value_cloning_loss_weight", "use_kl_mask", "kl_div_threshold", "relevance")
     return VTraceConfig(
@@ -242,27 +237,6 @@ def parse_resolution(text: str) -> tuple[int, int]:
     if len(parts) != 2 or not all(part.isascii() and part.strip().isdigit() and int(part) > 0 for part in parts):
         raise ValueError(f"frame_scale_resolution: wanted height,width in pixels such as 84,84, got {text!r}")
     return int(parts[0]), int(parts[1])
-
-
-def make_network_shapes(config: Config, spec: EnvSpec) -> ActorCritic:
-    """The network of a run without memory or values: names, shapes and types only. Raises ValueError."""
-    with torch.device("meta"):
-        return make_network(config.network, spec.observation_shape, spec.action_count)
-
-
-def make_contract(config: Config, spec: EnvSpec) -> TrajectoryContract:
-    """The data contract of a run: its environment's shapes and its unroll length."""
-    feature_count = 0
-    if needs_features(config.replays):
-        feature_count = make_network_shapes(config, spec).feature_count
-    return TrajectoryContract(
-        config.training.unroll_length,
-        spec.frame_shape,
-        spec.frame_dtype,
-        spec.frames_stacked,
-        spec.action_count,
-        feature_count,
-    )
 
 
 Bound = tuple[str, float, float]
@@ -316,7 +290,7 @@ BOUNDS: dict[str, Bound] = {
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "worker_kind": (AUTO, *sorted(WORKERS)),
-    "network": tuple(sorted(NETWORKS)),
+    "network": tuple(sorted(TORSOS)),
     "preset": (NO_PRESET, *PRESETS),
     "protocol": (AS_SET, *PROTOCOLS),
     "optimizer": ("adam", "rmsprop"),

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from replay.base import ReplayConfig
+from replay.batch import hidden_frames
 from replay.ring.blocks import BlockPool
 from replay.ring.growing import GrowingArray
-from replay.trajectory import TrajectoryContract, hidden_frames
+from replay.trajectory import TrajectoryContract
 
 SLOT_OVERHEAD = 352
 """Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. That of a

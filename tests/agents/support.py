@@ -8,7 +8,7 @@ import torch
 
 from agents.networks.actor_critic import ActorCritic, make_network
 from agents.vtrace.agent import VTraceConfig
-from replay.trajectory import Batch
+from replay.batch import Batch
 
 T, B, A = 5, 3, 4
 CONFIG = VTraceConfig(gamma=0.9, rho_bar=1.5, c_bar=1.0, pg_rho_bar=2.0, lambda_=0.95, reward_clipping="abs_one_clamp")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agents.vtrace import agent as vtrace_agent
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
-from replay.trajectory import Batch
+from replay.batch import Batch
 from tests.agents.support import CLEAR, make_network_here, random_batch
 from tests.support import same
 

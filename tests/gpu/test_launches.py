@@ -13,8 +13,9 @@ from agents.guard import Guard
 from agents.networks.actor_critic import make_network, on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from learner.machine import measuring
+from replay.batch import Batch
 from replay.slot_store import SharedArrays
-from replay.trajectory import Arrays, Batch
+from replay.trajectory import Arrays
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.support import small_config
 from workers.central.device_weights import DeviceWeights

@@ -18,7 +18,7 @@ from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from learner.skipping import SkippedUpdates, SkippingError
 from learner.train import train
-from replay.trajectory import Batch
+from replay.batch import Batch
 from tests.agents.support import CLEAR, make_network_here, random_batch
 from tests.support import catch_flags, same, small_config
 

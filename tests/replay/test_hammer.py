@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
-from replay.trajectory import Arrays, DeviceFrames, Fields, TrajectoryContract, poison_arrays
+from replay.batch import DeviceFrames
+from replay.trajectory import Arrays, Fields, TrajectoryContract, poison_arrays
 from tests.replay.support import storage_of
 
 CONTRACT = TrajectoryContract(

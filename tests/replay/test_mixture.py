@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import Mixture, ReplayConfig, check_replays, make_mixture
+from replay.batch import HostBatch
 from replay.kinds.queue import QueueReplay
-from replay.mixture import HostBatch, largest_share, next_shares
+from replay.mixture import largest_share, next_shares
 from replay.trajectory import TrajectoryContract, poison_arrays
 from tests.replay.support import storage_of
 

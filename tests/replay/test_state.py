@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
-from replay.mixture import HostBatch
+from replay.batch import HostBatch
 from replay.trajectory import Arrays, TrajectoryContract
 from tests.replay.test_init import KINDS
 

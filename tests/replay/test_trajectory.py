@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.settings.config import make_contract
-from replay.trajectory import POISON, TIME_MAJOR_FIELDS, Batch, TrajectoryContract, hidden_frames, make_batch, stack_frames
+from replay.batch import Batch, hidden_frames, make_batch, stack_frames
+from replay.trajectory import POISON, TIME_MAJOR_FIELDS, TrajectoryContract
 from tests.support import small_config
 from workers import serial
 from workers.base import WorkerSetup

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from learner.settings.config import make_contract
-from replay.trajectory import Arrays, make_batch, poison_arrays
+from replay.batch import make_batch
+from replay.trajectory import Arrays, poison_arrays
 from tests.support import small_config
 from workers.policy import Acted
 from workers.rollout import CLOCKS, Rollout, cpu_seconds

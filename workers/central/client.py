@@ -1,4 +1,4 @@
-"""A worker's end of the central kind: shows the newest frames, asks, and takes the answer."""
+"""A worker's end of the central kind: it passes the newest frames to the learner's process and takes the actions."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ import os
 import numpy as np
 
 from replay.trajectory import Arrays
+from workers.central.exchange import ACTIONS, FIRST, FRAME, VERSION
 from workers.policy import Acted, LearnerGone
 
 
 class CentralPolicy:
     """Acts for one group of a worker's environments by asking the learner's process.
 
-    exchange: the group's part (`exchange_of`). asks, answers: descriptors of the worker's pipes, a byte each time. Groups of
-    one worker share them: they ask in turn, are answered in the order they asked in, and take the answers in that order.
+    Groups of one worker share the pipes. They ask in turn and are answered in that order.
+
+    Args:
+        exchange: the group's part of the arena (`exchange_of`).
+        group: its number within the worker.
+        asks, answers: descriptors of the worker's pipes; each message is one byte, the group's number.
     """
 
     def __init__(self, exchange: Arrays, group: int, asks: int, answers: int) -> None:
         self.version = -1
         self._exchange = exchange
+        self._fields = {name: array for name, array in exchange.items() if name not in (FRAME, FIRST, ACTIONS, VERSION)}
         self._name = bytes([group])
         self._asks = asks
         self._answers = answers
 
     def refresh(self) -> None:
-        """Nothing to do: each answer has the newest weights."""
+        """Do nothing: the learner acts with its newest weights each time."""
 
     def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
-        self._exchange["frames"][:] = observations[:, -1]
-        self._exchange["first"][:] = first
+        self._exchange[FRAME][:] = observations[:, -1]
+        self._exchange[FIRST][:] = first
         try:
             os.write(self._asks, self._name)
         except BrokenPipeError:
@@ -40,7 +46,5 @@ class CentralPolicy:
         if not answered:
             raise LearnerGone
         assert answered == self._name, f"answers in the order of asking: wanted {self._name!r}, got {answered!r}"
-        told = self._exchange
-        self.version = int(told["version"][0])
-        features = told["features"] if told["features"].size else None
-        return Acted(told["actions"], told["logits"], told["values"], features)
+        self.version = int(self._exchange[VERSION][0])
+        return Acted(self._exchange[ACTIONS], self._fields)

@@ -2,66 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agents import compute
-from agents.networks.actor_critic import ActorCritic, on_device
+from agents.networks.base import Thought, on_device
 from agents.streams import Fence, side_stream
+from replay.trajectory import Field
+from workers.base import WorkerSetup
 from workers.finite import check_policy
-from workers.policy import Acted
+from workers.policy import Acted, stored_fields
 from workers.weights import Weights
-from wrappers.spec import EnvSpec
+
+
+class AnswerLayout:
+    """Packs actions and stored fields of N environments into one float32 matrix `[N, columns]`, for a single transfer.
+
+    float32 holds integers exactly below 2^24, more than any action count.
+    """
+
+    def __init__(self, action: Field, fields: Mapping[str, Field]) -> None:
+        self._fields = {"actions": action, **fields}
+        sizes = [math.prod(field.shape) for field in self._fields.values()]
+        self.columns = sum(sizes)
+        self._ends = np.cumsum(sizes)[:-1]
+
+    def pack(self, actions: Tensor, fields: Mapping[str, Tensor]) -> Tensor:
+        """One matrix on the device; each tensor is `[N, *shape]`."""
+        parts = {"actions": actions, **fields}
+        return torch.cat([parts[name].float().reshape(len(actions), -1) for name in self._fields], 1)
+
+    def unpack(self, matrix: np.ndarray) -> Acted:
+        """Views of a matrix `[N, columns]`; the actions are copied into their own dtype."""
+        parts = np.split(matrix, self._ends, axis=1)
+        shaped = {
+            name: part.reshape(len(matrix), *field.shape)
+            for (name, field), part in zip(self._fields.items(), parts, strict=True)
+        }
+        actions = shaped.pop("actions").astype(self._fields["actions"].dtype)
+        return Acted(actions, shaped)
 
 
 class DevicePolicy:
-    """Keeps every environment's stack of frames on the device: only the newest frames come, and one answer goes back.
+    """Keeps every environment's stack of frames on the device. Only the newest frames go up, and one matrix comes down.
 
-    On a GPU it works in a stream of its own, beside the updates. `version` is that of the weights that acted last.
+    On a GPU it works in a stream of its own, in parallel with the updates. version: that of the weights that acted last.
+
+    Args:
+        setup: the workers of the run.
+        weights: where new weights come from.
+        environments: how many environments there are in all.
+        device: where it acts.
+        seed: of the actions drawn.
     """
 
-    def __init__(
-        self,
-        network: ActorCritic,
-        weights: Weights,
-        spec: EnvSpec,
-        environments: int,
-        device: torch.device,
-        seed: int,
-        *,
-        with_features: bool = False,
-        compiled: bool = False,
-    ) -> None:
+    def __init__(self, setup: WorkerSetup, weights: Weights, environments: int, device: torch.device, seed: int) -> None:
+        contract = setup.contract
         self.weights = weights
         self.device = device
-        self.with_features = with_features
+        self.with_features = setup.wants_features
         self.version = -1
         self._stream = side_stream(device)
         self._answered = Fence(device)
         self._generator = torch.Generator(device).manual_seed(seed)
-        frame_dtype = torch.from_numpy(np.empty(0, spec.frame_dtype)).dtype
-        columns = 2 + spec.action_count + (network.feature_count if with_features else 0)
+        self._layout = AnswerLayout(contract.action, contract.policy_fields)
+        frame_shape, frame_dtype = contract.frame.shape, torch.from_numpy(np.empty(0, contract.frame.dtype)).dtype
         pinned = device.type == "cuda"
-        self._frames = torch.empty((environments, *spec.frame_shape), dtype=frame_dtype, pin_memory=pinned)
-        self._places = torch.empty((environments, 2), dtype=torch.int64, pin_memory=pinned)  # row in the stacks, first
-        self._answers = torch.empty((environments, columns), dtype=torch.float32, pin_memory=pinned)
+        self._frames = torch.empty((environments, *frame_shape), dtype=frame_dtype, pin_memory=pinned)
+        self._places = torch.empty((environments, 2), dtype=torch.int64, pin_memory=pinned)  # environment, first
+        self._answers = torch.empty((environments, self._layout.columns), dtype=torch.float32, pin_memory=pinned)
         with torch.cuda.stream(self._stream):
-            self.network = on_device(network, device)
-            self._features: Callable[[Tensor], Tensor] = network.features
-            if compiled:
-                self._features = compute.compiled(self._features, dynamic=True)  # as many rows as happen to ask
+            self.network = on_device(setup.make_network(), device)
+            self._think: Callable[[Tensor], Thought] = self.network.think
+            if setup.compiled:
+                self._think = compute.compiled(self._think, dynamic=True)  # for any number of environments that ask
             # The stack is the innermost axis, as the network's first convolution reads it.
-            self._stacks = torch.zeros((environments, *spec.frame_shape, spec.frames_stacked), dtype=frame_dtype, device=device)
+            self._stacks = torch.zeros((environments, *frame_shape, contract.frames_stacked), dtype=frame_dtype, device=device)
 
     @torch.inference_mode()
     def act(self, frames: Sequence[np.ndarray], first: Sequence[np.ndarray], environments: Sequence[np.ndarray]) -> Acted:
-        """Sample one action for each of N environments, given in parts of n each.
+        """Sample one action for each of N environments, which come in parts of n each. Waits for the answer.
 
-        frames: the newest, `[n, *frame_shape]`; first: bool `[n]`, an episode begins with it; environments: int `[n]`, which
-        they are. Waits for the answer; the arrays are overwritten by the next call. Raises NotFiniteError.
+        Args:
+            frames: the newest ones, `[n, *frame_shape]` a part.
+            first: bool `[n]` a part, whether the frame begins an episode.
+            environments: int `[n]` a part, the environments' numbers.
+
+        Returns arrays that the next call overwrites. Raises NotFiniteError.
         """
         count = sum(map(len, environments))
         np.concatenate(frames, out=self._frames.numpy()[:count])
@@ -75,26 +106,16 @@ class DevicePolicy:
             self._answers[:count].copy_(self._answer(newest, places[:, 0], places[:, 1]), non_blocking=True)
             self._answered.record()
         self._answered.wait()
-        return self._split(self._answers.numpy()[:count])
+        acted = self._layout.unpack(self._answers.numpy()[:count])
+        check_policy(self.version, *acted.fields.values())
+        return acted
 
-    def _answer(self, newest: Tensor, rows: Tensor, first: Tensor) -> Tensor:
-        """Float32 `[N, 2 + A + F]`: action, value, logits, features."""
-        older = self._stacks[rows][..., 1:]
+    def _answer(self, newest: Tensor, environments: Tensor, first: Tensor) -> Tensor:
+        """Push the newest frames into the stacks and act on these. Returns float32 `[N, columns]`."""
+        older = self._stacks[environments][..., 1:]
         older = older.masked_fill(first.bool().view(-1, *(1 for _ in older.shape[1:])), 0)
         stacks = torch.cat([older, newest.unsqueeze(-1)], -1)
-        self._stacks[rows] = stacks
-        features = self._features(stacks.movedim(-1, 1))
-        output = self.network.heads(features)
-        parts = [self._sample(output.logits)[:, None].float(), output.values[:, None], output.logits]
-        return torch.cat([*parts, features] if self.with_features else parts, 1)
-
-    def _sample(self, logits: Tensor) -> Tensor:
-        """One action a row from softmax(logits `[N, A]`), as the winner of a race: nothing waits for the device."""
-        arrivals = torch.empty_like(logits).exponential_(generator=self._generator)
-        return (logits - arrivals.log()).argmax(-1)
-
-    def _split(self, answers: np.ndarray) -> Acted:
-        logits_end = 2 + self.network.config.action_count
-        check_policy(self.version, answers[:, :logits_end])
-        features = answers[:, logits_end:] if self.with_features else None
-        return Acted(answers[:, 0].astype(np.int64), answers[:, 2:logits_end], answers[:, 1], features)
+        self._stacks[environments] = stacks
+        thought = self._think(stacks.movedim(-1, 1))
+        chosen = self.network.choose(thought, self._generator)
+        return self._layout.pack(chosen.actions, stored_fields(thought, chosen, self.with_features))

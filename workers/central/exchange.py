@@ -1,7 +1,6 @@
-"""Shared memory in which each group of environments shows its newest frames and finds what the policy says to them.
+"""Shared memory through which each group of environments passes its newest frames to the policy and gets its actions back.
 
-Whose turn it is to write, a byte through a pipe says: a group shows its frames and asks, then reads nothing and writes
-nothing there until it was answered.
+A one-byte message passes ownership. After asking, a group must not touch its part of the exchange until it is answered.
 """
 
 from __future__ import annotations
@@ -11,27 +10,21 @@ from replay.trajectory import Arrays, Field, TrajectoryContract
 from workers.base import WorkerConfig
 
 PREFIX = "exchange_"
+FRAME, FIRST, ACTIONS, VERSION = "frame", "first", "actions", "version"
 
 
 def exchange_layout(contract: TrajectoryContract, config: WorkerConfig) -> dict[str, Field]:
-    """What the arena must hold: for every group `[envs_per_group, ...]` of each of these.
+    """The part of the arena that the exchange needs: `[workers, groups, envs_per_group, ...]` of each field.
 
-    frames: the newest of each environment. first: bool, it is its episode's first. actions, logits, values, features: what
-    `workers.policy.Acted` has, the last empty where nobody asks for it. version: of the weights that acted, once a group.
+    frame: the newest of each environment. first: bool, whether it is its episode's first. actions and the contract's
+    `policy_fields`: the answer. version: of the weights that acted, one a group.
     """
-    fields = {
-        "frames": Field(contract.frame_shape, contract.frame_dtype),
-        "first": Field((), "bool"),
-        "actions": Field((), "int64"),
-        "logits": Field((contract.action_count,), "float32"),
-        "values": Field((), "float32"),
-        "features": Field((contract.feature_count,), "float32"),
-    }
+    fields = {FRAME: contract.frame, FIRST: Field((), "bool"), ACTIONS: contract.action, **contract.policy_fields}
     groups = (config.worker_count, config.groups)
     rows = {name: Field((*groups, config.envs_per_group, *shape), dtype) for name, (shape, dtype) in fields.items()}
-    return {PREFIX + name: field for name, field in {**rows, "version": Field((*groups, 1), "int64")}.items()}
+    return {PREFIX + name: field for name, field in {**rows, VERSION: Field((*groups, 1), "int64")}.items()}
 
 
 def exchange_of(shared: SharedArrays, worker: int, group: int) -> Arrays:
-    """One group's part of an arena that was laid out with `exchange_layout`."""
+    """One group's part of an arena that `exchange_layout` has laid out, `[envs_per_group, ...]` each field."""
     return {name.removeprefix(PREFIX): array[worker, group] for name, array in shared.arrays.items() if name.startswith(PREFIX)}

@@ -19,7 +19,7 @@ from time import monotonic, sleep
 from replay.slot_store import SharedArrays
 from workers.base import WorkerConfig
 from workers.central.device_policy import DevicePolicy
-from workers.central.exchange import exchange_of
+from workers.central.exchange import ACTIONS, FIRST, FRAME, VERSION, exchange_of
 
 IDLE_SECONDS = 0.1  # until the thread looks whether it has to stop, or a worker has joined
 LINGER_SECONDS = 0.00025  # for those who ask at the same moment: more of it costs workers more than larger batches save
@@ -126,17 +126,17 @@ class InferenceServer:
     def _answer(self, asking: list[tuple[Line, int]]) -> None:
         exchanges = [self._exchange[line.worker][group] for line, group in asking]
         acted = self._policy.act(
-            [exchange["frames"] for exchange in exchanges],
-            [exchange["first"] for exchange in exchanges],
+            [exchange[FRAME] for exchange in exchanges],
+            [exchange[FIRST] for exchange in exchanges],
             [self._environments[line.worker][group] for line, group in asking],
         )
-        told = {name: array for name, array in acted._asdict().items() if array is not None}
+        answer = {ACTIONS: acted.actions, **acted.fields}
         first = 0
         for (line, group), exchange in zip(asking, exchanges, strict=True):
-            rows = slice(first, first + len(exchange["first"]))
+            rows = slice(first, first + len(exchange[FIRST]))
             first = rows.stop
-            for name, array in told.items():
+            for name, array in answer.items():
                 exchange[name][:] = array[rows]
-            exchange["version"][:] = self._policy.version
+            exchange[VERSION][:] = self._policy.version
             with contextlib.suppress(OSError):  # its worker is gone
                 os.write(line.answers.fileno(), bytes([group]))

@@ -1,6 +1,6 @@
 """The central kind: worker processes only step; one policy on the learner's device acts for all of them.
 
-Each worker has two groups of environments that take turns: while the policy thinks about one, the other steps.
+Each worker has two groups of environments that take turns: while the policy acts for one group, the other steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from time import monotonic
 
 import torch
 
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import FeatureNetwork
 from workers.base import WorkerError, WorkerSetup
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
@@ -27,18 +27,11 @@ class CentralWorkers(ProcessWorkers):
 
     policy_class: type[DevicePolicy] = DevicePolicy
 
-    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+    def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         weights = DeviceWeights(network)
         super().__init__(setup, exchange_layout(setup.contract, setup.config), lambda shared: weights)
         policy = self.policy_class(
-            setup.make_network(),
-            weights,
-            setup.spec,
-            setup.config.environments,
-            torch.device(setup.device),
-            policy_seed(setup.seeds),
-            with_features=setup.wants_features,
-            compiled=setup.compiled,
+            setup, weights, setup.config.environments, torch.device(setup.device), policy_seed(setup.seeds)
         )
         self._server = InferenceServer(policy, self.shared, setup.config, self._policy_failed)
 

@@ -15,15 +15,15 @@ from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from time import monotonic
 
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import FeatureNetwork
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
+from workers.clocks import busy_seconds
 from workers.processes import launcher as children
 from workers.processes.handle import WorkerHandle
 from workers.processes.restarts import RestartBudget
 from workers.processes.worker import STOP
-from workers.rollout import CLOCKS
 from workers.seeds import fresh_seed
 from workers.weights import SharedWeights, Weights, weights_layout
 
@@ -182,7 +182,7 @@ class ProcessWorkers(Workers):
 
     def _beat(self, worker: int) -> float:
         """Seconds that this worker has spent in steps so far."""
-        return float(self.seconds[worker, : CLOCKS.index("wait")].sum())
+        return busy_seconds(self.seconds[worker])
 
     def _end_processes(self) -> None:
         for handle in self._handles:
@@ -205,5 +205,5 @@ class ProcessWorkers(Workers):
 class CpuWorkers(ProcessWorkers):
     """The cpu kind: each process acts with its own copy of the policy."""
 
-    def __init__(self, setup: WorkerSetup, network: ActorCritic) -> None:
+    def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         super().__init__(setup, weights_layout(network), SharedWeights)

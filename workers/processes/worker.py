@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.connection import Connection
-from time import perf_counter
 
 import numpy as np
 
@@ -25,8 +24,9 @@ from replay.slot_store import SharedArrays, slots_of
 from workers.base import WorkerSetup, block_of, worker_clocks
 from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
+from workers.clocks import Clocks
 from workers.policy import CpuPolicy, LearnerGone, Policy
-from workers.rollout import CLOCKS, Rollout
+from workers.rollout import Rollout
 from workers.weights import SharedWeights
 from wrappers import make_vector_env
 
@@ -111,16 +111,15 @@ class _Blocks:
     def __init__(self, free: Connection, filled: Connection, seconds: np.ndarray) -> None:
         self._free = free
         self._filled = filled
-        self._seconds = seconds
+        self._clocks = Clocks(seconds)
         self._being_written = 0
 
     def take(self) -> int | None:
         """A free block; where there is none, None as long as another one is being written, else wait. Raises LearnerGone."""
         if self._being_written and not self._free.poll():
             return None
-        waiting = perf_counter()
-        message = os.read(self._free.fileno(), 1)
-        self._seconds[CLOCKS.index("wait")] += perf_counter() - waiting
+        with self._clocks.stage("wait"):
+            message = os.read(self._free.fileno(), 1)
         if message in (b"", bytes([STOP])):
             raise LearnerGone
         self._being_written += 1

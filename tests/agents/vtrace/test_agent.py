@@ -10,7 +10,7 @@ import torch
 
 from agents.networks.actor_critic import ActorCritic, make_network
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
-from replay.trajectory import Batch
+from replay.batch import Batch
 from tests.agents.support import CLEAR, CONFIG, A, B, T, make_network_here, random_batch
 
 

@@ -13,7 +13,7 @@ from agents.networks.actor_critic import make_network
 from learner.feeding import encoder as module
 from learner.feeding.encoder import Encoder
 from learner.settings.config import make_contract
-from replay.trajectory import make_batch
+from replay.batch import make_batch
 from tests.support import small_config
 from workers import WorkerSetup
 from workers.serial import SerialWorkers

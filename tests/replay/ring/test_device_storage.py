@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import Mixture, ReplayConfig, make_mixture
+from replay.batch import make_batch
 from replay.ring.blocks import DeviceBlockPool
 from replay.ring.device_storage import DeviceStorage
 from replay.ring.retention import make_ring
 from replay.ring.ring import Ring
 from replay.ring.storage import PlainStorage
-from replay.trajectory import TrajectoryContract, make_batch, poison_arrays
+from replay.trajectory import TrajectoryContract, poison_arrays
 from tests.replay.ring.test_storage import (
     RETENTIONS,
     Environment,

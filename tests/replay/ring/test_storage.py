@@ -19,11 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.base import Encoded, ReplayConfig
+from replay.batch import stack_frames
 from replay.memory import settle_capacities
 from replay.ring.retention import make_ring
 from replay.ring.ring import Ring
 from replay.ring.storage import CompressedStorage, PlainStorage, storage_class
-from replay.trajectory import Arrays, TrajectoryContract, stack_frames
+from replay.trajectory import Arrays, TrajectoryContract
 from tests.replay.support import context
 
 ATARI = TrajectoryContract(20, (84, 84), "uint8", 4, 6)

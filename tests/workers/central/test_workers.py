@@ -20,7 +20,7 @@ import torch
 
 from agents.networks.actor_critic import ActorCritic
 from learner.settings.config import make_contract
-from replay.trajectory import make_batch
+from replay.batch import make_batch
 from tests.support import runs, small_config
 from workers import WORKERS, WorkerError, Workers, WorkerSetup, first_seeds
 from workers.central.inference import Line

@@ -1,0 +1,211 @@
+"""What every agent needs and none should copy: the passes, one guarded optimiser step, and saving and loading of its state.
+
+An agent of its own is a subclass with `config_class`, `network_class` and `losses`; see docs/extending.md.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.base import Agent, Updated
+from agents.guard import Guard
+from agents.networks.base import FeatureNetwork
+from agents.passes import NetworkPasses
+from agents.schedules import linear_schedule
+from replay.batch import Batch
+
+RMSPROP_DECAY = 0.99
+NETWORK = "network"
+"""Name of the acting network among an agent's modules, and of its optimiser."""
+
+
+@dataclass(frozen=True)
+class LearnedConfig:
+    """Settings of every agent that learns by gradient descent; `losses` reads the others."""
+
+    lr: float = 6e-4
+    lr_end_value: float = 0.0
+    optimizer: str = "rmsprop"
+    rmsprop_eps: float = 0.01
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: float = 40.0
+
+
+class Loss(NamedTuple):
+    """One term of the loss. value: a scalar with gradient.
+
+    reduction: whether the value is a sum over the batch's steps or a mean. The gradient is that of weight * value in either
+    case; metrics show the value per step.
+    """
+
+    value: Tensor
+    weight: float
+    reduction: Literal["sum", "mean"] = "sum"
+
+
+class Losses(NamedTuple):
+    """The terms of one update's loss by name, and further scalars for the metrics, without gradient."""
+
+    terms: Mapping[str, Loss]
+    metrics: Mapping[str, Tensor]
+
+
+class LearnedAgent(Agent):
+    """One network, one optimiser, one step an update.
+
+    Args:
+        config: a `LearnedConfig`, with the agent's own settings.
+        network: learns in place.
+        replay_names: the run's replays, in the order of `batch.source`; names of metrics.
+        threads: how many share the network's passes on a CPU.
+        compiled: whether these passes go through torch.compile.
+    """
+
+    config_class = LearnedConfig
+
+    def __init__(
+        self, config: Any, network: Any, replay_names: Sequence[str] = (), *, threads: int = 1, compiled: bool = False
+    ) -> None:
+        self.config = config
+        self.network: FeatureNetwork = network
+        self.replay_names = tuple(replay_names)
+        self.passes = NetworkPasses(network, threads, compiled=compiled)
+        self.optimizer = make_optimizer(config, network)
+        self.guard = Guard(self.optimizer, next(network.parameters()).device)
+
+    @abstractmethod
+    def losses(self, batch: Batch, outputs: Any) -> Losses:
+        """The loss of a batch.
+
+        Args:
+            batch: B trajectories of T steps.
+            outputs: what the network's heads return for all T+1 rows, each tensor `[T+1, B, ...]`.
+        """
+
+    def update(self, batch: Batch, progress: float) -> Updated:
+        rows, columns = batch.observations.shape[:2]
+        leaves = self.passes.forward(batch.observations.flatten(0, 1))
+        outputs = type(leaves)(*(leaf.unflatten(0, (rows, columns)) for leaf in leaves))
+        terms, metrics = self.losses(batch, outputs)
+        # Two stages: from the loss to the outputs, which are leaves, then in `passes` from the outputs to the weights.
+        torch.stack([term.weight * term.value for term in terms.values()]).sum().backward()
+        self.passes.backward(leaves)
+        largest_norm = self.config.gradient_clip_by_norm_threshold
+        gradient_norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), largest_norm, foreach=True)
+        learning_rate = linear_schedule(self.config.lr, self.config.lr_end_value, progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        values = {name: term.value for name, term in terms.items()}
+        self.guard.step({**_float_inputs(batch), **values, "gradient": gradient_norm}, self._step)
+        scalars = {
+            **per_step(terms, batch.rewards.numel()),
+            "losses/gradient_norm": gradient_norm,
+            "losses/gradient_clipped": (gradient_norm > largest_norm).float(),
+            **metrics,
+        }
+        return Updated(scalars, learning_rate)
+
+    def _step(self) -> None:
+        if isinstance(self.optimizer, torch.optim.RMSprop) and not self.optimizer.state:
+            self._start_mean_squares()
+        self.optimizer.step()
+
+    def _start_mean_squares(self) -> None:
+        """Start RMSProp's running mean of squared gradients at the first squared gradient instead of at zero.
+
+        From zero the first step is 1/sqrt(1 - 0.99) = 10 times the learning rate in every weight, whatever the gradient. It was
+        seen to leave a convolutional network with a constant value for good.
+        """
+        for parameter in self.network.parameters():
+            assert parameter.grad is not None
+            self.optimizer.state[parameter] = {"step": torch.zeros(()), "square_avg": parameter.grad.square()}
+
+    def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
+        return self.guard.take_skip_reasons(everything=everything)
+
+    def state_dict(self) -> dict[str, Any]:
+        self.guard.settle()
+        return {"modules": {NETWORK: self.network.state_dict()}, "optimizers": {NETWORK: self.optimizer.state_dict()}}
+
+    def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        check_weights(self.network, state["modules"][NETWORK])
+        if load_optimizer:
+            self._check_moments(state["optimizers"][NETWORK]["state"])
+
+    def _check_moments(self, moments: dict[int, dict[str, Any]]) -> None:
+        """There must be moments of every parameter or, before the first update, of none.
+
+        The optimiser checks nothing itself.
+        """
+        names = {"rmsprop": {"step", "square_avg"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}[self.config.optimizer]
+        parameters = dict(enumerate(self.network.parameters()))
+        if moments and moments.keys() != parameters.keys():
+            raise ValueError(f"wanted moments of {len(parameters)} parameters, got {len(moments)}")
+        for index, kept in moments.items():
+            if kept.keys() != names:
+                raise ValueError(f"wanted {', '.join(sorted(names))} of each parameter, got {', '.join(sorted(kept))}")
+            for name, value in kept.items():
+                shape = () if name == "step" else parameters[index].shape
+                if not isinstance(value, Tensor) or value.shape != shape or value.dtype != torch.float32:
+                    raise ValueError(f"wanted {name} as float32 {list(shape)} for parameter {index}, got another")
+
+    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        """Moments come from `state`, the optimiser's settings from the config."""
+        self.guard.settle()
+        self.network.load_state_dict(state["modules"][NETWORK])
+        if load_optimizer:
+            moments = state["optimizers"][NETWORK]["state"]
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+            self._lay_out_moments()
+
+    def _lay_out_moments(self) -> None:
+        """Give moments the memory layout of their weights on this device. Otherwise each step would loop over the tensors."""
+        for parameter, moments in self.optimizer.state.items():
+            for name, moment in moments.items():
+                if moment.shape == parameter.shape and moment.stride() != parameter.stride():
+                    moments[name] = torch.empty_like(parameter).copy_(moment)
+
+
+def make_optimizer(config: LearnedConfig, network: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimiser that the config names. The learning rate is set at every update."""
+    if config.optimizer == "rmsprop":
+        return torch.optim.RMSprop(network.parameters(), lr=0.0, alpha=RMSPROP_DECAY, eps=config.rmsprop_eps, foreach=True)
+    if config.optimizer == "adam":
+        fused = next(network.parameters()).device.type == "cpu"  # twice as fast there; PyTorch has it for Adam alone
+        return torch.optim.Adam(network.parameters(), lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused)
+    raise ValueError(f"optimizer: wanted rmsprop or adam, got {config.optimizer!r}")
+
+
+def per_step(terms: Mapping[str, Loss], steps: int) -> dict[str, Tensor]:
+    """Each term as a mean over the batch's steps, without its weight, and the weighted total of these."""
+    shown = {f"losses/{name}": term.value.detach() / (steps if term.reduction == "sum" else 1) for name, term in terms.items()}
+    sums, means = (
+        [term.weight * term.value.detach() for term in terms.values() if term.reduction == reduction]
+        for reduction in ("sum", "mean")
+    )
+    totals = [*([torch.stack(sums).sum() / steps] if sums else []), *means]
+    return {**shown, "losses/total_loss": torch.stack(totals).sum()}
+
+
+def check_weights(network: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Compare names, shapes and dtypes. Raises ValueError that names the first tensor that differs, with both."""
+    wanted, got = ({name: _described(tensor) for name, tensor in tensors.items()} for tensors in (network.state_dict(), state))
+    for name in [*wanted, *got]:
+        if wanted.get(name) != got.get(name):
+            raise ValueError(f"wanted {name} as {wanted.get(name, 'absent')}, got {got.get(name, 'none')}")
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _float_inputs(batch: Batch) -> dict[str, Tensor]:
+    """The parts of a batch that may hold non-finite numbers."""
+    inputs = {"observations": batch.observations, "rewards": batch.rewards, **batch.acting}
+    return {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}

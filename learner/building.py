@@ -1,0 +1,56 @@
+"""What the settings and the environment amount to: the network, the agent, and the contract of trajectories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agents import AGENTS, Agent
+from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
+from learner.settings.config import Config
+from replay import needs_features, replay_names
+from replay.trajectory import Field, TrajectoryContract
+from wrappers import make_spec
+
+
+def agent_class(config: Config) -> type[Agent]:
+    """The class of the run's agent."""
+    return AGENTS["vtrace"]
+
+
+def make_network_config(config: Config, precision: str = "float32") -> NetworkConfig:
+    """The description of the run's network, for observations and actions of its environment."""
+    spec = make_spec(config.env)
+    return NetworkConfig(
+        torso=config.network,
+        observation_shape=spec.observation_shape,
+        action_count=spec.action_count,
+        network_class=agent_class(config).network_class,
+        precision=precision,
+    )
+
+
+def make_network_shapes(config: Config) -> FeatureNetwork:
+    """The network of a run without memory or values: names, shapes and dtypes only. Raises ValueError."""
+    with torch.device("meta"):
+        return make_network(make_network_config(config))
+
+
+def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, compiled: bool = False) -> Agent:
+    """The run's agent, which learns with `network`. threads and compiled: see `agents.learned.LearnedAgent`."""
+    make: Any = agent_class(config)
+    return make(config.agent, network, replay_names(config.replays), threads=threads, compiled=compiled)
+
+
+def make_contract(config: Config) -> TrajectoryContract:
+    """The contract of the run's trajectories."""
+    spec, network = make_spec(config.env), make_network_config(config)
+    return TrajectoryContract(
+        unroll_length=config.training.unroll_length,
+        frames_stacked=spec.frames_stacked,
+        frame=Field(spec.frame_shape, spec.frame_dtype),
+        action=Field((), "int64"),
+        acting=agent_class(config).acting(config.agent, network).fields,
+        feature_count=make_network_shapes(config).feature_count if needs_features(config.replays) else 0,
+    )

@@ -1,0 +1,141 @@
+"""Stored trajectories become a learner's batch here: axes are swapped, frames become stacks, and all goes to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from replay.interleave import interleave
+from replay.trajectory import Arrays, TrajectoryContract
+
+DeviceFrames = Sequence[tuple[int, Tensor]]
+"""Parts of a batch's frames that lie on the learner's device, in order: the first column of each, and frames `[n, T+S, *F]`."""
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """B trajectories in host memory, `[B, *shape]` each field; is_replay and source `[B]`.
+
+    device_frames: frames of replays that keep them on the learner's device. The same columns of `columns["frames"]` are
+    unwritten.
+    """
+
+    columns: Arrays
+    is_replay: np.ndarray
+    source: np.ndarray
+    device_frames: DeviceFrames = ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B trajectories on the learner's device, time-major. `TrajectoryContract.fields` says what each field means.
+
+    observations: `[T+1, B, S, *frame_shape]`; row T follows the last step.
+    actions: `[T, B, *action_shape]`.
+    rewards, terminated, reset, action_used: `[T, B]`.
+    acting: name -> `[T, B, *shape]`, the fields that the agent's `acting` declares.
+    is_replay: bool `[B]`, whether the column comes from a replay that may give a trajectory more than once.
+    source: int `[B]`, index of the column's replay in the mixture.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    reset: Tensor
+    action_used: Tensor
+    acting: Mapping[str, Tensor]
+    is_replay: Tensor
+    source: Tensor
+
+
+def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.device) -> Batch:
+    """Turn B stored trajectories into a batch on `device`. No other place swaps the axes."""
+
+    def up(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    fields = {name: up(host.columns[name]).transpose(0, 1) for name in contract.batch_fields}
+    acting = {name: fields.pop(name) for name in contract.acting}
+    frames = _join_frames(torch.from_numpy(host.columns["frames"]), host.device_frames, device)
+    return Batch(
+        observations=stack_frames(frames, host.columns["reset"], contract.frames_stacked),
+        acting=acting,
+        is_replay=up(host.is_replay),
+        source=up(host.source),
+        **fields,
+    )
+
+
+def _join_frames(host: Tensor, device_frames: DeviceFrames, device: torch.device) -> Tensor:
+    """All frames of a batch on the device, `[B, T+S, *F]`. Only frames that are not there yet are copied."""
+    if not device_frames:
+        return host.to(device, non_blocking=True)
+    parts, end = [], 0
+    for first, frames in device_frames:
+        if frames.is_cuda:  # a replay's stream allocated it, and must not reuse it before this stream has read it
+            frames.record_stream(torch.cuda.current_stream(frames.device))
+        parts += [host[end:first].to(device, non_blocking=True), frames]
+        end = first + len(frames)
+    return torch.cat([*parts, host[end:].to(device, non_blocking=True)])
+
+
+def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tensor:
+    """Rebuild every observation from frames stored once.
+
+    frames: `[B, T+S, *F]`, any device. reset: bool `[B, T]` on the host; true where observation t+1 is an episode's first.
+    Returns `[T+1, B, S, *F]`, newest frame last, zeros before an episode's first frame. In memory the stack is the innermost
+    axis, which for `[H, W]` frames is torch's channels_last: no second copy before the first convolution.
+    """
+    batch_size, rows = frames.shape[0], frames.shape[1] - frames_stacked + 1
+    innermost = frames.new_empty((rows, batch_size, *frames.shape[2:], frames_stacked))
+    if frames.device.type == "cpu":
+        _interleave_rows(frames.numpy(), innermost.numpy())
+    else:
+        for position in range(frames_stacked):
+            innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
+    row, column, missing = _before_first_frame(reset, frames_stacked)
+    if len(row):
+        hidden = np.arange(frames_stacked) < missing[:, None]  # [n, S]
+        hidden = hidden.reshape(len(row), *(1 for _ in frames.shape[2:]), frames_stacked)
+        row, column = torch.from_numpy(np.stack([row, column])).to(frames.device, non_blocking=True)
+        mask = torch.from_numpy(hidden).to(frames.device, non_blocking=True)
+        innermost[row, column] = innermost[row, column].masked_fill(mask, 0)
+    return innermost.movedim(-1, 2)
+
+
+def _interleave_rows(frames: np.ndarray, innermost: np.ndarray) -> None:
+    """Fill `[T+1, B, *F, S]` from frames `[B, T+S, *F]`."""
+    stack, pixels = innermost.shape[-1], int(np.prod(frames.shape[2:]))
+    frames = frames.reshape(*frames.shape[:2], pixels)
+    for row, out in enumerate(innermost.reshape(*innermost.shape[:2], pixels, stack)):
+        interleave([frames[:, row + position] for position in range(stack)], out)
+
+
+def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
+    """Which frames of the observation that the last step acted on are from before its episode.
+
+    reset: bool `[B, T]`; the last S steps of it will do. Returns bool `[B, S]`.
+    """
+    row, column, missing = _before_first_frame(reset, frames_stacked)
+    last = row == reset.shape[1] - 1
+    hidden = np.zeros((len(reset), frames_stacked), bool)
+    hidden[column[last]] = np.arange(frames_stacked) < missing[last][:, None]
+    return hidden
+
+
+def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which stacks reach back beyond their episode: row in `[T+1]`, column in `[B]`, and how many frames are missing."""
+    unroll_length = reset.shape[1]
+    age = np.full(reset.shape[0], frames_stacked)  # observations since the episode's first one, as far as it matters
+    found = []
+    for row in range(1, unroll_length + 1) if reset.any() else ():
+        age = np.where(reset[:, row - 1], 0, age + 1)
+        columns = np.flatnonzero(age < frames_stacked - 1)
+        found.append(np.stack([np.full(len(columns), row), columns, frames_stacked - 1 - age[columns]]))
+    affected = np.concatenate(found, axis=1) if found else np.zeros((3, 0), np.int64)
+    return affected[0], affected[1], affected[2]
