@@ -122,7 +122,10 @@ def _image_shape(observation_shape: Shape, minimum: int | None) -> tuple[int, in
 
 
 def _convolutions(image: tuple[int, int, int], convolutions: list[tuple[int, int, int]], hidden: int) -> list[nn.Module]:
-    """Convolutions (channels, kernel size, stride) of an image (channels, height, width) without padding and one hidden layer, each followed by a ReLU."""
+    """Convolutions (channels, kernel size, stride) without padding and one hidden layer, each followed by a ReLU.
+
+    image: channels, height and width.
+    """
     channels, height, width = image
     layers: list[nn.Module] = []
     for out_channels, kernel, stride in convolutions:

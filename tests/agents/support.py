@@ -6,12 +6,23 @@ from dataclasses import replace
 
 import torch
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic
 from agents.vtrace.agent import VTraceConfig
 from replay.batch import Batch
+from tests.builders import network_of
 
 T, B, A = 5, 3, 4
-CONFIG = VTraceConfig(gamma=0.9, rho_bar=1.5, c_bar=1.0, pg_rho_bar=2.0, lambda_=0.95, reward_clipping="abs_one_clamp")
+RATE = 1e-3
+CONFIG = VTraceConfig(
+    lr=RATE,
+    lr_end_value=RATE,
+    gamma=0.9,
+    rho_bar=1.5,
+    c_bar=1.0,
+    pg_rho_bar=2.0,
+    lambda_=0.95,
+    reward_clipping="abs_one_clamp",
+)
 CLEAR = replace(
     CONFIG,
     use_policy_cloning_loss=True,
@@ -22,17 +33,20 @@ CLEAR = replace(
 
 
 def make_network_here() -> ActorCritic:
-    return make_network("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1))
+    return network_of("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1))
 
 
 def random_batch(seed: int = 0) -> Batch:
+    """Row 2 of column 1 is an autoreset; in row 1 of column 2 the environment replaced the action."""
     generator = torch.Generator().manual_seed(seed)
 
     def rand(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator)
 
     action_used = torch.ones(T, B, dtype=torch.bool)
-    action_used[2, 1] = False
+    action_used[2, 1] = action_used[1, 2] = False
+    reset = torch.zeros(T, B, dtype=torch.bool)
+    reset[2, 1] = True
     terminated = torch.zeros(T, B, dtype=torch.bool)
     terminated[3, 0] = True
     return Batch(
@@ -40,11 +54,9 @@ def random_batch(seed: int = 0) -> Batch:
         actions=torch.randint(A, (T, B), generator=generator),
         rewards=3 * rand(T, B),
         terminated=terminated,
-        truncated=torch.zeros(T, B, dtype=torch.bool),
+        reset=reset,
         action_used=action_used,
-        behaviour_logits=rand(T, B, A),
-        behaviour_values=rand(T, B),
-        policy_version=torch.zeros(T, B, dtype=torch.int64),
+        acting={"behaviour_logits": rand(T, B, A), "behaviour_values": rand(T, B)},
         is_replay=torch.tensor([False, True, True]),
         source=torch.tensor([0, 1, 1]),
     )

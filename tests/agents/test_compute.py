@@ -33,10 +33,10 @@ import resource
 import statistics
 import torch
 from agents.compute import prepare_torch
-from agents.networks.actor_critic import make_network
+
 from agents.passes import NetworkPasses
 prepare_torch(threads=1)
-passes = NetworkPasses(make_network("nature", (4, 84, 84), 6), threads=2)
+passes = NetworkPasses(network_of("nature", (4, 84, 84), 6), threads=2)
 observations = torch.zeros(336, 4, 84, 84, dtype=torch.uint8)
 def faults_of_update():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from agents.metrics import masked_mean, ratio_metrics, replay_metrics, value_metrics
-from agents.returns.vtrace import VTraceReturns
 from tests.agents.support import random_batch
 
 SHAPE = (5, 4)
@@ -34,7 +33,7 @@ def test_a_mean_is_that_of_the_used_steps_whatever_the_others_are() -> None:
 
 def test_value_metrics() -> None:
     values, targets, mask = random_steps(1), random_steps(2), used_steps()
-    found = value_metrics(values, VTraceReturns(targets, torch.zeros(SHAPE)), mask)
+    found = value_metrics(values, targets, mask)
     wanted, seen = targets[mask].numpy(), values[mask].numpy()
     explained = 1 - np.var(wanted - seen) / np.var(wanted)
     assert {name: float(value) for name, value in found.items()} == pytest.approx(
@@ -67,7 +66,7 @@ def test_ratio_metrics() -> None:
 def test_replay_metrics_tell_each_replay_of_its_own_columns() -> None:
     log_rhos, relevant = random_steps(5), random_steps(6) > 0
     batch = replace(random_batch(1), action_used=used_steps(), source=torch.tensor([1, 0, 1, 1]))
-    found = replay_metrics(batch, log_rhos, relevant, ["queue", "old", "absent"])
+    found = replay_metrics(batch, batch.action_used, log_rhos, relevant, ["queue", "old", "absent"])
     wanted = {}
     for index, name in enumerate(["queue", "old"]):
         steps = (batch.action_used & (batch.source == index)).numpy()
@@ -77,4 +76,4 @@ def test_replay_metrics_tell_each_replay_of_its_own_columns() -> None:
     nothing_of_it = {"rejected_fraction": math.nan, "effective_sample_size": math.nan}
     wanted |= {f"replay/absent/{name}": value for name, value in nothing_of_it.items()}
     assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=1e-5, nan_ok=True)
-    assert replay_metrics(batch, log_rhos, relevant, []) == {}
+    assert replay_metrics(batch, batch.action_used, log_rhos, relevant, []) == {}

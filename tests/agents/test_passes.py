@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic
 from agents.passes import NetworkPasses
+from tests.builders import network_of
 
 
 def small_network() -> ActorCritic:
-    return make_network("impala_shallow", (2, 20, 20), 5, generator=torch.Generator().manual_seed(0))
+    return network_of("impala_shallow", (2, 20, 20), 5, generator=torch.Generator().manual_seed(0))
 
 
 def observations(count: int) -> Tensor:

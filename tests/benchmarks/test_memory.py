@@ -10,17 +10,17 @@ import pytest
 
 from benchmarks import memory
 from benchmarks.memory import memory_of, replay_figures
+from learner.building import make_contract
 from learner.metrics.hardware import family_of
-from learner.settings.config import Config, make_contract
+from learner.settings.config import Config
 from main import prepare
 from tests.support import small_config
-from wrappers import make_spec
 
 
 def test_replays_are_measured_on_real_play() -> None:
     config = small_config(frames_stacked=4)
     figures = replay_figures(config, 1000)
-    contract = make_contract(config, make_spec(config.env))
+    contract = make_contract(config)
     assert figures["steps"] == 1280
     assert figures["plain_bytes_per_step"] > (contract.bytes_per_trajectory - 4 * 50) / contract.unroll_length
     assert figures["plain_gigabytes_per_million_steps"] == pytest.approx(figures["plain_bytes_per_step"] / 1000)

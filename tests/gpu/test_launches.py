@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from agents.guard import Guard
-from agents.networks.actor_critic import make_network, on_device
+from agents.networks.base import on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from learner.machine import measuring
 from replay.batch import Batch
 from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays
+from tests.builders import network_of
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.support import small_config
 from workers.central.device_weights import DeviceWeights
@@ -35,7 +36,7 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
     """However many they are; the optimiser's own part is not counted."""
     counts = []
     for name in ("mlp", "impala_deep"):
-        network = on_device(make_network(name, (2, 12, 12), 3), CUDA)
+        network = on_device(network_of(name, (2, 12, 12), 3), CUDA)
         agent = VTraceAgent(VTraceConfig(optimizer=optimizer), network)
         for parameter in network.parameters():
             parameter.grad = torch.ones_like(parameter)
@@ -44,7 +45,7 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
         guarded_step()  # makes the moments
         beside_the_step = launches(gpu, guarded_step) - launches(gpu, agent.optimizer.step)
         counts.append((beside_the_step, launches(gpu, partial(weights.publish, network, 1))))
-        reader = on_device(make_network(name, (2, 12, 12), 3, precision="bfloat16").only_act(), CUDA)
+        reader = on_device(network_of(name, (2, 12, 12), 3, precision="bfloat16").only_act(), CUDA)
         torch.cuda.synchronize()
         assert launches(gpu, partial(weights.read, reader)) == 2  # one for each precision
     assert counts[0] == counts[1]
@@ -87,12 +88,12 @@ def test_updates_are_measured_as_a_run_makes_them(gpu: SimulatedGpu, monkeypatch
 
 
 def test_workers_get_weights_in_one_trip(gpu: SimulatedGpu) -> None:
-    network = on_device(make_network("impala_deep", (2, 12, 12), 3), CUDA)
+    network = on_device(network_of("impala_deep", (2, 12, 12), 3), CUDA)
     weights = SharedWeights(SharedArrays(weights_layout(network)))
     gpu.waits.clear()
     weights.publish(network, 1)
     assert len(gpu.waits) == 1
-    reader = make_network("impala_deep", (2, 12, 12), 3)
+    reader = network_of("impala_deep", (2, 12, 12), 3)
     weights.read(reader)
     for here, there in zip(reader.state_dict().values(), network.state_dict().values(), strict=True):
         assert torch.equal(here, there.cpu())
@@ -101,7 +102,7 @@ def test_workers_get_weights_in_one_trip(gpu: SimulatedGpu) -> None:
 def test_moments_lie_in_memory_as_weights_do(gpu: SimulatedGpu) -> None:
     """Also those that were saved where weights lay otherwise."""
     on_cpu, on_gpu = (
-        VTraceAgent(VTraceConfig(), on_device(make_network("nature", (2, 36, 36), 3), torch.device(device)))
+        VTraceAgent(VTraceConfig(), on_device(network_of("nature", (2, 36, 36), 3), torch.device(device)))
         for device in ("cpu", "cuda")
     )
     for parameter in on_cpu.network.parameters():

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from agents.guard import Guard
-from agents.networks.actor_critic import ActorCritic, on_device
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import on_device
 from learner.machine.measuring import measure_costs
 from learner.metrics.metrics import UpdateMetrics, read_metrics
 from learner.parts import build
@@ -91,7 +92,7 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
     assert columns["updates"][-1] >= 10
     assert columns["updates/skipped"][-1] == 1
     assert np.isfinite(columns["losses/total_loss"][-1])
-    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["network"]
+    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["modules"]["network"]
     assert all(math.isfinite(float(tensor.abs().max())) for tensor in weights.values())
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import make_network, on_device
+from agents.networks.base import on_device
 from agents.streams import Fence, side_stream
+from tests.builders import network_of
 from tests.gpu.simulated_gpu import SimulatedGpu
 
 CUDA = torch.device("cuda")
@@ -155,7 +156,7 @@ def test_devices_do_not_mix(gpu: SimulatedGpu) -> None:
 
 def test_networks_compute_what_they_compute_on_the_host(gpu: SimulatedGpu) -> None:
     """In bfloat16, with gradients, and with the kernels of a GPU's layout."""
-    network = make_network("nature", (4, 84, 84), 6, precision="bfloat16", generator=torch.Generator().manual_seed(1))
+    network = network_of("nature", (4, 84, 84), 6, precision="bfloat16", generator=torch.Generator().manual_seed(1))
     observations = torch.randint(256, (3, 4, 84, 84), dtype=torch.uint8)
     results = []
     for device in ("cpu", "cuda"):

@@ -9,10 +9,11 @@ import numpy as np
 from learner.feeding.background import make_feeder
 from learner.feeding.feeder import Feeder, PreparedBatch
 from replay import Mixture, ReplayConfig, make_mixture
-from replay.trajectory import TrajectoryContract, poison_arrays
+from replay.trajectory import poison_arrays
+from tests.builders import trajectory_contract
 from workers import Block, WorkerError, Workers
 
-CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 SLOTS = 3  # in a block
 
 

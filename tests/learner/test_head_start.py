@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from learner.building import make_network_shapes
 from learner.head_start import HeadStart
-from learner.settings.config import BOUNDS, Config, make_network_shapes
+from learner.settings.config import BOUNDS, Config
 from tests.support import children_named, small_config
 from workers import WorkerError, random_observations, random_play
-from wrappers import make_spec
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -25,7 +25,7 @@ def config_of(**settings: Any) -> Config:
 
 
 def take(head_start: HeadStart, config: Config) -> Any:
-    return head_start.take_workers(config, make_network_shapes(config, make_spec(config.env)))
+    return head_start.take_workers(config, make_network_shapes(config))
 
 
 def the_child(name: str) -> list[int]:

@@ -30,7 +30,7 @@ class ToldAgent(VTraceAgent):
         super().__init__(CLEAR, make_network_here())
         self.told: list[str | None] = []
 
-    def take_verdicts(self, *, everything: bool = False) -> list[str | None]:
+    def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         told, self.told = self.told, []
         return told
 
@@ -222,6 +222,6 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
     if not kept:
         return
     monkeypatch.undo()
-    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["network"].values()
+    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["modules"]["network"].values()
     assert all(value.isfinite().all() for value in weights)
     assert main.main(["main.py", "--op_mode=train_w_load", f"--load_model_url={run.path}"]) == 0

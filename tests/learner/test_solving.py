@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.networks.actor_critic import NETWORKS, ActorCritic
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.torsos import TORSOS
 from replay import REPLAYS
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, toy
@@ -96,9 +97,9 @@ def test_every_agent_setting_solves_the_toy_environment(tmp_path: Path, agent: s
     assert solves(tmp_path, **AGENTS[agent])
 
 
-@pytest.mark.parametrize("network", [network for network in NETWORKS if network != "mlp"])  # that of all the others
+@pytest.mark.parametrize("network", [network for network in TORSOS if network != "mlp"])  # that of all the others
 def test_every_network_solves_the_toy_environment(tmp_path: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = NETWORKS[network]
+    kind = TORSOS[network]
     assert isinstance(kind, type)
     assert issubclass(kind, ActorCritic)
     monkeypatch.setitem(ENVIRONMENTS, "large toy", large_toy(kind.minimum_frame_size or 1))

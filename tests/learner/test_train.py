@@ -94,7 +94,7 @@ def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: 
     }
     run, one = run_training(tmp_path / "one", **settings)
     _, other = run_training(tmp_path / "other", **settings)
-    weights = [checkpoint.agent["network"] for checkpoint in (one, other)]
+    weights = [checkpoint.agent["modules"]["network"] for checkpoint in (one, other)]
     assert one.counters == replace(other.counters, seconds=one.counters.seconds)
     assert one.counters.updates >= 500
     assert one.returns == other.returns
@@ -124,13 +124,13 @@ def test_frames_on_the_learner_s_device_change_nothing(tmp_path: Path, kind: str
         runs.append(run_training(tmp_path / device, replay_parameters=json.dumps(mixture), **settings)[1])
     assert runs[0].counters.updates >= 80
     assert runs[0].returns == runs[1].returns
-    weights = [checkpoint.agent["network"] for checkpoint in runs]
+    weights = [checkpoint.agent["modules"]["network"] for checkpoint in runs]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_another_seed_ends_with_other_bits(tmp_path: Path) -> None:
     settings = {"reproducible": True, "replay_parameters": QUEUE_AND_STANDARD, "environment_max_steps": 1000}
-    weights = [run_training(tmp_path / f"{seed}", seed=seed, **settings)[1].agent["network"] for seed in (9, 10)]
+    weights = [run_training(tmp_path / f"{seed}", seed=seed, **settings)[1].agent["modules"]["network"] for seed in (9, 10)]
     assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 

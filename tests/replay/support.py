@@ -10,9 +10,10 @@ import numpy as np
 from replay import REPLAYS, Encoded, ReplayConfig, ReplayContext
 from replay.base import Encode, Replay
 from replay.ring.ring import Ring
-from replay.trajectory import Arrays, TrajectoryContract, poison_arrays
+from replay.trajectory import Arrays, poison_arrays
+from tests.builders import trajectory_contract
 
-CONTRACT = TrajectoryContract(
+CONTRACT = trajectory_contract(
     unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2, feature_count=4
 )
 

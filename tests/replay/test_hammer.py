@@ -16,10 +16,11 @@ import pytest
 
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
 from replay.batch import DeviceFrames
-from replay.trajectory import Arrays, Fields, TrajectoryContract, poison_arrays
+from replay.trajectory import Arrays, Fields, poison_arrays
+from tests.builders import trajectory_contract
 from tests.replay.support import storage_of
 
-CONTRACT = TrajectoryContract(
+CONTRACT = trajectory_contract(
     unroll_length=5, frame_shape=(20, 20), frame_dtype="uint8", frames_stacked=2, action_count=3, feature_count=4
 )
 NUMBERS = 251  # a prime below 256, so that a number fits in every field and in step with nothing

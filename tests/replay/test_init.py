@@ -11,7 +11,7 @@ import pytest
 from replay import REPLAYS, Mixture, ReplayConfig, make_mixture, needs_encode, needs_features
 from replay.base import Replay
 from replay.parameters import TYPES
-from replay.trajectory import TrajectoryContract
+from tests.builders import trajectory_contract
 from tests.replay.support import CONTRACT, NumberEncoder, build, context, now_at, numbered, numbers_of, ring_of, sample
 
 Settings = dict[str, Any]
@@ -208,7 +208,7 @@ def test_a_missing_encoder_is_told_at_once(name: str) -> None:
 
 def test_a_restored_generator_gives_the_replays_new_numbers() -> None:
     """Two mixtures built one after the other from one generator must not draw alike: a resumed run would repeat itself."""
-    contract = TrajectoryContract(2, (3,), "float32", 1, 2)
+    contract = trajectory_contract(2, (3,), "float32", 1, 2)
     configs = (ReplayConfig("standard", 50, 1.0),)
     generator = np.random.default_rng(4)
     drawn = []

@@ -10,10 +10,10 @@ import pytest
 
 from replay import ReplayConfig, make_mixture, replay_bytes, settle_capacities
 from replay.memory import most_bytes, parse_size
-from replay.trajectory import TrajectoryContract
+from tests.builders import trajectory_contract
 
-ATARI = TrajectoryContract(20, (84, 84), "uint8", 4, 6)
-SMALL = TrajectoryContract(2, (3,), "uint8", 1, 2)
+ATARI = trajectory_contract(20, (84, 84), "uint8", 4, 6)
+SMALL = trajectory_contract(2, (3,), "uint8", 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from replay import Mixture, ReplayConfig, check_replays, make_mixture
 from replay.batch import HostBatch
 from replay.kinds.queue import QueueReplay
 from replay.mixture import largest_share, next_shares
-from replay.trajectory import TrajectoryContract, poison_arrays
+from replay.trajectory import poison_arrays
+from tests.builders import trajectory_contract
 from tests.replay.support import storage_of
 
-CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
-SMALL_CONTRACT = TrajectoryContract(unroll_length=1, frame_shape=(1,), frame_dtype="uint8", frames_stacked=1, action_count=1)
+CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+SMALL_CONTRACT = trajectory_contract(unroll_length=1, frame_shape=(1,), frame_dtype="uint8", frames_stacked=1, action_count=1)
 
 
 def mixture_of(*replays: tuple[str, int, float], batch_size: int = 10, fill_in_factor: float = 0.0) -> Mixture:

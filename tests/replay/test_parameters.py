@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, parse_replay_parameters
 from replay.parameters import KEYS
-from replay.trajectory import TrajectoryContract
+from tests.builders import trajectory_contract
 
-CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 QUEUE = {"type": "queue", "capacity": 1, "sample_ratio": 1.0}
 LONGEST_LINE = 400
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from replay.slot_store import ALIGNMENT, SharedArrays, slot_layout, slots_of
-from replay.trajectory import POISON, Field, TrajectoryContract
+from replay.trajectory import POISON, Field
+from tests.builders import trajectory_contract
 
-CONTRACT = TrajectoryContract(unroll_length=3, frame_shape=(5, 7), frame_dtype="uint8", frames_stacked=2, action_count=4)
+CONTRACT = trajectory_contract(unroll_length=3, frame_shape=(5, 7), frame_dtype="uint8", frames_stacked=2, action_count=4)
 LAYOUT = {
     "odd": Field((3,), "uint8"),
     "wide": Field((2, 5), "float64"),

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
 from replay.batch import HostBatch
 from replay.trajectory import Arrays, TrajectoryContract
+from tests.builders import trajectory_contract
 from tests.replay.test_init import KINDS
 
-CONTRACT = TrajectoryContract(
+CONTRACT = trajectory_contract(
     unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=2, action_count=2, feature_count=4
 )
 ENVIRONMENTS = 3

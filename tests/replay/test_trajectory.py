@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.settings.config import make_contract
+from learner.building import make_contract
 from replay.batch import Batch, hidden_frames, make_batch, stack_frames
 from replay.trajectory import POISON, TIME_MAJOR_FIELDS, TrajectoryContract
+from tests.builders import trajectory_contract
 from tests.support import small_config
 from workers import serial
 from workers.base import WorkerSetup
@@ -24,7 +25,7 @@ SHAPES = ((3, 4), (2, 3, 3), (5,), ())
 
 
 def contract_of(frame_shape: tuple[int, ...] = (2, 3), dtype: str = "uint8") -> TrajectoryContract:
-    return TrajectoryContract(unroll_length=5, frame_shape=frame_shape, frame_dtype=dtype, frames_stacked=4, action_count=3)
+    return trajectory_contract(unroll_length=5, frame_shape=frame_shape, frame_dtype=dtype, frames_stacked=4, action_count=3)
 
 
 def shown_by_an_environment(
@@ -174,7 +175,7 @@ def test_memory_is_what_the_contract_says(shape: tuple[int, ...], dtype: str) ->
 
 
 def test_an_atari_trajectory_takes_a_quarter_of_its_stacks() -> None:
-    contract = TrajectoryContract(20, (84, 84), "uint8", 4, 6)
+    contract = trajectory_contract(20, (84, 84), "uint8", 4, 6)
     assert contract.bytes_per_trajectory < 0.3 * 21 * 4 * 84 * 84
 
 
@@ -232,7 +233,7 @@ def test_a_batch_shows_what_the_environment_showed(env: EnvConfig, monkeypatch: 
     monkeypatch.setattr(serial, "make_vector_env", make_recording_env)
     config = replace(small_config(unroll_length=7, envs_per_worker=3, worker_count=1), env=env)
     spec = make_spec(env)
-    setup = WorkerSetup(env, spec, "mlp", make_contract(config, spec), config.workers, (5,), poison=True)
+    setup = WorkerSetup(env, spec, "mlp", make_contract(config), config.workers, (5,), poison=True)
     network = setup.make_network()
     workers = serial.SerialWorkers(setup, network)
     workers.weights.publish(network, 0)

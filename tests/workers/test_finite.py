@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks.actor_critic import make_network
-from learner.settings.config import make_contract
+from learner.building import make_contract
+from tests.builders import network_of
 from tests.support import small_config
 from workers import SerialWorkers, WorkerError, WorkerSetup, random_observations, random_play, serial
 from workers.finite import NotFiniteError
@@ -99,7 +99,7 @@ def test_finite_numbers_pass() -> None:
 
 @pytest.mark.parametrize("head", ["policy_head", "value_head"])
 def test_a_policy_that_says_bad_numbers_is_named_by_its_update(head: str) -> None:
-    network = make_network("mlp", (2, 10, 5), 3)
+    network = network_of("mlp", (2, 10, 5), 3)
     with torch.no_grad():
         getattr(network, head).bias[0] = math.nan
     policy = CpuPolicy(network, weights=None, seed=1)  # type: ignore[arg-type]
@@ -114,8 +114,8 @@ def test_in_one_process_the_worker_and_the_environment_are_named(monkeypatch: py
     monkeypatch.setattr(serial, "make_vector_env", lambda config, num_envs: envs.pop(0))
     config = small_config(frames_stacked=2, worker_count=2)
     spec = envs[0].spec
-    learned = make_network("mlp", spec.observation_shape, spec.action_count)
-    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config, spec), config.workers, (1, 2))
+    learned = network_of("mlp", spec.observation_shape, spec.action_count)
+    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config), config.workers, (1, 2))
     workers = SerialWorkers(setup, learned)
     workers.weights.publish(learned, 0)
     workers.start()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks.actor_critic import make_network
 from replay.slot_store import SharedArrays
+from tests.builders import network_of
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
 
@@ -19,7 +19,7 @@ def test_observations_reach_the_network_as_it_reads_them_without_a_copy(
     shape: tuple[int, ...], dimensions: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """dimensions: of what the network gets, from the outermost in memory to the innermost."""
-    network = make_network("nature" if len(shape) > 2 else "mlp", shape, 3).only_act()
+    network = network_of("nature" if len(shape) > 2 else "mlp", shape, 3).only_act()
     policy = CpuPolicy(network, SharedWeights(SharedArrays(weights_layout(network))), seed=1)
     seen, features = [], network.features
 

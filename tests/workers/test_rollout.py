@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.settings.config import make_contract
+from learner.building import make_contract
 from replay.batch import make_batch
 from replay.trajectory import Arrays, poison_arrays
 from tests.support import small_config

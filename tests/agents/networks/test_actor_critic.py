@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agents.networks.actor_critic import NETWORKS, ActorCritic, NetworkConfig, make_network, network_input
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import NetworkConfig, network_input
+from agents.networks.torsos import TORSOS
+from tests.builders import network_of
 
 CONVOLUTIONAL = ["nature", "impala_shallow", "impala_deep"]
 
@@ -40,14 +43,14 @@ def assert_same_outputs(got: Tensor, expected: Tensor) -> None:
     ],
 )
 def test_parameter_counts_are_those_of_the_papers(name: str, shape: tuple[int, ...], actions: int, count: int) -> None:
-    network = make_network(name, shape, actions)
+    network = network_of(name, shape, actions)
     assert sum(parameter.numel() for parameter in network.parameters()) == count
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 @pytest.mark.parametrize("shape", [(4, 42, 42), (2, 40, 37), (2, 38, 41, 3)])
 def test_outputs_are_float32_logits_and_values(name: str, shape: tuple[int, ...]) -> None:
-    network = make_network(name, shape, 5, generator=seeded())
+    network = network_of(name, shape, 5, generator=seeded())
     output = network(frames(3, *shape))
     assert output.logits.shape == (3, 5)
     assert output.values.shape == (3,)
@@ -55,9 +58,9 @@ def test_outputs_are_float32_logits_and_values(name: str, shape: tuple[int, ...]
     assert network.features(frames(3, *shape)).shape == (3, network.feature_count)
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_forward_is_the_heads_on_the_features(name: str) -> None:
-    network = make_network(name, (4, 42, 42), 5, generator=seeded())
+    network = network_of(name, (4, 42, 42), 5, generator=seeded())
     features = network.features(frames(2, 4, 42, 42))
     assert (features >= 0.0).all()
     output = network(frames(2, 4, 42, 42))
@@ -67,7 +70,7 @@ def test_forward_is_the_heads_on_the_features(name: str) -> None:
 
 def test_impala_deep_computes_its_figure() -> None:
     """Figure 3 of IMPALA, written out with the network's own weights."""
-    network = make_network("impala_deep", (4, 21, 16), 5, generator=seeded())
+    network = network_of("impala_deep", (4, 21, 16), 5, generator=seeded())
     observations = frames(2, 4, 21, 16)
     parameters = iter(network.torso.parameters())
 
@@ -84,9 +87,9 @@ def test_impala_deep_computes_its_figure() -> None:
     assert next(parameters, None) is None
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_weights_start_orthogonal_with_their_gains_and_zero_biases(name: str) -> None:
-    network = make_network(name, (4, 42, 42), 5, generator=seeded())
+    network = network_of(name, (4, 42, 42), 5, generator=seeded())
     layers = {key: module for key, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     gains = {"policy_head": 0.01, "value_head": 1.0}
     for key, layer in layers.items():
@@ -98,9 +101,9 @@ def test_weights_start_orthogonal_with_their_gains_and_zero_biases(name: str) ->
         assert not layer.bias.any()
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_a_new_policy_is_nearly_uniform_and_its_values_differ_by_state(name: str) -> None:
-    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    network = network_of(name, (4, 42, 42), 6, generator=seeded())
     output = network(frames(16, 4, 42, 42))
     assert (output.logits.softmax(-1) - 1.0 / 6.0).abs().max() < 0.02
     assert output.values.std() > 0.01
@@ -108,7 +111,7 @@ def test_a_new_policy_is_nearly_uniform_and_its_values_differ_by_state(name: str
 
 def test_equal_generators_give_equal_weights_and_others_do_not() -> None:
     def weights(seed: int) -> Tensor:
-        network = make_network("impala_shallow", (4, 42, 42), 6, generator=seeded(seed))
+        network = network_of("impala_shallow", (4, 42, 42), 6, generator=seeded(seed))
         return nn.utils.parameters_to_vector(network.parameters())
 
     first = weights(3)
@@ -120,15 +123,15 @@ def test_equal_generators_give_equal_weights_and_others_do_not() -> None:
 def test_without_a_generator_the_global_seed_decides() -> None:
     def weights(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        return nn.utils.parameters_to_vector(make_network("mlp", (1, 4), 2).parameters())
+        return nn.utils.parameters_to_vector(network_of("mlp", (1, 4), 2).parameters())
 
     assert torch.equal(weights(5), weights(5))
     assert not torch.equal(weights(5), weights(6))
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_uint8_frames_mean_the_same_as_floats_from_zero_to_one(name: str) -> None:
-    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    network = network_of(name, (4, 42, 42), 6, generator=seeded())
     observations = frames(2, 4, 42, 42)
     assert_same_outputs(network(observations).values, network(observations.double() / 255.0).values)
 
@@ -146,10 +149,10 @@ def test_input_refuses_whole_numbers_that_are_no_bytes() -> None:
         network_input(torch.zeros(1, 4, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 @pytest.mark.parametrize("acting", [False, True])
 def test_bfloat16_is_near_float32_and_gives_float32(name: str, acting: bool) -> None:
-    exact, rounded = (make_network(name, (4, 42, 42), 6, precision=p, generator=seeded()) for p in ("float32", "bfloat16"))
+    exact, rounded = (network_of(name, (4, 42, 42), 6, precision=p, generator=seeded()) for p in ("float32", "bfloat16"))
     observations = frames(16, 4, 42, 42)
     for network in (exact, rounded):
         network.calibrate(observations)
@@ -166,7 +169,7 @@ def test_bfloat16_is_near_float32_and_gives_float32(name: str, acting: bool) -> 
 
 
 def test_bfloat16_gradients_and_weights_are_float32() -> None:
-    network = make_network("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded())
+    network = network_of("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded())
     network(frames(3, 4, 42, 42)).values.sum().backward()
     for parameter in network.parameters():
         assert parameter.dtype == torch.float32
@@ -174,8 +177,8 @@ def test_bfloat16_gradients_and_weights_are_float32() -> None:
 
 
 def test_a_network_that_only_acts_learns_nothing_and_takes_new_weights() -> None:
-    learner = make_network("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded())
-    actor = make_network("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded(7)).only_act()
+    learner = network_of("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded())
+    actor = network_of("impala_shallow", (4, 42, 42), 6, precision="bfloat16", generator=seeded(7)).only_act()
     assert not any(parameter.requires_grad for parameter in actor.parameters())
     actor.load_state_dict(learner.state_dict())
     observations = frames(3, 4, 42, 42)
@@ -184,13 +187,13 @@ def test_a_network_that_only_acts_learns_nothing_and_takes_new_weights() -> None
 
 def test_a_precision_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="^precision: wanted float32 or bfloat16, got 'float16'$"):
-        make_network("mlp", (1, 4), 2, precision="float16")
+        network_of("mlp", (1, 4), 2, precision="float16")
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 @pytest.mark.parametrize("shape", [(4, 42, 42), (2, 38, 41, 3)])
 def test_memory_layout_of_the_batch_changes_nothing(name: str, shape: tuple[int, ...]) -> None:
-    network = make_network(name, shape, 6, generator=seeded())
+    network = network_of(name, shape, 6, generator=seeded())
     plain = frames(3, *shape)
     stack_innermost = plain.movedim(1, -1).contiguous().movedim(-1, 1)
     assert stack_innermost.stride() != plain.stride()
@@ -215,20 +218,20 @@ def test_colour_stacks_become_channels_pixel_for_pixel() -> None:
 
 def test_mlp_takes_small_frames_and_vectors() -> None:
     for shape in [(1, 10, 5), (4, 10, 5), (2, 7), (9,)]:
-        output = make_network("mlp", shape, 3, generator=seeded())(torch.rand(6, *shape, generator=seeded(2)))
+        output = network_of("mlp", shape, 3, generator=seeded())(torch.rand(6, *shape, generator=seeded(2)))
         assert output.logits.shape == (6, 3)
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_one_observation_gives_what_it_gives_in_a_batch(name: str) -> None:
-    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    network = network_of(name, (4, 42, 42), 6, generator=seeded())
     batch = frames(3, 4, 42, 42)
     assert_same_outputs(network(batch[1:2]).logits[0], network(batch).logits[1])
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_gradient_reaches_every_parameter(name: str) -> None:
-    network = make_network(name, (4, 42, 42), 6, generator=seeded())
+    network = network_of(name, (4, 42, 42), 6, generator=seeded())
     output = network(frames(4, 4, 42, 42))
     (output.logits.square().sum() + output.values.sum()).backward()
     for key, parameter in network.named_parameters():
@@ -239,33 +242,33 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_the_smallest_allowed_frame_works_and_one_pixel_less_is_refused(name: str) -> None:
     minimum = {"nature": 36, "impala_shallow": 20, "impala_deep": 1}[name]
-    network = make_network(name, (1, minimum, minimum), 2, generator=seeded())
+    network = network_of(name, (1, minimum, minimum), 2, generator=seeded())
     assert network(frames(2, 1, minimum, minimum)).values.shape == (2,)
     if minimum > 1:
         for height, width in [(minimum - 1, 84), (84, minimum - 1)]:
             wanted = f"network {name}: wanted frames of at least {minimum}x{minimum} .*got {height}x{width}"
             with pytest.raises(ValueError, match=wanted) as refusal:
-                make_network(name, (4, height, width), 2)
+                network_of(name, (4, height, width), 2)
             assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_convolutions_refuse_vectors(name: str) -> None:
     with pytest.raises(ValueError, match=rf"network {name}: wanted observations \[S, H, W\] .*got \[4, 17\]"):
-        make_network(name, (4, 17), 2)
+        network_of(name, (4, 17), 2)
 
 
 def test_unknown_names_and_impossible_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"network: wanted one of \['impala_deep'.*got 'alexnet'"):
-        make_network("alexnet", (4, 84, 84), 6)
+        network_of("alexnet", (4, 84, 84), 6)
     with pytest.raises(ValueError, match="action_count: wanted 1 or more, got 0"):
-        make_network("nature", (4, 84, 84), 0)
+        network_of("nature", (4, 84, 84), 0)
     with pytest.raises(ValueError, match=r"observation_shape: wanted sizes of 1 or more, got \(0, 4\)"):
-        make_network("mlp", (0, 4), 2)
+        network_of("mlp", (0, 4), 2)
 
 
 def test_observations_of_another_shape_or_type_are_refused() -> None:
-    network = make_network("impala_shallow", (4, 42, 42), 6)
+    network = network_of("impala_shallow", (4, 42, 42), 6)
     with pytest.raises(ValueError, match=r"observations: wanted \[N, 4, 42, 42\], got \[2, 42, 42, 4\]"):
         network(frames(2, 42, 42, 4))
     with pytest.raises(ValueError, match=r"wanted uint8 or floating point, got torch.int64"):
@@ -273,10 +276,10 @@ def test_observations_of_another_shape_or_type_are_refused() -> None:
 
 
 def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
-    network = make_network("mlp", (2, 7), 3)
+    network = network_of("mlp", (2, 7), 3)
     config = pickle.loads(pickle.dumps(network.config))
     assert config == NetworkConfig("mlp", (2, 7), 3)
-    twin: ActorCritic = NETWORKS[config.name](config)
+    twin: ActorCritic = TORSOS[config.name](config)
     twin.load_state_dict(network.state_dict())
     observations = torch.rand(4, 2, 7)
     assert torch.equal(twin(observations).logits, network(observations).logits)
@@ -290,10 +293,10 @@ def flickering_frames(count: int) -> torch.Tensor:
     return observations
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(TORSOS))
 def test_calibration_lets_features_differ_between_states(name: str) -> None:
     observations = flickering_frames(60)
-    network = make_network(name, (4, 42, 42), 5, generator=seeded())
+    network = network_of(name, (4, 42, 42), 5, generator=seeded())
 
     def contrast() -> float:
         with torch.no_grad():
@@ -308,7 +311,7 @@ def test_calibration_lets_features_differ_between_states(name: str) -> None:
 
 def test_calibration_centres_each_pixel_and_scales_all_alike() -> None:
     observations = torch.randint(0, 256, (120, 2, 20, 20), generator=seeded(), dtype=torch.uint8)
-    network = make_network("impala_shallow", (2, 20, 20), 3)
+    network = network_of("impala_shallow", (2, 20, 20), 3)
     network.calibrate(observations)
     inputs = (observations / 255.0 - network.input_mean) * network.input_scale
     torch.testing.assert_close(inputs.mean(0), torch.zeros(2, 20, 20), atol=1e-5, rtol=0)
@@ -322,15 +325,15 @@ def test_calibration_centres_each_pixel_and_scales_all_alike() -> None:
 
 
 def test_calibration_survives_observations_that_never_change() -> None:
-    network = make_network("impala_shallow", (1, 20, 20), 3)
+    network = network_of("impala_shallow", (1, 20, 20), 3)
     network.calibrate(torch.full((10, 1, 20, 20), 7, dtype=torch.uint8))
     assert torch.isfinite(network(torch.zeros(1, 1, 20, 20, dtype=torch.uint8)).values).all()
 
 
 def test_calibration_travels_with_the_weights() -> None:
-    network = make_network("mlp", (2, 6), 3)
+    network = network_of("mlp", (2, 6), 3)
     network.calibrate(torch.randn(40, 2, 6, generator=seeded()) * 3 + 5)
-    other = make_network("mlp", (2, 6), 3)
+    other = network_of("mlp", (2, 6), 3)
     other.load_state_dict(network.state_dict())
     observations = torch.randn(4, 2, 6, generator=seeded())
     torch.testing.assert_close(other(observations).values, network(observations).values, rtol=0, atol=0)

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic
 from learner.evaluation import evaluator as module
 from learner.evaluation import evaluator_process
 from learner.evaluation.evaluations import EvaluationLog
@@ -28,6 +28,7 @@ from learner.evaluation.evaluator import Evaluation, Evaluator
 from learner.evaluation.evaluator_process import LOWEST_PRIORITY
 from learner.runs.checkpoint import Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
+from tests.builders import network_of
 from tests.learner.runs.test_checkpoint import make_checkpoint
 from tests.support import small_config
 from workers.processes.launcher import Child
@@ -48,7 +49,7 @@ def network_that_does(action: int) -> ActorCritic:
     """Always the same action in Catch: LEFT, STAY, RIGHT."""
     config = small_config()
     spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    network = network_of(config.network, spec.observation_shape, spec.action_count)
     with torch.no_grad():
         network.policy_head.weight.zero_()
         network.policy_head.bias.copy_(torch.nn.functional.one_hot(torch.tensor(action), spec.action_count) * 1e4)

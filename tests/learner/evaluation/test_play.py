@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks.actor_critic import make_network
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
+from tests.builders import network_of
 from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
@@ -43,7 +43,7 @@ class TimedEpisodes(VectorEnv):
 
 
 def uniform_policy(seed: int = 0, *, greedy: bool = False) -> EvaluationPolicy:
-    network = make_network("mlp", SPEC.observation_shape, SPEC.action_count)
+    network = network_of("mlp", SPEC.observation_shape, SPEC.action_count)
     torch.nn.init.zeros_(network.policy_head.weight)
     return EvaluationPolicy(network, torch.device("cpu"), greedy=greedy, seed=seed)
 
@@ -104,7 +104,7 @@ def test_a_stop_keeps_the_episodes_that_are_finished() -> None:
 
 
 def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_probabilities() -> None:
-    network = make_network("mlp", SPEC.observation_shape, SPEC.action_count)
+    network = network_of("mlp", SPEC.observation_shape, SPEC.action_count)
     torch.nn.init.zeros_(network.policy_head.weight)
     network.policy_head.bias.data = torch.log(torch.tensor([0.2, 0.5, 0.3]))
     observations = np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8)

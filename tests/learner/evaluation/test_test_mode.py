@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic
 from learner.evaluation import render
 from learner.evaluation import test_mode as evaluate_module
 from learner.evaluation.play import EvaluationPolicy
@@ -24,6 +24,7 @@ from learner.evaluation.test_mode import evaluate, load_policy, make_seeds
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
+from tests.builders import network_of
 from tests.support import small_config
 from wrappers import make_spec
 
@@ -41,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 def new_network(config: Config) -> ActorCritic:
     spec = make_spec(config.env)
-    return make_network(config.network, spec.observation_shape, spec.action_count)
+    return network_of(config.network, spec.observation_shape, spec.action_count)
 
 
 @torch.no_grad()

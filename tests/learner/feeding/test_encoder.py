@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks.actor_critic import make_network
+from learner.building import make_contract
 from learner.feeding import encoder as module
 from learner.feeding.encoder import Encoder
-from learner.settings.config import make_contract
 from replay.batch import make_batch
+from tests.builders import network_of
 from tests.support import small_config
 from workers import WorkerSetup
 from workers.serial import SerialWorkers
@@ -27,8 +27,8 @@ def collected() -> tuple[SerialWorkers, torch.nn.Module]:
     """Three blocks of four Catch trajectories, acted by the network that comes along."""
     config = small_config(replay_parameters=ELITE, frames_stacked=3)
     spec = make_spec(config.env)
-    contract = make_contract(config, spec)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    contract = make_contract(config)
+    network = network_of(config.network, spec.observation_shape, spec.action_count)
     three = replace(config.workers, worker_count=3)
     setup = WorkerSetup(config.env, spec, config.network, contract, three, (1, 11, 21), poison=True)
     workers = SerialWorkers(setup, network)
@@ -96,4 +96,4 @@ def test_features_are_stored_only_where_a_replay_compares_them(tmp_path: Path) -
         ('[{"type": "queue", "capacity": 1, "sample_ratio": 1.0}]', False),
     ):
         config = small_config(replay_parameters=parameters)
-        assert ("behaviour_features" in make_contract(config, make_spec(config.env)).fields) is stored
+        assert ("behaviour_features" in make_contract(config).fields) is stored

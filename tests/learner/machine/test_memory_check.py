@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.building import make_contract
 from learner.machine.memory_check import (
     GPU_RESERVE,
     LEARNER_RESERVE,
@@ -21,11 +22,9 @@ from learner.machine.memory_check import (
     replay_memory,
     reserve_bytes,
 )
-from learner.settings.config import make_contract
 from replay import make_mixture
 from replay.ring.storage import BLOCK_OVERHEAD
 from tests.support import small_config
-from wrappers import make_spec
 
 
 def config_of(*replays: dict[str, Any], **settings: Any) -> Any:
@@ -91,7 +90,7 @@ def test_frames_on_a_gpu_count_there_and_the_rest_in_host_memory() -> None:
 @pytest.mark.parametrize("size", [{"memory": "10MB"}, {"capacity": 700}])
 def test_what_is_told_of_a_gpu_is_what_a_replay_claims_there(size: dict[str, Any]) -> None:
     config = on_a_gpu({**{name: value for name, value in ON_A_GPU.items() if name != "memory"}, **size})
-    contract = make_contract(config, make_spec(config.env))
+    contract = make_contract(config)
     mixture = make_mixture(config.replays, contract, config.training.batch_size, 0.0, np.random.default_rng(0))
     storage = mixture.replays[0].ring.storage  # type: ignore[attr-defined]
     assert gpu_memory(config) == [storage.pool.bytes.nbytes]

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from agents import AGENTS
-from agents.networks.actor_critic import make_network
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.settings.config import Config
+from tests.builders import network_of
 from tests.learner.runs.test_checkpoint import make_checkpoint
 from tests.support import small_config
 from wrappers import make_spec
@@ -116,7 +116,7 @@ def test_the_command_line_goes_before_the_checkpoint_and_the_checkpoint_before_t
 def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
-    agent = AGENTS["vtrace"](config.agent, make_network(config.network, spec.observation_shape, spec.action_count))
+    agent = AGENTS["vtrace"](config.agent, network_of(config.network, spec.observation_shape, spec.action_count))
     agent.optimizer.zero_grad()
     output = agent.network(torch.ones((3, *spec.observation_shape), dtype=torch.uint8))
     (output.logits.sum() + output.values.sum()).backward()
@@ -191,6 +191,6 @@ def test_a_state_that_does_not_fit_the_agent_is_refused_in_one_line(name: str) -
 
 def test_diverged_weights_are_refused(tmp_path: Path) -> None:
     checkpoint = fitting(small_config())
-    next(iter(checkpoint.agent["network"].values())).view(-1)[0] = float("nan")
+    next(iter(checkpoint.agent["modules"]["network"].values())).view(-1)[0] = float("nan")
     with pytest.raises(ValueError, match="finite"):
         check_finite(checkpoint, tmp_path)

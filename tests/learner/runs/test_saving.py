@@ -49,8 +49,8 @@ def test_an_update_saved_twice_is_one_file(run: RunDirectory) -> None:
     path = saver.save(make_checkpoint(seed=1))
     assert path is not None
     assert run.checkpoint_paths() == [path]
-    wanted = make_checkpoint(seed=1).agent["network"]["weight"]
-    assert torch.equal(load_checkpoint(path).agent["network"]["weight"], wanted)
+    wanted = make_checkpoint(seed=1).agent["modules"]["network"]["weight"]
+    assert torch.equal(load_checkpoint(path).agent["modules"]["network"]["weight"], wanted)
 
 
 def test_the_best_of_full_windows_stays(run: RunDirectory) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import make_network
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.serving import export
 from learner.serving.export import (
@@ -23,6 +22,7 @@ from learner.serving.export import (
     read_program,
 )
 from learner.settings.config import Config
+from tests.builders import network_of
 from tests.support import small_config
 from workers import random_observations
 from wrappers import make_spec
@@ -34,7 +34,7 @@ def trained_checkpoint(config: Config) -> Checkpoint:
     """Weights and a calibration that are nobody's defaults."""
     spec = make_spec(config.env)
     seeded = torch.Generator().manual_seed(3)
-    network = make_network(config.network, spec.observation_shape, spec.action_count, generator=seeded)
+    network = network_of(config.network, spec.observation_shape, spec.action_count, generator=seeded)
     network.calibrate(random_observations(config.env, 5))
     with torch.no_grad():
         network.policy_head.weight.mul_(100.0)
@@ -49,8 +49,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportedPo
     checkpoint = trained_checkpoint(config)
     assert export_policy(config, checkpoint, folder / "update_000000007.pt", folder) == 0
     spec = make_spec(config.env)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
-    network.load_state_dict(checkpoint.agent["network"])
+    network = network_of(config.network, spec.observation_shape, spec.action_count)
+    network.load_state_dict(checkpoint.agent["modules"]["network"])
     return folder / "exported_7", ExportedPolicy(network.only_act()), random_observations(config.env, 9)
 
 

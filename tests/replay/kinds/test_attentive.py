@@ -13,7 +13,7 @@ import pytest
 from replay.base import Encode, Encoded, ReplayConfig
 from replay.kinds.attentive import AttentiveReplay, anchor_scores
 from replay.kinds.distances import DISTANCES, make_distance
-from replay.trajectory import TrajectoryContract
+from tests.builders import trajectory_contract
 from tests.replay.support import CONTRACT, NumberEncoder, build, context, numbered, sample
 
 
@@ -76,7 +76,7 @@ def test_of_anchors_only_the_last_step_is_encoded() -> None:
 @pytest.mark.parametrize("place", [{}, {"compress": True}, {"device": "cuda"}], ids=["plain", "compressed", "device"])
 def test_of_anchors_only_the_last_step_is_read(place: dict[str, Any]) -> None:
     """With hundreds of environments whole trajectories would be most of what a batch costs."""
-    contract = TrajectoryContract(40, (60, 60), "uint8", 2, 2, 4)
+    contract = trajectory_contract(40, (60, 60), "uint8", 2, 2, 4)
     sizes: list[int] = []
 
     def encode(trajectories: Mapping[str, np.ndarray]) -> Encoded:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.kinds.queue import QueueReplay
-from replay.trajectory import TrajectoryContract
+from tests.builders import trajectory_contract
 
-CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 
 
 def insert(queue: QueueReplay, number: int) -> None:

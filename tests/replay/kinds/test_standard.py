@@ -7,10 +7,11 @@ import pytest
 
 from replay.base import ReplayConfig, ReplayContext
 from replay.kinds.standard import StandardReplay
-from replay.trajectory import TrajectoryContract, poison_arrays
+from replay.trajectory import poison_arrays
+from tests.builders import trajectory_contract
 from tests.replay.support import storage_of
 
-CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 
 
 def make_replay(capacity: int, written: int = 0, min_fill: int = 1) -> StandardReplay:

@@ -22,6 +22,7 @@ from replay.ring.retention import make_ring
 from replay.ring.ring import Ring
 from replay.ring.storage import PlainStorage
 from replay.trajectory import TrajectoryContract, poison_arrays
+from tests.builders import trajectory_contract
 from tests.replay.ring.test_storage import (
     RETENTIONS,
     Environment,
@@ -109,7 +110,7 @@ def play(ring: Ring, players: list[Environment], count: int) -> None:
 
 def test_nothing_is_read_back_to_see_what_is_shared(gathered: list[int]) -> None:
     """Only after a state was loaded, once for each environment."""
-    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    contract = trajectory_contract(5, (40,), "uint8", 4, 2)
     players, others = (
         [Environment(number, contract, np.random.default_rng(number + first), 0.1) for number in range(3)] for first in (0, 9)
     )
@@ -128,7 +129,7 @@ def test_nothing_is_read_back_to_see_what_is_shared(gathered: list[int]) -> None
 
 
 def test_of_last_steps_one_observation_more_is_read(gathered: list[int]) -> None:
-    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    contract = trajectory_contract(5, (40,), "uint8", 4, 2)
     ring = ring_on(torch.device("cpu"), contract, 10)
     play(ring, [Environment(0, contract, np.random.default_rng(1), 0.1)], 10)
     ring.read_last(ring.slots[:3])
@@ -136,7 +137,7 @@ def test_of_last_steps_one_observation_more_is_read(gathered: list[int]) -> None
 
 
 def test_last_frames_are_kept_of_the_newest_trajectories_alone() -> None:
-    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    contract = trajectory_contract(5, (40,), "uint8", 4, 2)
     players = [Environment(number, contract, np.random.default_rng(number), 0.1) for number in range(9)]
     ring = ring_on(torch.device("cpu"), contract, 6)
     for player in (*players[:3] * 8, *players[3:]):

@@ -11,7 +11,7 @@ import pytest
 
 from replay.base import Encoded, ReplayConfig
 from replay.ring.retention import EliteInsertion, make_ring
-from replay.trajectory import TrajectoryContract
+from tests.builders import trajectory_contract
 from tests.replay.support import CONTRACT, context, now_at, numbered, numbers_of
 from tests.support import REPOSITORY
 
@@ -71,7 +71,7 @@ def test_reference_victims(case: dict[str, Any]) -> None:
     behaviour = np.array(case["inputs"]["behaviour_features"], np.float32)
     target = np.array(case["inputs"]["target_features"], np.float32)
     count, length, width = behaviour.shape
-    contract = TrajectoryContract(length, (1,), "uint8", 1, 2, feature_count=width)
+    contract = trajectory_contract(length, (1,), "uint8", 1, 2, feature_count=width)
     config = ReplayConfig("custom", count, 1.0, elite_batch_size=count)
     ring = make_ring(config, replace(context(), contract=contract))
     for number in range(count):

@@ -25,9 +25,10 @@ from replay.ring.retention import make_ring
 from replay.ring.ring import Ring
 from replay.ring.storage import CompressedStorage, PlainStorage, storage_class
 from replay.trajectory import Arrays, TrajectoryContract
+from tests.builders import trajectory_contract
 from tests.replay.support import context
 
-ATARI = TrajectoryContract(20, (84, 84), "uint8", 4, 6)
+ATARI = trajectory_contract(20, (84, 84), "uint8", 4, 6)
 FORMS = pytest.mark.parametrize("compress", [False, True], ids=["plain", "compressed"])
 RETENTIONS: list[dict[str, Any]] = [{}, {"retention": "reservoir"}, {"insert_strategy": "elite_insertion"}]
 
@@ -73,7 +74,7 @@ def encode(trajectories: Any) -> Encoded:
 
 def drawn_environments(data: st.DataObject) -> tuple[TrajectoryContract, np.random.Generator, list[Environment]]:
     """Any contract, and up to four environments that play by it."""
-    contract = TrajectoryContract(
+    contract = trajectory_contract(
         data.draw(st.integers(1, 6), "unroll_length"),
         data.draw(st.sampled_from([(3,), (2, 2), (1,)]), "frame_shape"),
         data.draw(st.sampled_from(["uint8", "float32"]), "frame_dtype"),
@@ -156,7 +157,7 @@ def play(ring: Ring, contract: TrajectoryContract, count: int, environments: int
 @pytest.mark.parametrize("resets", [0.0, 0.2])
 def test_a_ring_of_the_newest_holds_every_frame_once(resets: float) -> None:
     """T frames for each trajectory, S more for the oldest of each environment, and a black one; episodes may end anywhere."""
-    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    contract = trajectory_contract(5, (40,), "uint8", 4, 2)
     ring = ring_of(contract, 30)
     play(ring, contract, 400, environments=3, resets=resets)
     assert ring.size == 30
@@ -164,7 +165,7 @@ def test_a_ring_of_the_newest_holds_every_frame_once(resets: float) -> None:
 
 
 def test_all_is_free_again_once_nothing_is_stored() -> None:
-    contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
+    contract = trajectory_contract(5, (40,), "uint8", 4, 2)
     ring = ring_of(contract, 30)
     play(ring, contract, 100, resets=0.1)
     for slot in ring.slots.copy():
@@ -175,7 +176,7 @@ def test_all_is_free_again_once_nothing_is_stored() -> None:
 
 
 def test_bytes_that_only_look_alike_are_not_shared() -> None:
-    contract = TrajectoryContract(2, (2,), "float32", 2, 2)
+    contract = trajectory_contract(2, (2,), "float32", 2, 2)
     ring = ring_of(contract, 4)
     first = Environment(0, contract, np.random.default_rng(0), 0.0).next()
     first["frames"][-2:] = 0.0
@@ -243,7 +244,7 @@ def _resident_bytes() -> int:
 @pytest.mark.parametrize("kept", RETENTIONS, ids=["fifo", "reservoir", "elite_insertion"])
 @FORMS
 def test_memory_is_filled_and_never_exceeded(compress: bool, kept: dict[str, Any]) -> None:
-    contract = TrajectoryContract(5, (400,), "uint8", 4, 2)
+    contract = trajectory_contract(5, (400,), "uint8", 4, 2)
     form = CompressedStorage if compress else PlainStorage
     memory = form.most_bytes(contract, 60)
     ring = ring_of(contract, 60, memory=memory, compress=compress, **kept)
@@ -328,7 +329,7 @@ def fill_and_measure(kept: dict[str, Any]) -> tuple[int, int]:
 class LightAndHeavy:
     """Trajectories that take much less than others, however they are stored: black ones that go on, noise that is all new."""
 
-    contract = TrajectoryContract(1, (400,), "uint8", 6, 2)
+    contract = trajectory_contract(1, (400,), "uint8", 6, 2)
 
     def __init__(self) -> None:
         self.generator = np.random.default_rng(0)
@@ -381,7 +382,7 @@ def test_a_trajectory_that_moves_stays_what_it_was(
 
 def test_a_small_trajectory_takes_no_place_that_a_larger_key_was_refused() -> None:
     """Else small ones would stay oftener than large ones, and the sample were not uniform any more."""
-    contract = TrajectoryContract(5, (400,), "uint8", 1, 2)
+    contract = trajectory_contract(5, (400,), "uint8", 1, 2)
     keys = iter([0.5, 0.9, 0.3, 0.2, 0.4])
     made_in = replace(context(), contract=contract, generator=SimpleNamespace(random=lambda: next(keys)))  # type: ignore[arg-type]
     memory = CompressedStorage.most_bytes(contract, 2) + 2500

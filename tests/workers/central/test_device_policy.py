@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import ActorCritic, make_network
+from agents.networks.actor_critic import ActorCritic
+from tests.builders import network_of
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from wrappers import EnvConfig, make_spec, make_vector_env
@@ -22,9 +23,9 @@ GROUPS = 3
 
 def make_policy(env: EnvConfig, environments: int) -> tuple[DevicePolicy, ActorCritic]:
     spec = make_spec(env)
-    network = make_network("mlp", spec.observation_shape, spec.action_count)
+    network = network_of("mlp", spec.observation_shape, spec.action_count)
     weights = DeviceWeights(network)
-    acting = make_network("mlp", spec.observation_shape, spec.action_count).only_act()
+    acting = network_of("mlp", spec.observation_shape, spec.action_count).only_act()
     weights.publish(network, 4)
     return DevicePolicy(acting, weights, spec, environments, CPU, seed=3, with_features=True), network
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from agents.networks.actor_critic import ActorCritic
-from learner.settings.config import make_contract
+from learner.building import make_contract
 from replay.batch import make_batch
 from tests.support import runs, small_config
 from workers import WORKERS, WorkerError, Workers, WorkerSetup, first_seeds
@@ -37,7 +37,7 @@ def make_workers(kind: str, **settings: Any) -> tuple[Any, ActorCritic]:
     config = small_config(worker_kind=kind, frames_stacked=STACK, replay_parameters=ELITE, **{"worker_count": 1, **settings})
     spec = make_spec(config.env)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config, spec), config.workers, seeds, poison=True)
+    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config), config.workers, seeds, poison=True)
     network = certain_network(setup, 1)
     workers = WORKERS[kind](setup, network)
     workers.weights.publish(network, 1)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.networks.actor_critic import make_network
-from learner.settings.config import make_contract
+from learner.building import make_contract
 from replay.trajectory import poison_arrays
+from tests.builders import network_of
 from tests.support import REPOSITORY, runs, small_config
 from workers import Block, WorkerError, WorkerSetup, first_seeds
 from workers.base import block_of
@@ -35,9 +35,9 @@ POISONED_FRAME = 0xA5
 def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
     config = small_config(worker_kind="cpu", **{"worker_count": 2, **settings})
     spec = make_spec(config.env)
-    learned = make_network(config.network, spec.observation_shape, spec.action_count)
+    learned = network_of(config.network, spec.observation_shape, spec.action_count)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    setup = WorkerSetup(config.env, spec, network, make_contract(config, spec), config.workers, seeds, poison=True)
+    setup = WorkerSetup(config.env, spec, network, make_contract(config), config.workers, seeds, poison=True)
     workers = CpuWorkers(setup, learned)
     workers.weights.publish(learned, 3)
     return workers

@@ -1,0 +1,49 @@
+"""Small networks, contracts and batches for tests."""
+
+from __future__ import annotations
+
+import torch
+
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import NetworkConfig, make_network
+from replay.trajectory import Field, TrajectoryContract
+
+
+def network_config(
+    name: str, observation_shape: tuple[int, ...], action_count: int, precision: str = "float32"
+) -> NetworkConfig:
+    """An actor-critic of `action_count` actions."""
+    return NetworkConfig(name, observation_shape, action_count, ActorCritic, precision)
+
+
+def network_of(
+    name: str,
+    observation_shape: tuple[int, ...],
+    action_count: int,
+    *,
+    precision: str = "float32",
+    generator: torch.Generator | None = None,
+) -> ActorCritic:
+    """A new actor-critic on the CPU; equal generators give equal weights."""
+    network: ActorCritic = make_network(network_config(name, observation_shape, action_count, precision), generator)
+    return network
+
+
+def trajectory_contract(
+    *,
+    unroll_length: int = 2,
+    frame_shape: tuple[int, ...] = (3,),
+    frame_dtype: str = "uint8",
+    frames_stacked: int = 1,
+    action_count: int = 2,
+    feature_count: int = 0,
+) -> TrajectoryContract:
+    """The contract of an actor-critic with `action_count` actions."""
+    return TrajectoryContract(
+        unroll_length=unroll_length,
+        frames_stacked=frames_stacked,
+        frame=Field(frame_shape, frame_dtype),
+        action=Field((), "int64"),
+        acting={"behaviour_logits": Field((action_count,), "float32"), "behaviour_values": Field((), "float32")},
+        feature_count=feature_count,
+    )
