@@ -35,7 +35,7 @@ def unpacked(commit: str, repository: Path = REPOSITORY) -> Iterator[Path]:
 def commit_hash(commit: str, repository: Path = REPOSITORY) -> str:
     """Return the full hash of a commit, given by any name that git accepts. Raises ValueError if there is none."""
     try:
-        return _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}").strip()
+        return _git(repository, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}").strip()
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         reason = "" if isinstance(error, subprocess.CalledProcessError) else f" ({error})"
         raise ValueError(f"wanted a commit of this repository, got {commit!r}{reason}") from None

@@ -31,7 +31,7 @@ def write_results(
     folder: Path,
     *,
     agent: dict[str, Any] | None = None,
-    replay: dict[str, Any] | None = None,
+    replayed: dict[str, Any] | None = None,
     cells: str = "1.5,80,0.25,53.0,0.1",
     **changes: Any,
 ) -> Path:
@@ -46,7 +46,7 @@ def write_results(
     )
     torch.save({"agent": {}}, checkpoints / "update_000000001.pt")
     kept = {"settings": {"capacity": "5"}, "waiting": {"actions": torch.tensor([[1, 2]])}, "newest": {"0": 4, "1": 5}}
-    torch.save({"format": 2, "replay": replay or kept}, checkpoints / "replay_000000002.pt")
+    torch.save({"format": 2, "replay": replayed or kept}, checkpoints / "replay_000000002.pt")
     (folder / "Catch-v0_1" / "metrics.csv").write_text(ROWS + cells + "\n")
     return folder
 
@@ -60,9 +60,9 @@ def compared(tmp_path: Path, **changes: Any) -> str | None:
 def test_what_may_differ_between_equal_runs(tmp_path: Path) -> None:
     """Time, settings, the replay's checksum (it covers its settings), and columns of metrics that depend on time."""
     counters = {"steps": 80, "updates": 2, "seconds": 9.5}
-    changes = {"counters": counters, "format": 3, "settings": '{"new": 1}', "replay_checksum": "other"}
-    replay = {"settings": {"capacity": "6"}, "waiting": {"actions": torch.tensor([[1, 2]])}, "newest": {"0": 4, "1": 5}}
-    assert compared(tmp_path, **changes, replay=replay, cells="9.5,80,0.25,8.4,0.9") is None
+    changes = {"counters": counters, "format": 3, "settings": '{"new": 1}', "replay": "other"}
+    replayed = {"settings": {"capacity": "6"}, "waiting": {"actions": torch.tensor([[1, 2]])}, "newest": {"0": 4, "1": 5}}
+    assert compared(tmp_path, **changes, replayed=replayed, cells="9.5,80,0.25,8.4,0.9") is None
 
 
 def test_an_agent_may_have_another_layout(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_an_agent_may_have_another_layout(tmp_path: Path) -> None:
 
 def test_counters_and_replays_may_have_another_layout(tmp_path: Path) -> None:
     counters = {"progress": {"updates": 2, "steps": 80}}
-    replay = {"replays": [{"newest": {"8": 4, "9": 5}, "queue": {"actions": torch.tensor([[1, 2]])}}]}
-    assert compared(tmp_path, counters=counters, replay=replay) is None
+    replayed = {"replays": [{"newest": {"8": 4, "9": 5}, "queue": {"actions": torch.tensor([[1, 2]])}}]}
+    assert compared(tmp_path, counters=counters, replayed=replayed) is None
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_counters_and_replays_may_have_another_layout(tmp_path: Path) -> None:
         ({"counters": {"steps": 80, "updates": 3}}, ["counters.updates", "2 at HEAD", "3 here"]),
         ({"generators": {"torch": torch.arange(1, 5, dtype=torch.uint8)}}, ["generators.torch", "[0]", "4 of 4"]),
         ({"generators": {"numpy": '{"state": 8}'}}, ["generators.numpy", "8"]),
-        ({"replay": {"actions": torch.tensor([[1, 3]])}}, ["replay", "actions", "[0, 1]", "2 at HEAD", "3 here"]),
-        ({"replay": {"newest": {"0": 4, "1": 6}}}, ["replay", "newest.1", "5 at HEAD", "6 here"]),
+        ({"replayed": {"actions": torch.tensor([[1, 3]])}}, ["replay", "actions", "[0, 1]", "2 at HEAD", "3 here"]),
+        ({"replayed": {"newest": {"7": 4, "8": 6}}}, ["replay", "newest.8", "5 at HEAD", "6 here"]),
         ({"cells": "1.5,80,0.26,53.0,0.1"}, ["metrics", "losses/total_loss", "record 0", "'0.25' at HEAD", "'0.26' here"]),
         ({"cells": "1.5,80,0.25,53.0,0.1\n2.5,90,0.2,53.0,0.1"}, ["metrics", "1 values at HEAD", "2 here"]),
     ],
