@@ -44,7 +44,7 @@ Leaf = tuple[str, Any]  # dotted path, and a tensor, number or text
 Part = dict[str, list[Leaf]]  # leaves by the name that both trees must share
 Parts = dict[str, Part]
 
-STEPS = 4000
+STEPS = 3000
 CHECKPOINTS = 4  # of a run, about; each writes a row of metrics
 
 FIXED = {

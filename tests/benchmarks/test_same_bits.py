@@ -140,14 +140,18 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_setting_depends_on_the_machine(name: str) -> None:
     """Flags that would are given, so nothing has to be chosen that matters in a training without evaluation."""
-    job = prepare(["main.py", *flags_of(SETTINGS[name], 4000)])
+    job = prepare(["main.py", *flags_of(SETTINGS[name], same_bits.STEPS)])
     assert {setting for setting, value in job.settings.items() if value == "auto"} == {"test_environments"}
     assert not job.settings["preflight"]
     assert job.config.training.reproducible
 
 
 def test_settings_cover_every_kind_of_replay() -> None:
-    replays = [replay for name in SETTINGS for replay in prepare(["main.py", *flags_of(SETTINGS[name], 4000)]).config.replays]
+    replays = [
+        replay
+        for name in SETTINGS
+        for replay in prepare(["main.py", *flags_of(SETTINGS[name], same_bits.STEPS)]).config.replays
+    ]
     assert {replay.type for replay in replays} == {"queue", "standard", "elite", "attentive", "custom"}
     assert {replay.retention for replay in replays} == {"fifo", "reservoir"}
     assert {"elite_insertion"} <= {replay.insert_strategy for replay in replays}
@@ -192,7 +196,7 @@ def test_settings_are_listed_with_their_flags(monkeypatch: pytest.MonkeyPatch, c
     assert run_main(monkeypatch, "--list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(SETTINGS)
-    assert all("--environment_max_steps=4000" in line for line in lines)
+    assert all(f"--environment_max_steps={same_bits.STEPS}" in line for line in lines)
 
 
 def test_a_tree_that_cannot_run_is_named(tmp_path: Path) -> None:
