@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import NetworkConfig, make_network
+from replay.batch import Batch, HostBatch, make_batch
 from replay.trajectory import Field, TrajectoryContract
 
 
@@ -30,7 +34,6 @@ def network_of(
 
 
 def trajectory_contract(
-    *,
     unroll_length: int = 2,
     frame_shape: tuple[int, ...] = (3,),
     frame_dtype: str = "uint8",
@@ -47,3 +50,10 @@ def trajectory_contract(
         acting={"behaviour_logits": Field((action_count,), "float32"), "behaviour_values": Field((), "float32")},
         feature_count=feature_count,
     )
+
+
+def fresh_batch(columns: Mapping[str, np.ndarray], contract: TrajectoryContract) -> Batch:
+    """Stored trajectories `[B, *shape]` as a batch of fresh columns on the CPU."""
+    count = len(columns["rewards"])
+    host = HostBatch(dict(columns), np.zeros(count, bool), np.zeros(count, np.int64))
+    return make_batch(host, contract, torch.device("cpu"))

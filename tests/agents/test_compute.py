@@ -35,6 +35,7 @@ import torch
 from agents.compute import prepare_torch
 
 from agents.passes import NetworkPasses
+from tests.builders import network_of
 prepare_torch(threads=1)
 passes = NetworkPasses(network_of("nature", (4, 84, 84), 6), threads=2)
 observations = torch.zeros(336, 4, 84, 84, dtype=torch.uint8)

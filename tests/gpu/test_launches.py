@@ -13,9 +13,8 @@ from agents.guard import Guard
 from agents.networks.base import on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from learner.machine import measuring
-from replay.batch import Batch
+from replay.batch import Batch, HostBatch
 from replay.slot_store import SharedArrays
-from replay.trajectory import Arrays
 from tests.builders import network_of
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.support import small_config
@@ -74,10 +73,10 @@ def test_updates_are_measured_as_a_run_makes_them(gpu: SimulatedGpu, monkeypatch
     said: list[str] = []
     make_batch = measuring.make_batch
 
-    def seen_make_batch(columns: Arrays, *rest: Any) -> Batch:
+    def seen_make_batch(host: HostBatch, *rest: Any) -> Batch:
         said.append("update")
-        assert all(gpu.is_pinned(torch.from_numpy(column)) for column in columns.values())
-        return make_batch(columns, *rest)
+        assert all(gpu.is_pinned(torch.from_numpy(column)) for column in host.columns.values())
+        return make_batch(host, *rest)
 
     part = measuring.learning(small_config(device="cuda"), 4)
     monkeypatch.setattr(measuring, "make_batch", seen_make_batch)

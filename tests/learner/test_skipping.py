@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import main
+from agents import Updated
 from agents.vtrace.agent import VTraceAgent
 from learner.metrics.metrics import read_metrics
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
@@ -71,8 +72,10 @@ def test_kept_weights_and_moments_return_as_often_as_needed(lines: list[str]) ->
 def state_of(agent: VTraceAgent) -> dict[str, Any]:
     state = agent.state_dict()
     return {
-        "network": {name: value.clone() for name, value in state["network"].items()},
-        "moments": [{name: value.clone() for name, value in one.items()} for one in state["optimizer"]["state"].values()],
+        "network": {name: value.clone() for name, value in state["modules"]["network"].items()},
+        "moments": [
+            {name: value.clone() for name, value in one.items()} for one in state["optimizers"]["network"]["state"].values()
+        ],
     }
 
 
@@ -112,11 +115,12 @@ def spoil_updates(
     """Give the agent's update number n a reward (or another field of a batch) that is not a number where `is_bad(n)`."""
     update, made = VTraceAgent.update, [made_before]
 
-    def spoilt(agent: VTraceAgent, batch: Batch, learning_rate: float) -> dict[str, torch.Tensor]:
+    def spoilt(agent: VTraceAgent, batch: Batch, progress: float) -> Updated:
         made[0] += 1
         if is_bad(made[0]):
-            getattr(batch, field)[0, 0] = math.nan
-        return update(agent, batch, learning_rate)
+            tensor = batch.acting[field] if field in batch.acting else getattr(batch, field)
+            tensor[0, 0] = math.nan
+        return update(agent, batch, progress)
 
     monkeypatch.setattr(VTraceAgent, "update", spoilt)
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.networks.actor_critic import ActorCritic
-from agents.networks.torsos import TORSOS
+from agents.networks.torsos import TORSOS, Torso
 from replay import REPLAYS
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, toy
@@ -101,7 +100,7 @@ def test_every_agent_setting_solves_the_toy_environment(tmp_path: Path, agent: s
 def test_every_network_solves_the_toy_environment(tmp_path: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = TORSOS[network]
     assert isinstance(kind, type)
-    assert issubclass(kind, ActorCritic)
+    assert issubclass(kind, Torso)
     monkeypatch.setitem(ENVIRONMENTS, "large toy", large_toy(kind.minimum_frame_size or 1))
     assert solves(tmp_path, env="LargeCatch", network=network)
 

@@ -13,8 +13,9 @@ from replay.ring.ring import Ring
 from replay.trajectory import Arrays, poison_arrays
 from tests.builders import trajectory_contract
 
+ACTIONS = 2
 CONTRACT = trajectory_contract(
-    unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2, feature_count=4
+    unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=ACTIONS, feature_count=4
 )
 
 
@@ -54,7 +55,8 @@ class NumberEncoder:
         seen = np.asarray(self.view(numbers), np.float32)[:, None, None]
         shape = trajectories["actions"].shape
         return Encoded(
-            np.broadcast_to(seen, (*shape, CONTRACT.feature_count)), np.broadcast_to(seen, (*shape, CONTRACT.action_count))
+            np.broadcast_to(seen, (*shape, CONTRACT.feature_count)),
+            np.broadcast_to(seen, (*shape, ACTIONS)),
         )
 
 

@@ -20,8 +20,9 @@ from replay.trajectory import Arrays, Fields, poison_arrays
 from tests.builders import trajectory_contract
 from tests.replay.support import storage_of
 
+ACTIONS = 3
 CONTRACT = trajectory_contract(
-    unroll_length=5, frame_shape=(20, 20), frame_dtype="uint8", frames_stacked=2, action_count=3, feature_count=4
+    unroll_length=5, frame_shape=(20, 20), frame_dtype="uint8", frames_stacked=2, action_count=ACTIONS, feature_count=4
 )
 NUMBERS = 251  # a prime below 256, so that a number fits in every field and in step with nothing
 BATCH_SIZE = 6
@@ -73,7 +74,10 @@ def encode(trajectories: Fields) -> Encoded:
         trajectories = {**trajectories, "frames": np.where(frames == 0, frames[:, -1:], frames)}
     shape = (len(numbers_of(trajectories)), steps)
     generator = np.random.default_rng(int(trajectories["actions"].sum()))
-    return Encoded(generator.random((*shape, CONTRACT.feature_count)), generator.random((*shape, CONTRACT.action_count)))
+    return Encoded(
+        generator.random((*shape, CONTRACT.feature_count)),
+        generator.random((*shape, ACTIONS)),
+    )
 
 
 def mixture_of(*replays: dict[str, Any]) -> Mixture:

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
 from replay.batch import HostBatch
-from replay.trajectory import Arrays, TrajectoryContract
+from replay.trajectory import Arrays, Field, TrajectoryContract
 from tests.builders import trajectory_contract
 from tests.replay.test_init import KINDS
 
+ACTIONS = 2
 CONTRACT = trajectory_contract(
-    unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=2, action_count=2, feature_count=4
+    unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=2, action_count=ACTIONS, feature_count=4
 )
 ENVIRONMENTS = 3
 FORMS: dict[str, dict[str, Any]] = {
@@ -64,7 +65,7 @@ def mixture_of(name: str, form: str, seed: int = 1, **changes: Any) -> Mixture:
 def encode(trajectories: Mapping[str, np.ndarray]) -> Encoded:
     """A network that sees each trajectory as its first reward says."""
     first = trajectories["rewards"][:, :1, None] + np.zeros((1, CONTRACT.unroll_length, 1), np.float32)
-    return Encoded(np.repeat(first, CONTRACT.feature_count, axis=2), np.repeat(first, CONTRACT.action_count, axis=2))
+    return Encoded(np.repeat(first, CONTRACT.feature_count, axis=2), np.repeat(first, ACTIONS, axis=2))
 
 
 def turn(mixture: Mixture, source: Source, inserts: int) -> HostBatch | None:
@@ -149,7 +150,7 @@ def test_a_state_of_other_settings_is_refused_before_anything_is_changed(changes
 @pytest.mark.parametrize(
     ("contract", "batch_size", "ratios", "said"),
     [
-        (replace(CONTRACT, frame_shape=(4,)), 5, (0.5, 0.5), "contract"),
+        (replace(CONTRACT, frame=Field((4,), "uint8")), 5, (0.5, 0.5), "contract"),
         (CONTRACT, 6, (0.5, 0.5), "batch_size"),
         (CONTRACT, 5, (0.4, 0.6), "sample_ratio"),
         (CONTRACT, 5, (1.0,), "sample_ratio"),

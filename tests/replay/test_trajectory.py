@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.building import make_contract
-from replay.batch import Batch, hidden_frames, make_batch, stack_frames
-from replay.trajectory import POISON, TIME_MAJOR_FIELDS, TrajectoryContract
-from tests.builders import trajectory_contract
+from learner.building import make_contract, make_network_config
+from replay.batch import Batch, HostBatch, hidden_frames, make_batch, stack_frames
+from replay.trajectory import POISON, TrajectoryContract
+from tests.builders import fresh_batch, trajectory_contract
 from tests.support import small_config
 from workers import serial
 from workers.base import WorkerSetup
@@ -140,19 +140,22 @@ def filled(contract: TrajectoryContract, count: int) -> dict[str, np.ndarray]:
 def test_a_batch_is_time_major_and_holds_every_value_in_its_place() -> None:
     contract = contract_of()
     columns = filled(contract, 3)
-    batch = make_batch(columns, np.array([False, True, True]), np.array([0, 1, 1]), 4, CPU)
-    assert (batch.unroll_length, batch.batch_size) == (5, 3)
+    batch = make_batch(HostBatch(columns, np.array([False, True, True]), np.array([0, 1, 1])), contract, CPU)
     assert batch.observations.shape == (6, 3, 4, 2, 3)
-    assert batch.behaviour_logits.shape == (5, 3, 3)
-    for name in TIME_MAJOR_FIELDS:
-        np.testing.assert_array_equal(getattr(batch, name).numpy(), np.swapaxes(columns[name], 0, 1), err_msg=name)
+    assert batch.acting["behaviour_logits"].shape == (5, 3, 3)
+    assert batch.acting.keys() == contract.acting.keys()
+    for name in contract.batch_fields:
+        moved = batch.acting[name] if name in batch.acting else getattr(batch, name)
+        np.testing.assert_array_equal(moved.numpy(), np.swapaxes(columns[name], 0, 1), err_msg=name)
     assert batch.is_replay.tolist() == [False, True, True]
     assert batch.source.tolist() == [0, 1, 1]
 
 
 def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
-    assert set(TIME_MAJOR_FIELDS) <= set(contract_of().fields)
-    assert {field.name for field in fields(Batch)} == {*TIME_MAJOR_FIELDS, "observations", "is_replay", "source"}
+    contract = contract_of()
+    assert set(contract.batch_fields) <= set(contract.fields)
+    fixed = set(contract.batch_fields) - set(contract.acting)
+    assert {field.name for field in fields(Batch)} == {*fixed, "acting", "observations", "is_replay", "source"}
 
 
 def test_every_field_has_one_row_a_step_but_for_frames_and_the_environment() -> None:
@@ -233,7 +236,7 @@ def test_a_batch_shows_what_the_environment_showed(env: EnvConfig, monkeypatch: 
     monkeypatch.setattr(serial, "make_vector_env", make_recording_env)
     config = replace(small_config(unroll_length=7, envs_per_worker=3, worker_count=1), env=env)
     spec = make_spec(env)
-    setup = WorkerSetup(env, spec, "mlp", make_contract(config), config.workers, (5,), poison=True)
+    setup = WorkerSetup(env, spec, make_network_config(config), make_contract(config), config.workers, (5,), poison=True)
     network = setup.make_network()
     workers = serial.SerialWorkers(setup, network)
     workers.weights.publish(network, 0)
@@ -242,7 +245,7 @@ def test_a_batch_shows_what_the_environment_showed(env: EnvConfig, monkeypatch: 
         for trajectory in range(8):
             (block,) = workers.poll(0.0)
             columns = {name: array[block.first_slot : block.first_slot + 3].copy() for name, array in workers.slots.items()}
-            batch = make_batch(columns, np.zeros(3, bool), np.zeros(3, np.int64), spec.frames_stacked, CPU)
+            batch = fresh_batch(columns, setup.contract)
             wanted = np.stack(made[0].shown[7 * trajectory : 7 * trajectory + 8])
             assert np.ascontiguousarray(batch.observations.numpy()).tobytes() == wanted.tobytes()
             workers.release(block)

@@ -63,7 +63,7 @@ class CarefulPolicy:
         assert np.isfinite(observations).all()
 
     def answer(self) -> Acted:
-        return Acted(np.ones(3, np.int64), np.zeros((3, 3), np.float32), np.zeros(3, np.float32))
+        return Acted(np.ones(3, np.int64), {})
 
 
 def make_rollout(env: FloatCatch) -> Rollout:
@@ -115,7 +115,7 @@ def test_in_one_process_the_worker_and_the_environment_are_named(monkeypatch: py
     config = small_config(frames_stacked=2, worker_count=2)
     spec = envs[0].spec
     learned = network_of("mlp", spec.observation_shape, spec.action_count)
-    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config), config.workers, (1, 2))
+    setup = WorkerSetup(config.env, spec, learned.config, make_contract(config), config.workers, (1, 2))
     workers = SerialWorkers(setup, learned)
     workers.weights.publish(learned, 0)
     workers.start()

@@ -34,4 +34,4 @@ def test_observations_reach_the_network_as_it_reads_them_without_a_copy(
     assert np.array_equal(given, observations)
     assert given.permute(dimensions).is_contiguous()
     with torch.inference_mode():
-        assert np.array_equal(acted.values, network(torch.from_numpy(observations)).values)
+        assert np.array_equal(acted.fields["behaviour_values"], network(torch.from_numpy(observations)).values)

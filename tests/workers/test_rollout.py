@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from learner.building import make_contract
-from replay.batch import make_batch
 from replay.trajectory import Arrays, poison_arrays
+from tests.builders import fresh_batch
 from tests.support import small_config
+from workers.clocks import CLOCKS
 from workers.policy import Acted
-from workers.rollout import CLOCKS, Rollout, cpu_seconds
+from workers.rollout import Rollout, cpu_seconds
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig, Step, VectorEnv
 
@@ -59,7 +59,8 @@ class RandomPolicy:
     def answer(self) -> Acted:
         n, step = len(self.asked[-1][0]), len(self.acted)
         logits = np.full((n, self.action_count), step, np.float32) + np.arange(n, dtype=np.float32)[:, None]
-        acted = Acted(self.generator.integers(self.action_count, size=n), logits, logits[:, 0] / 7)
+        fields = {"behaviour_logits": logits, "behaviour_values": logits[:, 0] / 7}
+        acted = Acted(self.generator.integers(self.action_count, size=n), fields)
         self.acted.append(acted)
         return acted
 
@@ -74,7 +75,7 @@ class Collected(NamedTuple):
 def collect(env_config: EnvConfig, unroll_length: int, blocks: int, num_envs: int = 3) -> Collected:
     config = small_config(unroll_length=unroll_length)
     spec = make_spec(env_config)
-    contract = make_contract(replace(config, env=env_config), spec)
+    contract = make_contract(replace(config, env=env_config))
     env = RecordingEnv(make_vector_env(env_config, num_envs))
     policy = RandomPolicy(spec.action_count)
     slots = contract.allocate(blocks * num_envs)
@@ -95,12 +96,11 @@ def test_batches_show_what_the_environment_showed(env_config: EnvConfig) -> None
     """Frames are stored once; the rebuilt observations equal the environment's own byte for byte, episode ends included."""
     unroll_length, blocks, num_envs = 7, 12, 3
     env, _, slots, _ = collect(env_config, unroll_length, blocks, num_envs)
+    contract = make_contract(replace(small_config(unroll_length=unroll_length), env=env_config))
     assert any(step.reset.any() for step in env.steps)
     for block in range(blocks):
         columns = {name: array[block * num_envs : (block + 1) * num_envs] for name, array in slots.items()}
-        batch = make_batch(
-            columns, np.zeros(num_envs, bool), np.zeros(num_envs, np.int64), env.spec.frames_stacked, torch.device("cpu")
-        )
+        batch = fresh_batch(columns, contract)
         shown = np.stack(env.observations[block * unroll_length : (block + 1) * unroll_length + 1])
         np.testing.assert_array_equal(batch.observations.numpy(), shown)
 
@@ -114,8 +114,8 @@ def test_rows_hold_the_steps_in_order_without_a_gap() -> None:
         for name in ("rewards", "terminated", "truncated", "reset", "action_used", "episode_length", "episode_return"):
             np.testing.assert_array_equal(slots[name][rows, t], getattr(step, name), err_msg=name)
         np.testing.assert_array_equal(slots["actions"][rows, t], acted.actions)
-        np.testing.assert_array_equal(slots["behaviour_logits"][rows, t], acted.logits)
-        np.testing.assert_array_equal(slots["behaviour_values"][rows, t], acted.values)
+        np.testing.assert_array_equal(slots["behaviour_logits"][rows, t], acted.fields["behaviour_logits"])
+        np.testing.assert_array_equal(slots["behaviour_values"][rows, t], acted.fields["behaviour_values"])
         assert (slots["policy_version"][rows, t] == 41 + block).all()
         np.testing.assert_array_equal(slots["environment_id"][rows], [20, 21, 22])
 
@@ -139,7 +139,7 @@ def test_computing_is_counted_beside_waiting_for_a_core() -> None:
 
     policy.answer = sleep_and_answer  # type: ignore[method-assign]
     config = small_config(unroll_length=6)
-    slots = make_contract(replace(config, env=CATCH), env.spec).allocate(2)
+    slots = make_contract(replace(config, env=CATCH)).allocate(2)
     seconds = np.zeros((1, len(CLOCKS)))
     Rollout(env, policy, slots, seconds[0], seed=11, environment_ids=np.arange(2)).collect(0)
     named = dict(zip(CLOCKS, seconds[0].tolist(), strict=True))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import NetworkConfig, network_input
+from agents.networks.base import NetworkConfig, make_network, network_input
 from agents.networks.torsos import TORSOS
 from tests.builders import network_of
 
@@ -95,7 +95,7 @@ def test_weights_start_orthogonal_with_their_gains_and_zero_biases(name: str) ->
     for key, layer in layers.items():
         rows = layer.weight.detach().flatten(1)
         rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
-        gain = gains.get(key, network.hidden_gain(layer))
+        gain = gains.get(key, network.torso.gain(layer))
         torch.testing.assert_close(rows @ rows.T, gain**2 * torch.eye(len(rows)), atol=1e-4 * gain**2, rtol=0.0)
         assert layer.bias is not None
         assert not layer.bias.any()
@@ -278,8 +278,8 @@ def test_observations_of_another_shape_or_type_are_refused() -> None:
 def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
     network = network_of("mlp", (2, 7), 3)
     config = pickle.loads(pickle.dumps(network.config))
-    assert config == NetworkConfig("mlp", (2, 7), 3)
-    twin: ActorCritic = TORSOS[config.name](config)
+    assert config == NetworkConfig("mlp", (2, 7), 3, ActorCritic)
+    twin: ActorCritic = make_network(config)
     twin.load_state_dict(network.state_dict())
     observations = torch.rand(4, 2, 7)
     assert torch.equal(twin(observations).logits, network(observations).logits)

@@ -68,7 +68,7 @@ def made_checkpoint(config: Config, network: ActorCritic | None = None) -> Check
         spec=asdict(make_spec(config.env)),
         protocol=evaluation_protocol(config.env, greedy=False),
         counters=Counters(steps=1000, frames=4000, updates=12, episodes=3),
-        agent={"network": (network or new_network(config)).state_dict()},
+        agent={"modules": {"network": (network or new_network(config)).state_dict()}},
         learning_rate=1e-4,
     )
 

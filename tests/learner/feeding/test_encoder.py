@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from learner.building import make_contract
+from learner.building import make_contract, make_network_config
 from learner.feeding import encoder as module
 from learner.feeding.encoder import Encoder
-from replay.batch import make_batch
-from tests.builders import network_of
+from tests.builders import fresh_batch, network_of
 from tests.support import small_config
 from workers import WorkerSetup
 from workers.serial import SerialWorkers
@@ -30,7 +29,7 @@ def collected() -> tuple[SerialWorkers, torch.nn.Module]:
     contract = make_contract(config)
     network = network_of(config.network, spec.observation_shape, spec.action_count)
     three = replace(config.workers, worker_count=3)
-    setup = WorkerSetup(config.env, spec, config.network, contract, three, (1, 11, 21), poison=True)
+    setup = WorkerSetup(config.env, spec, make_network_config(config), contract, three, (1, 11, 21), poison=True)
     workers = SerialWorkers(setup, network)
     workers.weights.publish(network, 0)
     workers.start()
@@ -51,7 +50,7 @@ def test_features_and_logits_are_those_of_the_network(
     workers, network = collected
     monkeypatch.setattr(module, "OBSERVATIONS_AT_ONCE", 7)  # a number that divides nothing
     columns, encoded = encode(workers, network)
-    batch = make_batch(columns, np.zeros(12, bool), np.zeros(12, np.int64), 3, torch.device("cpu"))
+    batch = fresh_batch(columns, workers.setup.contract)
     for trajectory in (0, 5, 11):
         observations = batch.observations[:-1, trajectory]
         with torch.no_grad():

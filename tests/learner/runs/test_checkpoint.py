@@ -44,7 +44,7 @@ def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
         spec={"env": "Catch-v0", "action_count": 3, "frame_shape": [10, 5]},
         protocol={"sticky_actions": 0.25},
         counters=Counters(steps=2**40, frames=2**42, updates=updates, episodes=11, trajectories=12, seconds=13.5),
-        agent={"network": network.state_dict(), "optimizer": optimizer.state_dict()},
+        agent={"modules": {"network": network.state_dict()}, "optimizers": {"network": optimizer.state_dict()}},
         learning_rate=2.5e-4,
         generators=generator_states(np.random.default_rng(3)),
         returns=[1.0, -21.0, 0.5],
@@ -88,6 +88,8 @@ def test_the_first_format_is_still_read(path: Path) -> None:
     save_checkpoint(path, checkpoint)
     content = content_of(path)
     del content["replay"]
+    state = content["agent"]
+    content["agent"] = {"network": state["modules"]["network"], "optimizer": state["optimizers"]["network"]}
     torch.save({**content, "format": 1}, path)
     loaded = load_checkpoint(path)
     assert loaded.counters == checkpoint.counters
@@ -116,7 +118,7 @@ def test_a_foreign_torch_file_is_refused(name: str, path: Path) -> None:
 
 def test_another_format_is_named(path: Path) -> None:
     torch.save(FOREIGN["other_format"], path)
-    assert refused(path).endswith("(wanted format 2, got 99)")
+    assert refused(path).endswith("(wanted format 3, got 99)")
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
@@ -150,9 +152,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "actions that are text": lambda content: content.update(
         spec=json.dumps({"env": "x", "frame_shape": [], "action_count": "3"})
     ),
-    "a network of numbers": lambda content: content["agent"].update(network={"a": 1}),
+    "a network of numbers": lambda content: content["agent"]["modules"].update(network={"a": 1}),
     "an agent that is a list": lambda content: content.update(agent=[1]),
-    "an optimizer that is a tensor": lambda content: content["agent"].update(optimizer=torch.ones(1)),
+    "an optimizer that is a tensor": lambda content: content["agent"]["optimizers"].update(network=torch.ones(1)),
     "counters below zero": lambda content: content["counters"].update(steps=-1),
     "counters beyond all bounds": lambda content: content["counters"].update(frames=10**30),
     "counters with a fraction": lambda content: content["counters"].update(updates=1.5),

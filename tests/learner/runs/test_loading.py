@@ -161,21 +161,21 @@ def test_what_does_not_fit_is_refused_in_one_line(name: str) -> None:
 
 
 def first_moment(agent: dict[str, Any]) -> dict[str, Any]:
-    return agent["optimizer"]["state"][0]
+    return agent["optimizers"]["network"]["state"][0]
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "weights of another type": lambda agent: agent["network"].update(
-        {name: value.double() for name, value in agent["network"].items()}
+    "weights of another type": lambda agent: agent["modules"]["network"].update(
+        {name: value.double() for name, value in agent["modules"]["network"].items()}
     ),
     "moments of another shape": lambda agent: first_moment(agent).update(square_avg=torch.zeros(3)),
     "moments that are text": lambda agent: first_moment(agent).update(square_avg="text"),
     "a moment missing": lambda agent: first_moment(agent).pop("step"),
     "a moment too many": lambda agent: first_moment(agent).update(more=torch.zeros(1)),
-    "moments of one parameter": lambda agent: agent["optimizer"].update(state={0: first_moment(agent)}),
-    "moments in a list": lambda agent: agent["optimizer"].update(state=[first_moment(agent)]),
-    "moments of numbers": lambda agent: agent["optimizer"].update(state=dict.fromkeys(range(99), 1)),
-    "no moments": lambda agent: agent["optimizer"].pop("state"),
+    "moments of one parameter": lambda agent: agent["optimizers"]["network"].update(state={0: first_moment(agent)}),
+    "moments in a list": lambda agent: agent["optimizers"]["network"].update(state=[first_moment(agent)]),
+    "moments of numbers": lambda agent: agent["optimizers"]["network"].update(state=dict.fromkeys(range(99), 1)),
+    "no moments": lambda agent: agent["optimizers"]["network"].pop("state"),
 }
 
 

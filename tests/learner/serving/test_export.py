@@ -38,7 +38,9 @@ def trained_checkpoint(config: Config) -> Checkpoint:
     network.calibrate(random_observations(config.env, 5))
     with torch.no_grad():
         network.policy_head.weight.mul_(100.0)
-    return Checkpoint(config.settings, {}, {}, Counters(steps=80, updates=7), {"network": network.state_dict()}, 0.1)
+    return Checkpoint(
+        config.settings, {}, {}, Counters(steps=80, updates=7), {"modules": {"network": network.state_dict()}}, 0.1
+    )
 
 
 @pytest.fixture(scope="module")

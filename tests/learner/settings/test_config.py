@@ -257,5 +257,5 @@ def test_unclipped_rewards_ignore_the_method() -> None:
 def test_the_contract_has_the_environment_s_shapes() -> None:
     spec = EnvSpec("X", (6, 5, 3), "float32", 2, 7, ("A",) * 7, 1)
     contract = make_contract(config_with(unroll_length=9), spec)
-    assert (contract.unroll_length, contract.frame_shape, contract.frame_dtype) == (9, (6, 5, 3), "float32")
-    assert (contract.frames_stacked, contract.action_count) == (2, 7)
+    assert (contract.unroll_length, contract.frame) == (9, ((6, 5, 3), "float32"))
+    assert (contract.frames_stacked, contract.acting["behaviour_logits"].shape) == (2, (7,))

@@ -43,7 +43,7 @@ def test_there_are_those_that_the_help_names() -> None:
 
 def test_flags_come_before_the_preset() -> None:
     config = config_of("--preset=atari", "--lr=0.001", "--protocol=machado")
-    assert (config.training.lr, config.network) == (0.001, "impala_deep")
+    assert (config.agent.lr, config.network) == (0.001, "impala_deep")
     assert (config.env.sticky_actions, config.env.episodic_life) == (0.25, False)
 
 

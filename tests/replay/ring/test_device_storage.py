@@ -184,7 +184,7 @@ def test_a_mixture_gives_the_same_batches(name: str, form: str, first: bool) -> 
             for mixture in mixtures:
                 host = mixture.sample(CONTRACT.allocate(5, poison=True))
                 assert bool(host.device_frames) == (mixture is mixtures[1])
-                batches.append(make_batch(host.columns, host.is_replay, host.source, 2, device, host.device_frames))
+                batches.append(make_batch(host, mixture.contract, device))
             for field, tensor in vars(batches[0]).items():
                 assert raw(tensor) == raw(getattr(batches[1], field)), field
 

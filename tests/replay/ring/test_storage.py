@@ -44,12 +44,12 @@ class Environment:
 
     def __post_init__(self) -> None:
         stack = self.contract.frames_stacked
-        black = np.zeros(self.contract.frame_shape, self.contract.frame_dtype)
+        black = np.zeros(self.contract.frame.shape, self.contract.frame.dtype)
         self.stack = deque([*[black] * (stack - 1), self._frame()], maxlen=stack)
         self.black = black
 
     def _frame(self) -> np.ndarray:
-        shape, dtype = self.contract.frame_shape, np.dtype(self.contract.frame_dtype)
+        shape, dtype = self.contract.frame.shape, np.dtype(self.contract.frame.dtype)
         numbers = self.generator.integers(0, 3, shape)  # black, now and then
         return numbers.astype(dtype) if dtype.kind != "f" else np.where(numbers == 1, np.nan, -0.0 * numbers).astype(dtype)
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
-from tests.builders import network_of
+from replay.trajectory import FEATURES
+from tests.builders import network_of, trajectory_contract
+from workers.base import WorkerConfig, WorkerSetup
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from wrappers import EnvConfig, make_spec, make_vector_env
@@ -25,9 +27,15 @@ def make_policy(env: EnvConfig, environments: int) -> tuple[DevicePolicy, ActorC
     spec = make_spec(env)
     network = network_of("mlp", spec.observation_shape, spec.action_count)
     weights = DeviceWeights(network)
-    acting = network_of("mlp", spec.observation_shape, spec.action_count).only_act()
     weights.publish(network, 4)
-    return DevicePolicy(acting, weights, spec, environments, CPU, seed=3, with_features=True), network
+    contract = trajectory_contract(
+        frame_shape=spec.frame_shape,
+        frames_stacked=spec.frames_stacked,
+        action_count=spec.action_count,
+        feature_count=network.feature_count,
+    )
+    setup = WorkerSetup(env, spec, network.config, contract, WorkerConfig(kind="central"), ())
+    return DevicePolicy(setup, weights, environments, CPU, seed=3), network
 
 
 @pytest.mark.parametrize("env", [CATCH, BREAKOUT, COLOURS])
@@ -35,8 +43,8 @@ def test_stacks_are_what_the_environments_show(env: EnvConfig, monkeypatch: pyte
     """Groups ask in any order and in any company; each answer is that of the group's own observations."""
     policy, network = make_policy(env, GROUP * GROUPS)
     seen: list[Tensor] = []
-    features = policy.network.features
-    monkeypatch.setattr(policy, "_features", lambda given: (seen.append(given.clone()), features(given))[1])
+    think = policy.network.think
+    monkeypatch.setattr(policy, "_think", lambda given: (seen.append(given.clone()), think(given))[1])
     envs = [make_vector_env(env, GROUP) for _ in range(GROUPS)]
     shown = [each.reset(1 + group) for group, each in enumerate(envs)]
     first = [np.ones(GROUP, bool) for _ in envs]
@@ -53,23 +61,15 @@ def test_stacks_are_what_the_environments_show(env: EnvConfig, monkeypatch: pyte
         with torch.no_grad():
             hidden = network.features(torch.from_numpy(observations))
             wanted = network.heads(hidden)
-        np.testing.assert_allclose(acted.logits, wanted.logits, atol=1e-5)
-        np.testing.assert_allclose(acted.values, wanted.values, atol=1e-5)
-        np.testing.assert_allclose(acted.features, hidden, atol=1e-5)  # type: ignore[arg-type]
+        np.testing.assert_allclose(acted.fields["behaviour_logits"], wanted.logits, atol=1e-5)
+        np.testing.assert_allclose(acted.fields["behaviour_values"], wanted.values, atol=1e-5)
+        np.testing.assert_allclose(acted.fields[FEATURES], hidden, atol=1e-5)
         for index, group in enumerate(asking):
             step = envs[group].step(acted.actions[GROUP * index : GROUP * (index + 1)])
             shown[group], first[group] = step.observations.copy(), step.reset.copy()
             resets += int(step.reset.sum())
     assert policy.version == 4
     assert resets > 3
-
-
-def test_actions_follow_the_probabilities() -> None:
-    policy, _ = make_policy(CATCH, 1)
-    probabilities = torch.tensor([0.7, 0.25, 0.05])
-    actions = policy._sample(probabilities.log().expand(40_000, 3) + 5.0)
-    shares = np.bincount(actions.numpy(), minlength=3) / 40_000
-    np.testing.assert_allclose(shares, probabilities, atol=0.015)  # five standard deviations
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:

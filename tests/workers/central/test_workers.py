@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from agents.networks.actor_critic import ActorCritic
-from learner.building import make_contract
-from replay.batch import make_batch
+from learner.building import make_contract, make_network_config
+from tests.builders import fresh_batch
 from tests.support import runs, small_config
 from workers import WORKERS, WorkerError, Workers, WorkerSetup, first_seeds
 from workers.central.inference import Line
@@ -37,7 +37,9 @@ def make_workers(kind: str, **settings: Any) -> tuple[Any, ActorCritic]:
     config = small_config(worker_kind=kind, frames_stacked=STACK, replay_parameters=ELITE, **{"worker_count": 1, **settings})
     spec = make_spec(config.env)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    setup = WorkerSetup(config.env, spec, "mlp", make_contract(config), config.workers, seeds, poison=True)
+    setup = WorkerSetup(
+        config.env, spec, make_network_config(config), make_contract(config), config.workers, seeds, poison=True
+    )
     network = certain_network(setup, 1)
     workers = WORKERS[kind](setup, network)
     workers.weights.publish(network, 1)
@@ -128,7 +130,7 @@ def test_weights_change_within_a_trajectory_and_every_row_says_which_acted() -> 
     trajectory = both(collector)[0]
     assert (np.diff(trajectory["policy_version"]) >= 0).all()
     columns = {name: array[None] for name, array in trajectory.items()}
-    batch = make_batch(columns, np.zeros(1, bool), np.zeros(1, np.int64), STACK, torch.device("cpu"))
+    batch = fresh_batch(columns, workers.setup.contract)
     for version, acting in networks.items():
         rows = trajectory["policy_version"] == version
         with torch.no_grad():

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from learner.building import make_contract
+from learner.building import make_contract, make_network_config
 from replay.trajectory import poison_arrays
 from tests.builders import network_of
 from tests.support import REPOSITORY, runs, small_config
@@ -37,7 +38,8 @@ def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
     spec = make_spec(config.env)
     learned = network_of(config.network, spec.observation_shape, spec.action_count)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    setup = WorkerSetup(config.env, spec, network, make_contract(config), config.workers, seeds, poison=True)
+    described = replace(make_network_config(config), torso=network)
+    setup = WorkerSetup(config.env, spec, described, make_contract(config), config.workers, seeds, poison=True)
     workers = CpuWorkers(setup, learned)
     workers.weights.publish(learned, 3)
     return workers
