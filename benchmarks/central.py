@@ -29,7 +29,7 @@ from workers.central.workers import CentralWorkers
 from workers.policy import Acted
 from workers.processes import launcher as children
 from workers.rollout import CLOCKS
-from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, make_spec
 
 NAME = "Sleeping-v0"
 STEADY_SECONDS = 2.0  # until all workers are at work
@@ -86,6 +86,9 @@ class SleepingFamily:
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
         return EnvSpec(NAME, (10, 5), "uint8", config.frames_stacked, 6, ("NOOP",) * 6, 1)
+
+    def describe(self, config: EnvConfig) -> EnvDescription:
+        return EnvDescription(config)
 
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return Sleeping(self.make_spec(config), num_envs, self._seconds)
