@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from learner.evaluation.protocol import is_atari
-from learner.evaluation.render import enlarge, steps_per_second
-from wrappers import Step, VectorEnv
+from learner.evaluation.render import enlarge
+from wrappers import Display, Step, VectorEnv
 
 PICTURES_PER_SECOND = 7.5
 MOST_PICTURES = 300
@@ -24,10 +23,11 @@ class EpisodeCamera(VectorEnv):
     pictures: newest frames, uint8 `[H, W]` or `[H, W, 3]`, one every `every` steps and the last of the episode.
     """
 
-    def __init__(self, env: VectorEnv) -> None:
+    def __init__(self, env: VectorEnv, display: Display) -> None:
         self.spec = env.spec
         self.num_envs = env.num_envs
-        self.every = max(1, round(steps_per_second(env.spec) / PICTURES_PER_SECOND))
+        self.display = display
+        self.every = max(1, round(display.steps_per_second / PICTURES_PER_SECOND))
         self.pictures: list[np.ndarray] = []
         self._env = env
         self._steps = 0
@@ -65,13 +65,12 @@ def write_animation(path: Path, camera: EpisodeCamera, on_picture: Callable[[], 
 
 
 def _encode(pictures: list[np.ndarray], camera: EpisodeCamera, on_picture: Callable[[], None]) -> bytes:
-    television = is_atari(camera.spec.env)
-    milliseconds = round(1000 * camera.every / steps_per_second(camera.spec))
+    milliseconds = round(1000 * camera.every / camera.display.steps_per_second)
 
     def images() -> Iterator[Image.Image]:
         for picture in pictures:
             on_picture()
-            yield Image.fromarray(enlarge(picture, television))
+            yield Image.fromarray(enlarge(picture, camera.display))
 
     file, shown = io.BytesIO(), images()
     next(shown).save(file, "GIF", save_all=True, append_images=shown, duration=milliseconds, loop=0)

@@ -19,7 +19,6 @@ import numpy as np
 from torch import nn
 
 from learner.evaluation.evaluator_process import CLOCK, EvaluatorSetup, run_evaluator
-from learner.evaluation.protocol import evaluation_env
 from learner.runs.checkpoint import Counters
 from learner.settings.config import Config
 from replay.slot_store import SharedArrays
@@ -27,6 +26,7 @@ from replay.trajectory import Field
 from workers.processes.heartbeat import Heartbeat
 from workers.processes.launcher import Child, start_process
 from workers.weights import SharedWeights, weights_layout
+from wrappers import describe_env
 
 log = logging.getLogger("springbok")
 
@@ -67,7 +67,7 @@ class Evaluator:
     def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
         episodes = config.training.eval_episodes
         self._setup = EvaluatorSetup(
-            env=evaluation_env(config.env),
+            env=describe_env(config.env).evaluation_config,
             network=config.network,
             episodes=episodes,
             environments=min(episodes, MOST_ENVIRONMENTS),

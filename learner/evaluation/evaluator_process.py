@@ -21,7 +21,7 @@ from learner.evaluation.animation import EpisodeCamera, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
-from wrappers import EnvConfig, make_spec, make_vector_env
+from wrappers import EnvConfig, describe_env, make_spec, make_vector_env
 
 SEED_STREAM = 8  # sets these random numbers apart from those of training and of test mode
 LOWEST_PRIORITY = 19
@@ -93,7 +93,7 @@ def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answ
 
         quotas = divide_episodes(setup.episodes, setup.environments)
         seed = int(first_seed) % 2**30 + 1
-        camera = EpisodeCamera(env) if monotonic() - animated >= ANIMATION_PERIOD else None
+        camera = EpisodeCamera(env, describe_env(setup.env).display) if monotonic() - animated >= ANIMATION_PERIOD else None
         play(camera or env, policy, quotas, seed, on_episode=episodes.append, on_step=count_time, stop=asked.poll)
         is_new = camera is not None and _animate(setup.animation, camera, lambda: count_time(0))
         if is_new:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wrappers import atari
+from wrappers import ENVIRONMENTS, EnvConfig, describe_env
 
 SOURCE = "Mnih et al. 2015 and Wang et al. 2016, as collected in dqn_zoo (30 no-ops, no sticky actions)"
 
@@ -80,17 +80,21 @@ RANDOM_AND_HUMAN: dict[str, tuple[float, float]] = {
     "yars_revenge": (3092.9, 54576.9),
     "zaxxon": (32.5, 9173.3),
 }
-"""Name of the game's ROM -> random, human."""
+"""Name of the game (that of its ROM) -> random, human."""
 
 
 def reference_scores(game: str) -> ReferenceScores | None:
-    """The published scores of a ROM name or environment id; None where there are none."""
-    rom = atari.rom_of(game) if game not in RANDOM_AND_HUMAN and atari.matches(game) else game
-    return ReferenceScores(*RANDOM_AND_HUMAN[rom]) if rom in RANDOM_AND_HUMAN else None
+    """The published scores of a game, by its name or an environment id; None if there are none.
+
+    An id is resolved by the family of the environment, so that every id of a game finds the same scores.
+    """
+    if game not in RANDOM_AND_HUMAN and any(family.matches(game) for family in ENVIRONMENTS.values()):
+        game = describe_env(EnvConfig(env=game)).game_name or game
+    return ReferenceScores(*RANDOM_AND_HUMAN[game]) if game in RANDOM_AND_HUMAN else None
 
 
 def human_normalised(game: str, score: float) -> float | None:
-    """100 * (score - random) / (human - random) in per cent, for a ROM name or environment id; None where unknown."""
+    """100 * (score - random) / (human - random) in per cent; None without published scores. game: as above."""
     reference = reference_scores(game)
     if reference is None:
         return None

@@ -11,18 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.evaluation.protocol import is_atari
 from learner.evaluation.video import VideoWriter
 from learner.metrics.progress import format_duration
-from wrappers import EnvSpec
+from wrappers import Display, EnvConfig, describe_env
 
 log = logging.getLogger("springbok")
 
-EMULATOR_FRAMES_PER_SECOND = 60
-TELEVISION = 4 / 3  # width of an Atari picture over its height: its pixels are wider than they are high
-TELEVISION_ENLARGEMENT = 3
-OTHER_STEPS_PER_SECOND = 10.0  # environments without a clock of their own
-OTHER_HEIGHT = 480
+USUAL_HEIGHT = 480  # pixels, of pictures whose environment asks for no enlargement
 
 VIDEO_EPISODES = 3
 VIDEO_SECONDS = 300.0
@@ -54,7 +49,7 @@ class Window(Screen):
     The emulator's own window is not used: closing that one ends the whole process, and the results with it.
     """
 
-    def __init__(self, title: str, spec: EnvSpec) -> None:
+    def __init__(self, title: str, display: Display) -> None:
         try:
             import tkinter
         except ImportError:
@@ -70,14 +65,13 @@ class Window(Screen):
         self._label = tkinter.Label(self._root, borderwidth=0)
         self._label.pack()
         self._shown: object = None  # tkinter forgets a picture that nobody holds
-        self._television = is_atari(spec.env)
-        self._seconds_per_step = 1.0 / steps_per_second(spec)
+        self._display = display
         self._next = time.monotonic()
 
     def show(self, picture: np.ndarray) -> None:
         if self.closed:
             return
-        enlarged = enlarge(picture, self._television)
+        enlarged = enlarge(picture, self._display)
         header = f"P6 {enlarged.shape[1]} {enlarged.shape[0]} 255\n".encode()
         image = self._image(data=header + enlarged.tobytes(), format="PPM")
         self._label.configure(image=image)
@@ -85,7 +79,7 @@ class Window(Screen):
         self._root.update()
         now = time.monotonic()
         time.sleep(max(0.0, self._next - now))
-        self._next = max(self._next, now) + self._seconds_per_step
+        self._next = max(self._next, now) + 1.0 / self._display.steps_per_second
 
     def close(self) -> None:
         if not self.closed:
@@ -100,16 +94,16 @@ class Window(Screen):
 class Recording(Screen):
     """A video of at most `VIDEO_SECONDS` of play; what comes after is not recorded."""
 
-    def __init__(self, writer: VideoWriter, spec: EnvSpec) -> None:
+    def __init__(self, writer: VideoWriter, display: Display) -> None:
         self._writer = writer
-        self._television = is_atari(spec.env)
+        self._display = display
         self._failure: str | None = None
 
     def show(self, picture: np.ndarray) -> None:
         if self.full:
             return
         try:
-            self._writer.write(enlarge(picture, self._television))
+            self._writer.write(enlarge(picture, self._display))
         except (OSError, RuntimeError) as error:  # no disk space, or no ffmpeg for this system
             self._fail(error)
         self.full = self.full or self._writer.seconds >= VIDEO_SECONDS
@@ -137,12 +131,12 @@ def display_available() -> bool:
     return sys.platform in NO_DISPLAY_VARIABLE or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def open_screen(spec: EnvSpec, folder: Path, update: int, episodes: int) -> tuple[Screen, int]:
+def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tuple[Screen, int]:
     """A window for all episodes or, where none can be opened, a video of the first; and how many episodes it shows."""
-    reason = "no display found"
+    display, reason = describe_env(env).display, "no display found"
     if display_available():
         try:
-            window = Window(f"{spec.env}, update {update:,}", spec)
+            window = Window(f"{env.env}, update {update:,}", display)
         except NoWindowError as error:
             reason = str(error)
         else:
@@ -152,23 +146,15 @@ def open_screen(spec: EnvSpec, folder: Path, update: int, episodes: int) -> tupl
     minutes = f"at most {VIDEO_SECONDS / 60:.0f} minutes"
     rest = f"; the other {episodes - shown:,} are played unseen" if episodes > shown else ""
     log.info("No window (%s): recording the first %d of %d episodes, %s%s", reason, shown, episodes, minutes, rest)
-    return Recording(VideoWriter(folder, update, steps_per_second(spec)), spec), shown
+    return Recording(VideoWriter(folder, update, display.steps_per_second), display), shown
 
 
-def steps_per_second(spec: EnvSpec) -> float:
-    """The pace at which a person would see the game."""
-    return EMULATOR_FRAMES_PER_SECOND / spec.frames_per_step if is_atari(spec.env) else OTHER_STEPS_PER_SECOND
-
-
-def enlarge(picture: np.ndarray, television: bool) -> np.ndarray:
-    """A screen uint8 `[H, W, 3]` or `[H, W]` in a size for people, even in both directions, its pixels kept sharp.
-
-    television: stretch the width as a television does, else keep the shape.
-    """
+def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
+    """A screen uint8 `[H, W, 3]` or `[H, W]` in a size for people, even in both directions, its pixels kept sharp."""
     height, width = picture.shape[:2]
-    factor = TELEVISION_ENLARGEMENT if television else max(1, OTHER_HEIGHT // height)
+    factor = display.enlargement or max(1, USUAL_HEIGHT // height)
     tall = _even(height * factor)
-    wide = _even(tall * TELEVISION) if television else _even(width * factor)
+    wide = _even(width * factor if display.aspect is None else tall * display.aspect)
     rows = np.arange(tall) * height // tall
     columns = np.arange(wide) * width // wide
     return picture[rows[:, None], columns]

@@ -14,7 +14,7 @@ import torch
 
 from agents.networks.actor_critic import make_network
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
-from learner.evaluation.protocol import describe_protocol, evaluation_env, evaluation_protocol
+from learner.evaluation.protocol import describe_protocol, evaluation_protocol
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import summarise, table, write_results
 from learner.machine.machine import detect_machine
@@ -23,7 +23,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
 from learner.signals import StopSignals
-from wrappers import make_single_env, make_spec, make_vector_env
+from wrappers import describe_env, make_single_env, make_spec, make_vector_env
 
 log = logging.getLogger("springbok")
 
@@ -187,7 +187,7 @@ def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> Evaluation
 def _play_unseen(config: Config, policy: EvaluationPolicy, seed: int, tally: Tally, stop: Callable[[], bool]) -> None:
     """Play what is missing, many environments at once."""
     count = min(config.test.test_environments, tally.missing)
-    env = make_vector_env(evaluation_env(config.env), count, num_threads=detect_machine().cores)
+    env = make_vector_env(describe_env(config.env).evaluation_config, count, num_threads=detect_machine().cores)
     try:
         play(
             env,
@@ -210,8 +210,8 @@ def _play_shown(
     An episode that has begun is played to its end, also when the video takes no more, so that what is counted does not
     depend on how it went.
     """
-    env = make_single_env(evaluation_env(config.env), "rgb_array")
-    screen, episodes = open_screen(env.spec, folder, update, tally.wanted)
+    env = make_single_env(describe_env(config.env).evaluation_config, "rgb_array")
+    screen, episodes = open_screen(config.env, folder, update, tally.wanted)
     stop.screen = screen
 
     def show_step(steps: int) -> None:
@@ -244,4 +244,4 @@ def _announce(config: Config, checkpoint: Checkpoint, checkpoint_path: Path) -> 
         f"{counters.steps:,}",
         f"{counters.frames:,}",
     )
-    log.info("Protocol: %s", describe_protocol(evaluation_protocol(config.env, config.test.greedy)))
+    log.info("Protocol: %s", describe_protocol(config.env, config.test.greedy))

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from agents.networks.actor_critic import ActorCritic, make_network
-from learner.evaluation.protocol import evaluation_protocol, is_atari
+from learner.evaluation.protocol import evaluation_protocol
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from workers import random_observations
-from wrappers import EnvSpec, make_spec
+from wrappers import EnvSpec, describe_env, make_spec
 
 log = logging.getLogger("springbok")
 
@@ -157,7 +157,7 @@ def describe(
             "axes": axes,
             "frames": "oldest first, newest last; zeros before an episode's first frame",
             "values": "as the environment gives them, 0 to 255 for bytes: scaling and calibration are inside",
-            "preprocessing": _preprocessing(config, spec),
+            "preprocessing": list(describe_env(config.env).preprocessing),
         },
         "outputs": {
             "logits": {"shape": ["batch", spec.action_count], "meaning": "sample the action from softmax(logits)"},
@@ -171,19 +171,6 @@ def describe(
         "versions": package_versions(),
         "git_commit": git_commit(),
     }
-
-
-def _preprocessing(config: Config, spec: EnvSpec) -> list[str]:
-    """How a frame comes about, in order."""
-    if not is_atari(spec.env):
-        return []
-    env = config.env
-    return [
-        f"repeat the action for {env.skipped_frames} emulator frames",
-        "take the maximum of the last two of them, pixel by pixel",
-        "grey (the emulator's luminance)" if env.grayscaling_frames else "RGB",
-        f"resize to {env.frame_height} x {env.frame_width} by area (OpenCV's INTER_AREA)",
-    ]
 
 
 def _value_meaning(config: Config) -> str:

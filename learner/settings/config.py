@@ -18,7 +18,7 @@ from agents.compute import PRECISIONS
 from agents.networks.actor_critic import NETWORKS, ActorCritic, make_network
 from agents.rewards import REWARD_CLIPPING
 from agents.vtrace.laser import RELEVANCES
-from learner.evaluation.protocols import AS_SET, PROTOCOLS, check_protocol
+from learner.evaluation.protocol import AS_SET, PROTOCOLS, check_protocol
 from learner.settings.presets import NO_PRESET, PRESETS
 from replay import ReplayConfig, check_replays, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract

@@ -10,7 +10,7 @@ from PIL import Image
 
 from learner.evaluation import animation as module
 from learner.evaluation.animation import EpisodeCamera, write_animation
-from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_vector_env
+from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, describe_env, make_vector_env
 
 PONG = EnvSpec("PongNoFrameskip-v4", (84, 84), "uint8", 2, 6, ("NOOP",), 4)
 
@@ -43,7 +43,7 @@ class NumberedFrames(VectorEnv):
 
 
 def played(env: VectorEnv, steps: int) -> EpisodeCamera:
-    camera = EpisodeCamera(env)
+    camera = EpisodeCamera(env, describe_env(EnvConfig(env=PONG.env)).display)
     camera.reset(1)
     for _ in range(steps):
         camera.step(np.zeros(env.num_envs, dtype=np.int64))

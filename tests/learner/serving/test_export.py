@@ -100,7 +100,7 @@ def test_atari_frames_are_explained_in_order() -> None:
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
     told = export.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
     assert told["input"]["shape"] == ["batch", 4, 84, 84]
-    assert [line.split()[0] for line in told["input"]["preprocessing"]] == ["repeat", "take", "grey", "resize"]
+    assert [line.split()[0] for line in told["input"]["preprocessing"]] == ["repeat", "take", "convert", "resize"]
     assert told["actions"][:2] == ["NOOP", "FIRE"]
     assert "clipped by abs_one_sign" in told["outputs"]["values"]["meaning"]
 
