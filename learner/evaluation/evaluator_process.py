@@ -18,7 +18,7 @@ import torch
 
 from agents.compute import prepare_torch
 from agents.networks.actor_critic import make_network
-from learner.evaluation.animation import EpisodeCamera, write_animation
+from learner.evaluation.animation import EpisodeCamera, has_pictures, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
@@ -119,7 +119,7 @@ class EvaluationLoop:
         return Answer(tuple(episode.episode_return for episode in episodes), animated)
 
     def _make_camera(self) -> EpisodeCamera | None:
-        if monotonic() - self._last_animation < ANIMATION_PERIOD:
+        if not has_pictures(self._env.spec) or monotonic() - self._last_animation < ANIMATION_PERIOD:
             return None
         return EpisodeCamera(self._env, self._display)
 

@@ -74,14 +74,14 @@ def test_every_second_step_of_the_first_episode_is_shown_at_the_pace_of_the_game
 
 
 def test_a_long_episode_is_shown_in_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PICTURES", 40)
+    monkeypatch.setattr(module, "MAX_PICTURES", 40)
     camera = played(NumberedFrames(length=200), steps=210)
     assert [int(picture[0, 0]) for picture in camera.pictures] == list(range(0, 80, 2))
 
 
 def test_what_looks_like_noise_is_cut_to_the_size_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture of noise takes 20 kB or more."""
-    monkeypatch.setattr(module, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 100_000)
     write_animation(tmp_path / "one.gif", played(NumberedFrames(99, noise=True), steps=40), lambda: None)
     assert (tmp_path / "one.gif").stat().st_size <= 100_000
     assert 1 <= len(frames_of(tmp_path / "one.gif")) < 21

@@ -10,36 +10,10 @@ import torch
 
 from agents.networks.actor_critic import make_network
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
-from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+from tests.learner.evaluation.support import TimedEpisodes
+from wrappers import EnvConfig, VectorEnv, make_spec
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
-
-
-class TimedEpisodes(VectorEnv):
-    """Environment i plays episodes of `lengths[i]` steps; an episode's return is its length. Next-step autoreset."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self.spec: EnvSpec = SPEC
-        self.num_envs = len(lengths)
-        self.lengths = np.array(lengths)
-        self.steps = np.zeros(self.num_envs, dtype=np.int64)
-        self.ended = np.zeros(self.num_envs, dtype=bool)
-
-    def reset(self, seed: int) -> np.ndarray:
-        return self._observations()
-
-    def step(self, actions: np.ndarray) -> Step:
-        reset = self.ended
-        self.steps = np.where(reset, 0, self.steps + 1)
-        self.ended = self.steps == self.lengths
-        returns = np.where(self.ended, self.steps, np.nan).astype(np.float32)
-        none = np.zeros(self.num_envs, dtype=bool)
-        lengths = np.where(self.ended, self.steps, 0).astype(np.int32)
-        rewards = np.ones(self.num_envs, dtype=np.float32)
-        return Step(self._observations(), rewards, self.ended, none, reset, ~reset, returns, lengths)
-
-    def _observations(self) -> np.ndarray:
-        return np.zeros((self.num_envs, *SPEC.observation_shape), dtype=np.uint8)
 
 
 def uniform_policy(seed: int = 0, *, greedy: bool = False) -> EvaluationPolicy:
@@ -63,7 +37,7 @@ def played(
 
 def test_an_environment_of_short_episodes_counts_no_more_often_than_one_of_long_episodes() -> None:
     """Counting the first six to end would give a mean of about 3.5."""
-    episodes = played(TimedEpisodes([2, 2, 20]), divide_episodes(6, 3))
+    episodes = played(TimedEpisodes([2, 2, 20], SPEC), divide_episodes(6, 3))
     assert sorted(episode.length for episode in episodes) == [2, 2, 2, 2, 20, 20]
     assert [sum(episode.environment == index for episode in episodes) for index in range(3)] == [2, 2, 2]
     assert np.mean([episode.episode_return for episode in episodes]) == 8.0
@@ -80,7 +54,7 @@ def test_the_network_is_not_asked_for_environments_that_are_done(monkeypatch: py
         return act(observations)
 
     monkeypatch.setattr(policy, "act", recorded)
-    played(TimedEpisodes([2, 5]), np.array([1, 1]), steps=counted, policy=policy)
+    played(TimedEpisodes([2, 5], SPEC), np.array([1, 1]), steps=counted, policy=policy)
     assert asked == [2, 2, 1, 1, 1]
     assert counted == [0, 2, 2, 1, 1, 1]
 
@@ -93,13 +67,13 @@ def test_episodes_are_divided_evenly(episodes: int, environments: int, quotas: l
 
 
 def test_an_environment_without_a_quota_counts_nothing() -> None:
-    episodes = played(TimedEpisodes([3, 1]), np.array([2, 0]))
+    episodes = played(TimedEpisodes([3, 1], SPEC), np.array([2, 0]))
     assert [episode.environment for episode in episodes] == [0, 0]
 
 
 def test_a_stop_keeps_the_episodes_that_are_finished() -> None:
     counted: list[int] = []
-    episodes = played(TimedEpisodes([3, 50]), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
+    episodes = played(TimedEpisodes([3, 50], SPEC), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
     assert [episode.length for episode in episodes] == [3]
 
 
