@@ -1,8 +1,8 @@
-"""Published scores of random play and of a professional human tester on the 57 Atari games, and scores relative to them.
+"""Published scores of random play and of a professional human tester on 57 Atari games, and human-normalised scores.
 
-The numbers are those with which Mnih et al. 2015 (doi:10.1038/nature14236) and Wang et al. 2016 (arXiv:1511.06581) report
-human-normalised scores, as collected in google-deepmind/dqn_zoo, `dqn_zoo/atari_data.py`: full games, 1 to 30 no-ops at
-the start, no sticky actions, at most 108,000 frames. A score made under another protocol is only roughly comparable.
+Mnih et al. 2015 (doi:10.1038/nature14236) and Wang et al. 2016 (arXiv:1511.06581) normalise with these scores. They are taken
+from google-deepmind/dqn_zoo, `dqn_zoo/atari_data.py`. Protocol: full games, 1 to 30 no-ops at the start, no sticky actions, at
+most 108,000 frames. Scores of another protocol are only roughly comparable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SOURCE = "Mnih et al. 2015 and Wang et al. 2016, as collected in dqn_zoo (30 no-
 
 
 class ReferenceScores(NamedTuple):
-    """Mean return of uniformly random actions and of a human."""
+    """Mean returns of uniformly random actions and of a human."""
 
     random: float
     human: float

@@ -1,4 +1,4 @@
-"""Shows games to a person: in a window where there is a display, in a video file elsewhere."""
+"""Shows an environment to a person: in a window if there is a display, otherwise in a video file."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from wrappers import Display, EnvConfig, describe_env
 
 log = logging.getLogger("springbok")
 
-USUAL_HEIGHT = 480  # pixels, of pictures whose environment asks for no enlargement
+USUAL_HEIGHT = 480  # pixels of an enlarged picture if its environment prescribes no enlargement
 
 VIDEO_EPISODES = 3
 VIDEO_SECONDS = 300.0
-NO_DISPLAY_VARIABLE = ("darwin", "win32")  # systems that always have a display
+SYSTEMS_WITH_DISPLAY = ("darwin", "win32")  # these always have one
 
 
 class NoWindowError(RuntimeError):
-    """A window cannot be opened here; the message says why, for the person who asked for one."""
+    """A window cannot be opened. The message is the reason."""
 
 
 class Screen(ABC):
-    """Where games are shown. closed: the person has had enough. full: it takes no more pictures."""
+    """Shows pictures. closed: the person has closed it. full: it accepts no more pictures."""
 
     closed = False
     full = False
 
     @abstractmethod
     def show(self, picture: np.ndarray) -> None:
-        """Show one step's screen, uint8 `[H, W, 3]`, as the environment renders it."""
+        """Show a rendered picture, uint8 `[H, W, 3]`."""
 
     @abstractmethod
     def close(self) -> Path | None:
-        """Put the screen away; returns the file it wrote, if any."""
+        """Release the screen. Returns the path of the video, or None if there is none."""
 
 
 class Window(Screen):
-    """A live window, paced as the game would be on a television; closing it sets `closed`.
+    """A live window at the pace of the environment. Closing it sets `closed`. Raises NoWindowError.
 
-    The emulator's own window is not used: closing that one ends the whole process, and the results with it.
+    The window of the emulator is not used: closing that one ends the whole process before the results are written.
     """
 
     def __init__(self, title: str, display: Display) -> None:
@@ -64,7 +64,7 @@ class Window(Screen):
         self._root.protocol("WM_DELETE_WINDOW", self._closed_by_person)
         self._label = tkinter.Label(self._root, borderwidth=0)
         self._label.pack()
-        self._shown: object = None  # tkinter forgets a picture that nobody holds
+        self._shown: object = None  # a reference, because tkinter does not keep the picture alive
         self._display = display
         self._next = time.monotonic()
 
@@ -92,7 +92,7 @@ class Window(Screen):
 
 
 class Recording(Screen):
-    """A video of at most `VIDEO_SECONDS` of play; what comes after is not recorded."""
+    """A video of at most `VIDEO_SECONDS`. Later pictures are ignored. A failure to write it is logged by `close`."""
 
     def __init__(self, writer: VideoWriter, display: Display) -> None:
         self._writer = writer
@@ -104,7 +104,7 @@ class Recording(Screen):
             return
         try:
             self._writer.write(enlarge(picture, self._display))
-        except (OSError, RuntimeError) as error:  # no disk space, or no ffmpeg for this system
+        except (OSError, RuntimeError) as error:  # no disk space, or no ffmpeg for this system: the score still counts
             self._fail(error)
         self.full = self.full or self._writer.seconds >= VIDEO_SECONDS
 
@@ -115,9 +115,9 @@ class Recording(Screen):
         except OSError as error:
             self._fail(error)
         if self._failure is not None:
-            log.warning("No video: %s", self._failure)
+            log.warning("No video was written: %s", self._failure)
         elif path is not None:
-            log.info("Video: %s (%s of play)", path, format_duration(round(self._writer.seconds)))
+            log.info("Video: %s (%s)", path, format_duration(round(self._writer.seconds)))
         return path
 
     def _fail(self, error: Exception) -> None:
@@ -127,12 +127,21 @@ class Recording(Screen):
 
 
 def display_available() -> bool:
-    """Whether this system has a display to open a window on."""
-    return sys.platform in NO_DISPLAY_VARIABLE or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    """Whether this system claims to have a display."""
+    return sys.platform in SYSTEMS_WITH_DISPLAY or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tuple[Screen, int]:
-    """A window for all episodes or, where none can be opened, a video of the first; and how many episodes it shows."""
+    """Open a window for all episodes or, if that fails, a video of the first `VIDEO_EPISODES`.
+
+    Args:
+        env: the environment to show.
+        folder: folder for the video.
+        update: number of updates of the policy, for the title of the window and the name of the video.
+        episodes: number of episodes to play.
+
+    Returns the screen and the number of episodes to show on it.
+    """
     display, reason = describe_env(env).display, "no display found"
     if display_available():
         try:
@@ -140,17 +149,24 @@ def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tup
         except NoWindowError as error:
             reason = str(error)
         else:
-            log.info("Showing the games in a window: close it, or press Ctrl-C, to stop")
+            log.info("Showing the games in a window. Close it or press Ctrl-C to stop.")
             return window, episodes
     shown = min(VIDEO_EPISODES, episodes)
-    minutes = f"at most {VIDEO_SECONDS / 60:.0f} minutes"
-    rest = f"; the other {episodes - shown:,} are played unseen" if episodes > shown else ""
-    log.info("No window (%s): recording the first %d of %d episodes, %s%s", reason, shown, episodes, minutes, rest)
+    log.info(
+        "No window could be opened (%s). Recording a video of the first %d of %s episodes, at most %.0f minutes.",
+        reason,
+        shown,
+        f"{episodes:,}",
+        VIDEO_SECONDS / 60,
+    )
     return Recording(VideoWriter(folder, update, display.steps_per_second), display), shown
 
 
 def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
-    """A screen uint8 `[H, W, 3]` or `[H, W]` in a size for people, even in both directions, its pixels kept sharp."""
+    """The picture uint8 `[H, W, 3]` or `[H, W]`, enlarged by repeating pixels. Its height and width become even numbers.
+
+    Video codecs accept even sizes only.
+    """
     height, width = picture.shape[:2]
     factor = display.enlargement or max(1, USUAL_HEIGHT // height)
     tall = _even(height * factor)
