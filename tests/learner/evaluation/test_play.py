@@ -1,4 +1,4 @@
-"""Episodes are counted so that short ones are not found too often, and the policy acts as asked."""
+"""Short episodes are not over-represented, and the policy samples or takes the most probable action."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def played(
     return episodes
 
 
-def test_an_environment_of_short_episodes_counts_no_more_often_than_one_of_long_episodes() -> None:
+def test_short_and_long_episodes_count_equally() -> None:
     """Counting the first six to end would give a mean of about 3.5."""
     episodes = played(TimedEpisodes([2, 2, 20], SPEC), divide_episodes(6, 3))
     assert sorted(episode.length for episode in episodes) == [2, 2, 2, 2, 20, 20]
@@ -43,19 +43,19 @@ def test_an_environment_of_short_episodes_counts_no_more_often_than_one_of_long_
     assert np.mean([episode.episode_return for episode in episodes]) == 8.0
 
 
-def test_the_network_is_not_asked_for_environments_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    acting: list[int] = []
     counted: list[int] = []
     policy = uniform_policy()
     act = policy.act
 
     def recorded(observations: np.ndarray) -> np.ndarray:
-        asked.append(len(observations))
+        acting.append(len(observations))
         return act(observations)
 
     monkeypatch.setattr(policy, "act", recorded)
     played(TimedEpisodes([2, 5], SPEC), np.array([1, 1]), steps=counted, policy=policy)
-    assert asked == [2, 2, 1, 1, 1]
+    assert acting == [2, 2, 1, 1, 1]
     assert counted == [0, 2, 2, 1, 1, 1]
 
 
@@ -71,13 +71,13 @@ def test_an_environment_without_a_quota_counts_nothing() -> None:
     assert [episode.environment for episode in episodes] == [0, 0]
 
 
-def test_a_stop_keeps_the_episodes_that_are_finished() -> None:
+def test_a_stop_keeps_the_finished_episodes() -> None:
     counted: list[int] = []
     episodes = played(TimedEpisodes([3, 50], SPEC), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
     assert [episode.length for episode in episodes] == [3]
 
 
-def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_probabilities() -> None:
+def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribution() -> None:
     network = make_network("mlp", SPEC.observation_shape, SPEC.action_count)
     torch.nn.init.zeros_(network.policy_head.weight)
     network.policy_head.bias.data = torch.log(torch.tensor([0.2, 0.5, 0.3]))
@@ -88,7 +88,7 @@ def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_probabil
     np.testing.assert_allclose(np.bincount(sampled) / 10_000, [0.2, 0.5, 0.3], atol=0.02)
 
 
-def test_one_seed_is_one_sequence_of_actions() -> None:
+def test_the_same_seed_gives_the_same_actions() -> None:
     observations = np.zeros((50, *SPEC.observation_shape), dtype=np.uint8)
     one, again, other = (uniform_policy(seed).act(observations) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, again)
