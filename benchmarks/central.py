@@ -18,18 +18,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from agents.networks.actor_critic import make_network
+from agents.networks.base import make_network
 from benchmarks.termination import end_with
+from learner.building import make_contract
 from learner.machine.machine import detect_machine, fit_to_machine
-from learner.settings.config import DEFAULTS, Config, make_config, make_contract
+from learner.settings.config import DEFAULTS, Config, make_config
 from workers import WorkerSetup, first_seeds
 from workers.central import inference
 from workers.central.device_policy import DevicePolicy
 from workers.central.workers import CentralWorkers
+from workers.clocks import CLOCKS
 from workers.policy import Acted
 from workers.processes import launcher as children
-from workers.rollout import CLOCKS
-from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, make_spec
 
 NAME = "Sleeping-v0"
 STEADY_SECONDS = 2.0  # until all workers are at work
@@ -87,6 +88,9 @@ class SleepingFamily:
     def make_spec(self, config: EnvConfig) -> EnvSpec:
         return EnvSpec(NAME, (10, 5), "uint8", config.frames_stacked, 6, ("NOOP",) * 6, 1)
 
+    def describe(self, config: EnvConfig) -> EnvDescription:
+        return EnvDescription(config)
+
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return Sleeping(self.make_spec(config), num_envs, self._seconds)
 
@@ -113,7 +117,7 @@ class SleepingWorkers(CentralWorkers):
 
         self.policy_class = SleepingPolicy
         self.batches = batches
-        network = make_network(setup.network, setup.spec.observation_shape, setup.spec.action_count)
+        network = make_network(setup.network)
         super().__init__(setup, network)
         self.weights.publish(network, 1)
 
@@ -153,7 +157,7 @@ def _config(workers: int, environments: int) -> Config:
 def _setup(config: Config) -> WorkerSetup:
     spec = make_spec(config.env)
     seeds = first_seeds(np.random.SeedSequence(1), config.workers.worker_count)
-    return WorkerSetup(config.env, spec, config.network, make_contract(config, spec), config.workers, seeds)
+    return WorkerSetup(config.env, spec, config.network, make_contract(config), config.workers, seeds)
 
 
 def _take_for(workers: CentralWorkers, seconds: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from main import main
 from wrappers import ENVIRONMENTS, toy
-from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
+from wrappers.spec import EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 FAULTY_CATCH = "FaultyCatch-v0"
 FOLDER_VARIABLE = "SPRINGBOK_FAULTS"
@@ -71,6 +71,9 @@ class FaultyFamily:
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
         return toy.make_spec(config)
+
+    def describe(self, config: EnvConfig) -> EnvDescription:
+        return EnvDescription(config)
 
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return FaultyCatch(config, num_envs)

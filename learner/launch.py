@@ -15,8 +15,7 @@ import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
 from learner.building import make_network_shapes
-from learner.evaluation.protocol import is_atari
-from learner.evaluation.protocols import AS_SET, apply_protocol, check_same_protocol
+from learner.evaluation.protocol import apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
 from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
 from learner.machine.measuring import measure_costs
@@ -142,10 +141,7 @@ def _check_environment(config: Config, machine: Machine) -> None:
             f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
             f"{config.env.frame_height},{config.env.frame_width} frames, which takes {needed / 1e9:.1f} GB to train"
         )
-    if config.settings["protocol"] != AS_SET and not is_atari(config.env.env):
-        raise ValueError(
-            f"protocol: wanted as_set for an environment other than an Atari game, got {config.settings['protocol']}"
-        )
+    check_protocol_of_env(config.settings["protocol"], config.env)
 
 
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:

@@ -13,8 +13,8 @@ from agents import Agent
 from agents.compute import allow_tf32, prepare_torch
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import make_agent, make_network_config
-from learner.evaluation.evaluations import Evaluations
 from learner.evaluation.protocol import evaluation_protocol
+from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder
 from learner.feeding.feeder import Feeder
@@ -46,7 +46,7 @@ class Parts:
     feeder: Feeder
     recorder: Recorder
     saver: Saver
-    evaluations: Evaluations
+    evaluations: EvaluationSchedule
     counters: Counters
     generator: np.random.Generator
     total_frames: int
@@ -131,7 +131,7 @@ def build(
                 to_fill_in=0 if replay else trajectories_to_fill_in(config),
             ),
             saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
-            evaluations=Evaluations(config, run, network, resumed),
+            evaluations=EvaluationSchedule(config, run, network, resumed),
             counters=counters,
             generator=generator,
             total_frames=total_frames,

@@ -157,7 +157,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),
         (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),
-        (["--preset=quick", "--protocol=machado"], "other than an Atari game"),
+        (["--preset=quick", "--protocol=machado"], "protocol: wanted as_set for Catch-v0, got machado"),
         ([f"--batch_size={'9' * 5000}"], "batch_size"),
         (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
         (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),

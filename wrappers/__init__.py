@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from wrappers import atari, toy
-from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
+from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 __all__ = [
     "ENVIRONMENTS",
+    "Display",
     "EnvConfig",
+    "EnvDescription",
     "EnvSpec",
     "Family",
     "Step",
     "VectorEnv",
+    "describe_env",
     "make_single_env",
     "make_spec",
     "make_vector_env",
@@ -47,6 +50,9 @@ class Family(Protocol):
     def make_single(self, config: EnvConfig, render_mode: str | None) -> VectorEnv:
         """One environment that can be watched; the same observations, rewards and ends as `make_vector` gives."""
 
+    def describe(self, config: EnvConfig) -> EnvDescription:
+        """What evaluation and export need to know; `EnvDescription(config)` describes a plain environment."""
+
 
 ENVIRONMENTS: dict[str, Family] = {
     "atari": atari,
@@ -57,6 +63,11 @@ ENVIRONMENTS: dict[str, Family] = {
 def make_spec(config: EnvConfig) -> EnvSpec:
     """Shapes and counts of the environment that `config` names."""
     return _family(config.env).make_spec(config)
+
+
+def describe_env(config: EnvConfig) -> EnvDescription:
+    """What evaluation and export need to know of the environment that `config` names."""
+    return _family(config.env).describe(config)
 
 
 def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> VectorEnv:

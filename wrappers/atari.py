@@ -14,6 +14,7 @@ before: so the native environment of ale-py 0.12.1 does it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 import ale_py
@@ -21,8 +22,13 @@ import numpy as np
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
+from wrappers.atari_protocols import PROTOCOLS, preprocessing, protocol_settings, protocol_text
 from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
-from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
+from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
+
+EMULATOR_FRAMES_PER_SECOND = 60
+TELEVISION = 4 / 3  # width of an Atari picture over its height: its pixels are wider than they are high
+TELEVISION_ENLARGEMENT = 3
 
 # Their ROMs need two players: ale-py ends the whole process when one is loaded.
 _TWO_PLAYER_ROMS = frozenset({"combat", "joust", "maze_craze", "warlords"})
@@ -66,6 +72,21 @@ def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
     from wrappers.atari_single import AtariSingle  # OpenCV is loaded only where a screen is wanted, never by a worker
 
     return AtariSingle(config, render_mode)
+
+
+def describe(config: EnvConfig) -> EnvDescription:
+    """Whole games, shown as on a television. A lost life does not end an evaluated game, whatever `episodic_life` says."""
+    settings = protocol_settings(config, fire_action(make_spec(config), config) is not None)
+    pace = EMULATOR_FRAMES_PER_SECOND / config.skipped_frames
+    return EnvDescription(
+        evaluation_config=replace(config, episodic_life=False),
+        protocols=PROTOCOLS,
+        protocol_settings=settings,
+        protocol_text=protocol_text(settings),
+        preprocessing=preprocessing(config),
+        display=Display(pace, aspect=TELEVISION, enlargement=TELEVISION_ENLARGEMENT),
+        game_name=rom_of(config.env),
+    )
 
 
 def rom_of(env_id: str) -> str:

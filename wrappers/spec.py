@@ -10,8 +10,9 @@ further on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,6 +71,40 @@ class EnvSpec:
     @property
     def observation_shape(self) -> tuple[int, ...]:
         return (self.frames_stacked, *self.frame_shape)
+
+
+@dataclass(frozen=True)
+class Display:
+    """How a person is shown an environment.
+
+    steps_per_second: the pace. aspect: width of the picture over its height, None for square pixels.
+    enlargement: factor of the height, None for a picture of a usual height.
+    """
+
+    steps_per_second: float = 10.0
+    aspect: float | None = None
+    enlargement: int | None = None
+
+
+@dataclass(frozen=True)
+class EnvDescription:
+    """What evaluation and export need to know of an environment beyond its `EnvSpec`.
+
+    evaluation_config: the environment in which an agent is evaluated; its episodes are whole games.
+    protocols: published evaluation protocols of the family, name -> the settings that each prescribes.
+    protocol_settings: settings of the family on which a score depends, as plain data for JSON.
+    protocol_text: the same settings as phrases for a printed line.
+    preprocessing: the steps that make a frame from the raw environment, in order.
+    game_name: name in tables of published scores, the same for every id of one game; None if there are none.
+    """
+
+    evaluation_config: EnvConfig
+    protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    protocol_settings: Mapping[str, Any] = field(default_factory=dict)
+    protocol_text: tuple[str, ...] = ()
+    preprocessing: tuple[str, ...] = ()
+    display: Display = field(default_factory=Display)
+    game_name: str | None = None
 
 
 class Step(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
-from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
+from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 CATCH = "Catch-v0"
 ROWS = 10
@@ -58,6 +58,11 @@ def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv
 def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
     """One board that can be rendered; "human" also prints it at every step."""
     return Catch(config, 1, render_mode)
+
+
+def describe(config: EnvConfig) -> EnvDescription:
+    """Catch as it is: every episode is a whole game."""
+    return EnvDescription(config, display=Display(steps_per_second=1.0 / SHOWN_SECONDS))
 
 
 class Catch(VectorEnv):

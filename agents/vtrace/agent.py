@@ -86,8 +86,8 @@ class VTraceAgent(LearnedAgent):
 
     @classmethod
     def value_meaning(cls, config: VTraceConfig) -> str:
-        rewards = f"clipped by {config.reward_clipping}" if config.reward_clipping else "raw"
-        return f"expected sum of rewards, {rewards}, discounted by {config.gamma} a step"
+        rewards = f"rewards clipped by {config.reward_clipping}" if config.reward_clipping else "raw rewards"
+        return f"expected sum of {rewards}, discounted by {config.gamma} per step"
 
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
         # Row T has an observation and a value to bootstrap from, but no action: policies are compared on rows 0 to T-1.

@@ -1,4 +1,4 @@
-"""A short animation of an episode that an evaluation plays anyway: what its policy saw, at the pace of the game."""
+"""Animates the first episode of an evaluation as a GIF: the policy's own observations, at the pace of the environment."""
 
 from __future__ import annotations
 
@@ -9,70 +9,82 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from learner.evaluation.protocol import is_atari
-from learner.evaluation.render import enlarge, steps_per_second
-from wrappers import Step, VectorEnv
+from learner.evaluation.render import enlarge
+from wrappers import Display, EnvSpec, Step, VectorEnv
 
 PICTURES_PER_SECOND = 7.5
-MOST_PICTURES = 300
-MOST_BYTES = 300_000
+MAX_PICTURES = 300
+MAX_BYTES = 300_000
+
+
+def has_pictures(spec: EnvSpec) -> bool:
+    """Whether a frame is an image that a GIF can hold: uint8 `[H, W]` or `[H, W, 3]`. Vectors cannot be shown."""
+    shape = spec.frame_shape
+    return spec.frame_dtype == "uint8" and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3))
 
 
 class EpisodeCamera(VectorEnv):
-    """Steps another environment, and keeps pictures of the first episode of its first one: its beginning, if it is long.
+    """Steps another environment and records the first episode of its environment 0, up to `MAX_PICTURES` pictures.
 
-    pictures: newest frames, uint8 `[H, W]` or `[H, W, 3]`, one every `every` steps and the last of the episode.
+    pictures: the newest frame, uint8 `[H, W]` or `[H, W, 3]`, after every `period` steps and at the end of the episode.
+
+    Args:
+        env: an environment whose spec satisfies `has_pictures`.
+        display: how the animation is shown.
     """
 
-    def __init__(self, env: VectorEnv) -> None:
+    def __init__(self, env: VectorEnv, display: Display) -> None:
         self.spec = env.spec
         self.num_envs = env.num_envs
-        self.every = max(1, round(steps_per_second(env.spec) / PICTURES_PER_SECOND))
+        self.display = display
+        self.period = max(1, round(display.steps_per_second / PICTURES_PER_SECOND))
         self.pictures: list[np.ndarray] = []
         self._env = env
         self._steps = 0
-        self._rolling = False
+        self._recording = False
 
     def reset(self, seed: int) -> np.ndarray:
         observations = self._env.reset(seed)
         self.pictures = [observations[0, -1].copy()]
         self._steps = 0
-        self._rolling = True
+        self._recording = True
         return observations
 
     def step(self, actions: np.ndarray) -> Step:
         step = self._env.step(actions)
-        if self._rolling:
+        if self._recording:
             self._steps += 1
             ended = bool(step.episode_length[0])
-            if ended or self._steps % self.every == 0:
+            if ended or self._steps % self.period == 0:
                 self.pictures.append(step.observations[0, -1].copy())
-            self._rolling = not ended and len(self.pictures) < MOST_PICTURES
+            self._recording = not ended and len(self.pictures) < MAX_PICTURES
         return step
 
 
 def write_animation(path: Path, camera: EpisodeCamera, on_picture: Callable[[], None]) -> None:
-    """Write what the camera has as a GIF of at most `MOST_BYTES`, whole or not at all. Raises OSError.
+    """Replace the GIF at `path` by the recorded pictures. Raises OSError, and then the old file is unchanged.
 
-    on_picture: called for each picture, since to encode them takes long in a process of low priority.
+    A GIF larger than `MAX_BYTES` is encoded again with the first half of its pictures.
+
+    Args:
+        on_picture: is called for each encoded picture, because encoding takes long in a process of low priority.
     """
     pictures = camera.pictures
-    while len(gif := _encode(pictures, camera, on_picture)) > MOST_BYTES and len(pictures) > 1:
+    while len(gif := _encode(pictures, camera, on_picture)) > MAX_BYTES and len(pictures) > 1:
         pictures = pictures[: len(pictures) // 2]
-    beside = path.with_suffix(".new.gif")
-    beside.write_bytes(gif)
-    beside.replace(path)
+    partial = path.with_suffix(".new.gif")
+    partial.write_bytes(gif)
+    partial.replace(path)  # TensorBoard or a browser may be reading the old one
 
 
 def _encode(pictures: list[np.ndarray], camera: EpisodeCamera, on_picture: Callable[[], None]) -> bytes:
-    television = is_atari(camera.spec.env)
-    milliseconds = round(1000 * camera.every / steps_per_second(camera.spec))
+    milliseconds = round(1000 * camera.period / camera.display.steps_per_second)
 
     def images() -> Iterator[Image.Image]:
         for picture in pictures:
             on_picture()
-            yield Image.fromarray(enlarge(picture, television))
+            yield Image.fromarray(enlarge(picture, camera.display))
 
-    file, shown = io.BytesIO(), images()
-    next(shown).save(file, "GIF", save_all=True, append_images=shown, duration=milliseconds, loop=0)
+    file, frames = io.BytesIO(), images()
+    next(frames).save(file, "GIF", save_all=True, append_images=frames, duration=milliseconds, loop=0)
     return file.getvalue()

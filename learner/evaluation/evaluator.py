@@ -1,7 +1,7 @@
-"""Evaluation beside training: every so many updates another process plays the policy of that update by the run's protocol.
+"""The learner's side of the evaluation process: sends requests, receives results, and restarts the process if it fails.
 
-The weights are copied into shared memory of their own, so what is measured is one policy, and the learner goes on at once. A
-process that dies, fails or hangs is started again a few times and then given up: training never waits for it.
+The weights are copied into a shared memory block that only evaluation uses. The process therefore measures exactly one policy,
+and the learner continues at once. Training never waits for the process: after `MAX_FAILURES` restarts evaluation is disabled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,8 +18,7 @@ import numpy as np
 from torch import nn
 
 from learner.building import make_network_config
-from learner.evaluation.evaluator_process import CLOCK, EvaluatorSetup, run_evaluator
-from learner.evaluation.protocol import evaluation_env
+from learner.evaluation.evaluator_process import CLOCK, Answer, EvaluatorSetup, run_evaluator
 from learner.runs.checkpoint import Counters
 from learner.settings.config import Config
 from replay.slot_store import SharedArrays
@@ -28,20 +26,22 @@ from replay.trajectory import Field
 from workers.processes.heartbeat import Heartbeat
 from workers.processes.launcher import Child, start_process
 from workers.weights import SharedWeights, weights_layout
+from wrappers import describe_env
 
 log = logging.getLogger("springbok")
 
-MOST_ENVIRONMENTS = 16
-MOST_FAILURES = 3
+MAX_ENVIRONMENTS = 16
+MAX_FAILURES = 3
 HANG_SECONDS = 60.0
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5  # between two looks at the heartbeat
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Raw returns of whole episodes of the policy after `update` updates and `steps` steps.
+    """The result of one evaluation.
 
-    animation: a GIF of one of them; None where none was made, since that is done now and then only.
+    update, steps: the counters of the evaluated policy. returns: raw returns of whole episodes, at least one.
+    animation: a GIF of one of the episodes; None if none was made this time.
     """
 
     update: int
@@ -55,125 +55,132 @@ class Evaluation:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean; NaN for a single episode."""
+        """Standard error of the mean; NaN for a single episode."""
         return float(np.std(self.returns, ddof=1)) / math.sqrt(len(self.returns)) if len(self.returns) > 1 else math.nan
 
 
 class Evaluator:
-    """The learner's side. One evaluation at a time: what falls due meanwhile is asked for when the process is free.
+    """Runs one evaluation at a time in another process.
 
-    animation: the GIF that evaluations replace now and then.
+    Args:
+        network: its layout decides the size of the shared memory.
+        animation: path of the GIF that some evaluations replace.
     """
 
     def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
         episodes = config.training.eval_episodes
         self._setup = EvaluatorSetup(
-            env=evaluation_env(config.env),
+            env=describe_env(config.env).evaluation_config,
             network=make_network_config(config),
             episodes=episodes,
-            environments=min(episodes, MOST_ENVIRONMENTS),
+            environments=min(episodes, MAX_ENVIRONMENTS),
             greedy=config.test.greedy,
             seed=config.training.seed,
             animation=animation,
         )
-        self._period = config.training.eval_period
         self._shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
         self._weights = SharedWeights(self._shared)
-        self._asked_for: Counters | None = None  # what is being played
-        self._last_update: int | None = None
+        self._under_way: Counters | None = None  # of the policy that is being evaluated
         self._failures = 0
         self._process: Child | None = None
-        self._last_look = 0.0
+        self._last_check = 0.0
 
     @property
     def pid(self) -> int | None:
-        """The process that is there now."""
+        """Id of the present process; None if there is none."""
         return self._process.pid if self._process else None
 
-    def start(self, update: int) -> None:
-        """Start the process; update: how many are made."""
-        self._last_update = update
-        self._spawn()
+    @property
+    def ready(self) -> bool:
+        """Whether an evaluation can begin: the process exists and none is under way."""
+        return self._process is not None and self._under_way is None
 
-    def due(self, update: int) -> bool:
-        """Whether an evaluation is wanted after `update` updates and can begin."""
-        if self._process is None or self._asked_for is not None or self._last_update is None:
-            return False
-        return update // self._period > self._last_update // self._period
+    def start(self) -> None:
+        """Start the process."""
+        self._start_process()
 
     def ask(self, network: nn.Module, counters: Counters) -> None:
-        """Have the network played as it is now."""
+        """Request an evaluation of the network as it is now. Wanted: `ready`."""
         self._weights.publish(network, counters.updates)
-        self._asked_for = Counters(steps=counters.steps, updates=counters.updates)
-        self._last_update = counters.updates
-        self._send()
+        self._under_way = Counters(steps=counters.steps, updates=counters.updates)
+        self._send_request()
 
     def take(self) -> Evaluation | None:
-        """The evaluation that has come in, if one has; looks after the process now and then."""
+        """Return the result that has arrived, if any. Restarts a process that has died or hangs."""
         if self._process is None:
             return None
         try:
             if self._answers.poll():
-                return self._hear(self._answers.recv())
+                return self._receive(self._answers.recv())
         except (EOFError, OSError):
-            self._fail("died without a word")
+            self._fail("died without a message")
             return None
         now = monotonic()
-        if now - self._last_look >= LOOK_SECONDS:
-            self._last_look = now
-            if self._heartbeat.hangs(self._beat, self._asked_for is not None, now):
+        if now - self._last_check >= CHECK_SECONDS:
+            self._last_check = now
+            if self._heartbeat.hangs(self._step_seconds, self._under_way is not None, now):
                 self._fail(f"hung: no step for {self._heartbeat.limit:.0f} s")
         return None
 
     def stop(self) -> None:
-        """End the process, whatever it does; safe to call twice."""
-        self._end()
+        """End the process at once. Safe to call twice."""
+        self._end_process()
         self._shared.close()
 
-    def _hear(self, message: tuple[int, Sequence[float], bool] | str) -> Evaluation | None:
+    def _receive(self, message: Answer | str) -> Evaluation | None:
         if isinstance(message, str):
             log.debug("%s", message)
             self._fail(f"failed: {message.strip().splitlines()[-1]}")
             return None
-        asked, self._asked_for = self._asked_for, None
-        assert asked is not None
-        _, returns, animated = message
-        return Evaluation(asked.updates, asked.steps, tuple(returns), self._setup.animation if animated else None)
+        counters, self._under_way = self._under_way, None
+        assert counters is not None
+        animation = self._setup.animation if message.animated else None
+        return Evaluation(counters.updates, counters.steps, message.returns, animation)
 
     def _fail(self, reason: str) -> None:
-        self._end()
+        """End the process, and start another unless it has failed too often."""
+        self._end_process()
         self._failures += 1
-        if self._failures > MOST_FAILURES:
-            log.warning("The evaluation process %s; it failed %d times: this run evaluates no more", reason, self._failures)
+        if self._failures > MAX_FAILURES:
+            log.warning(
+                "The evaluation process %s (failure %d). Evaluation is disabled for the rest of this run.",
+                reason,
+                self._failures,
+            )
             return
-        log.warning("The evaluation process %s; started again (failure %d of %d)", reason, self._failures, MOST_FAILURES)
-        self._spawn()
-        if self._asked_for:
-            self._send()  # its weights are still in the shared memory
+        log.warning(
+            "The evaluation process %s (failure %d of at most %d). Restarting it.", reason, self._failures, MAX_FAILURES
+        )
+        self._start_process()
+        if self._under_way:
+            self._send_request()  # the shared memory still holds the weights of this request
 
-    def _spawn(self) -> None:
-        asked, self._requests = multiprocessing.Pipe(duplex=False)
+    def _start_process(self) -> None:
+        requests, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
         self._answers, answers = multiprocessing.Pipe(duplex=False)
-        self._heartbeat = Heartbeat(HANG_SECONDS, self._beat, monotonic())
+        self._heartbeat = Heartbeat(HANG_SECONDS, self._step_seconds, monotonic())
         try:
-            self._process = start_process(run_evaluator, self._setup, self._shared, asked, answers, name="evaluator")
+            self._process = start_process(run_evaluator, self._setup, self._shared, requests, answers, name="evaluator")
         except OSError as error:
-            log.warning("The evaluation process could not be started (%s): this run evaluates no more", error)
+            log.warning(
+                "The evaluation process could not be started (%s). Evaluation is disabled for the rest of this run.", error
+            )
             self._requests.close()
             self._answers.close()
         finally:
-            asked.close()
-            answers.close()  # only the process holds it now, so its death is an end of file here
+            # From now on only the process holds these ends, so its death is seen here as the end of the file.
+            requests.close()
+            answers.close()
 
-    def _send(self) -> None:
-        assert self._asked_for is not None
+    def _send_request(self) -> None:
+        assert self._under_way is not None
         try:
-            self._requests.send(self._asked_for.updates)
+            self._requests.send(self._under_way.updates)
         except OSError:
-            return  # it died: take() finds the reason
+            return  # the process died; take() reports it
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         process, self._process = self._process, None
         if process:
             process.kill()
@@ -183,5 +190,6 @@ class Evaluator:
             self._answers.close()
 
     @property
-    def _beat(self) -> float:
+    def _step_seconds(self) -> float:
+        """Seconds that the process has spent in steps. The heartbeat watches whether they increase."""
         return float(self._shared.arrays[CLOCK][0])

@@ -1,4 +1,4 @@
-"""The process that plays the current policy beside training, at the lowest priority: one evaluation whenever it is asked."""
+"""The evaluation process: plays whole episodes of the requested policy, at the lowest priority."""
 
 from __future__ import annotations
 
@@ -11,30 +11,38 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from agents.compute import prepare_torch
 from agents.networks.base import NetworkConfig, make_network
-from learner.evaluation.animation import EpisodeCamera, write_animation
+from learner.evaluation.animation import EpisodeCamera, has_pictures, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
-from wrappers import EnvConfig, make_vector_env
+from wrappers import EnvConfig, describe_env, make_vector_env
 
-SEED_STREAM = 8  # sets these random numbers apart from those of training and of test mode
+SEED_STREAM = 8  # separates these random numbers from those of training and of test mode
 LOWEST_PRIORITY = 19
-CLOCK = "seconds"  # spent in steps, float64 [1]: how the learner sees that it lives
-MOST_WORDS = 30_000
-ANIMATION_PERIOD = 120.0  # seconds between two animations: they are for the eye, and a long run makes many
+CLOCK = "seconds"  # name of the shared array float64 [1] with the seconds spent in steps, which is the heartbeat
+MAX_MESSAGE_LENGTH = 30_000
+ANIMATION_PERIOD = 120.0  # seconds between two animations
 
 
 @dataclass(frozen=True)
 class EvaluatorSetup:
-    """All that the process needs. environments: games played at once; env: that of the protocol, whole games.
+    """The settings of the process.
 
-    animation: the GIF that is replaced now and then by the beginning of an episode.
+    Args:
+        env: the evaluation environment, whose episodes are whole games.
+        network: name of the network.
+        episodes: number of episodes in one evaluation.
+        environments: number of environments that are stepped together.
+        greedy: whether the policy takes the most probable action instead of sampling.
+        seed: seed of the run.
+        animation: path of the GIF that some evaluations replace.
     """
 
     env: EnvConfig
@@ -46,64 +54,93 @@ class EvaluatorSetup:
     animation: Path
 
 
-def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answers: Connection) -> None:
-    """Entry of the spawned process.
+class Answer(NamedTuple):
+    """The result of one request: raw returns in the order in which the episodes ended, and whether the GIF is new."""
 
-    `asked` brings updates; `answers` takes (update, returns, whether the animation is new), or what
-    went wrong as text.
+    returns: tuple[float, ...]
+    animated: bool
+
+
+def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connection, answers: Connection) -> None:
+    """Entry point of the process. It runs until the learner closes `requests`.
+
+    Args:
+        shared: the weights to evaluate (see `workers.weights`) and the clock `CLOCK`.
+        requests: receives the number of updates of the policy in `shared`.
+        answers: is sent an `Answer` for each request, or a traceback as text if the process fails.
     """
     try:
-        _answer(setup, shared, asked, answers)
-    except EOFError:  # the learner is gone
+        # The priority comes first: threads inherit it when they start, and ale-py steps environments in its own threads.
+        _take_lowest_priority()
+        prepare_torch(threads=1)
+        loop = EvaluationLoop(setup, shared)
+        while True:
+            update = requests.recv()
+            # The learner sends the next request only after an answer. `poll` is therefore true only if the pipe was closed.
+            answers.send(loop.evaluate(update, stop=requests.poll))
+    except EOFError:  # the learner has closed the pipe or has died
         pass
-    except BaseException:  # a process boundary: the learner says it
+    except BaseException:  # a process boundary: the learner reports the error
         with contextlib.suppress(OSError):
-            answers.send(traceback.format_exc()[-MOST_WORDS:])
-    os._exit(0)  # at once: to take PyTorch down takes long
+            answers.send(traceback.format_exc()[-MAX_MESSAGE_LENGTH:])
+    os._exit(0)  # an orderly exit of PyTorch takes long
 
 
-def _give_way_to_all() -> None:
-    os.nice(LOWEST_PRIORITY)
-    if hasattr(os, "SCHED_IDLE"):  # Linux: far behind workers too, which give way to the learner
-        with contextlib.suppress(OSError):  # a sandbox may know one kind of scheduling only (gVisor)
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+class EvaluationLoop:
+    """Evaluates the policy in shared memory whenever it is asked to. shared: as in `run_evaluator`."""
 
+    def __init__(self, setup: EvaluatorSetup, shared: SharedArrays) -> None:
+        self._setup = setup
+        self._network = make_network(setup.network).only_act()
+        self._env = make_vector_env(setup.env, setup.environments)
+        self._display = describe_env(setup.env).display
+        self._weights = SharedWeights(shared)
+        self._clock = shared.arrays[CLOCK]
+        self._last_tick = perf_counter()
+        self._last_animation = -math.inf
 
-def _answer(setup: EvaluatorSetup, shared: SharedArrays, asked: Connection, answers: Connection) -> None:
-    _give_way_to_all()  # first: a thread has the priority of the one that starts it, and ale-py steps in its own
-    prepare_torch(threads=1)
-    network = make_network(setup.network).only_act()
-    env = make_vector_env(setup.env, setup.environments)
-    weights, clock = SharedWeights(shared), shared.arrays[CLOCK]
-    animated = -math.inf
-    while True:
-        update = asked.recv()
-        weights.read(network)
+    def evaluate(self, update: int, stop: Callable[[], bool]) -> Answer:
+        """Play all episodes of one evaluation, or fewer if `stop` returns true.
+
+        update: number of updates of the policy. It seeds the games, so every evaluation plays other games.
+        """
+        setup = self._setup
+        self._weights.read(self._network)
         first_seed, action_seed = np.random.SeedSequence((setup.seed, SEED_STREAM, update)).generate_state(2)
-        policy = EvaluationPolicy(network, torch.device("cpu"), greedy=setup.greedy, seed=int(action_seed))
-        episodes: list[EpisodeResult] = []
-        before = perf_counter()
-
-        def count_time(steps: int) -> None:
-            nonlocal before
-            now = perf_counter()
-            clock[0] += now - before
-            before = now
-
+        policy = EvaluationPolicy(self._network, torch.device("cpu"), greedy=setup.greedy, seed=int(action_seed))
         quotas = divide_episodes(setup.episodes, setup.environments)
         seed = int(first_seed) % 2**30 + 1
-        camera = EpisodeCamera(env) if monotonic() - animated >= ANIMATION_PERIOD else None
-        play(camera or env, policy, quotas, seed, on_episode=episodes.append, on_step=count_time, stop=asked.poll)
-        is_new = camera is not None and _animate(setup.animation, camera, lambda: count_time(0))
-        if is_new:
-            animated = monotonic()
-        answers.send((update, [episode.episode_return for episode in episodes], is_new))
+        camera = self._make_camera()
+        episodes: list[EpisodeResult] = []
+        self._last_tick = perf_counter()
+        play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=lambda _: self._tick(), stop=stop)
+        animated = camera is not None and self._write_animation(camera)
+        return Answer(tuple(episode.episode_return for episode in episodes), animated)
+
+    def _make_camera(self) -> EpisodeCamera | None:
+        if not has_pictures(self._env.spec) or monotonic() - self._last_animation < ANIMATION_PERIOD:
+            return None
+        return EpisodeCamera(self._env, self._display)
+
+    def _write_animation(self, camera: EpisodeCamera) -> bool:
+        """Return whether the GIF was written. A full disk is no failure here: writing checkpoints reports it."""
+        try:
+            write_animation(self._setup.animation, camera, on_picture=self._tick)
+        except OSError:
+            return False
+        self._last_animation = monotonic()
+        return True
+
+    def _tick(self) -> None:
+        """Add the time since the last call to the clock that the learner watches."""
+        now = perf_counter()
+        self._clock[0] += now - self._last_tick
+        self._last_tick = now
 
 
-def _animate(path: Path, camera: EpisodeCamera, on_picture: Callable[[], None]) -> bool:
-    """Whether the animation was written: a full disk costs it, and the run's other files say that the disk is full."""
-    try:
-        write_animation(path, camera, on_picture)
-    except OSError:
-        return False
-    return True
+def _take_lowest_priority() -> None:
+    """Run only when no other process wants the core, so that evaluation does not slow training down."""
+    os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "SCHED_IDLE"):  # Linux: below the workers too, which are themselves nicer than the learner
+        with contextlib.suppress(OSError):  # some sandboxes, such as gVisor, have only one scheduling policy
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,4 +1,4 @@
-"""Plays whole episodes with a trained policy and nothing else: no trajectories, no learning."""
+"""Plays whole episodes with a trained policy. It stores no trajectories and does not train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wrappers import VectorEnv
 
 
 class EpisodeResult(NamedTuple):
-    """One whole episode: raw return, length in steps, whether a time limit cut it, and the environment that played it."""
+    """One whole episode: raw return, length in steps, whether a time limit truncated it, and the index of its environment."""
 
     episode_return: float
     length: int
@@ -40,7 +40,7 @@ class EvaluationPolicy:
 
 
 def divide_episodes(episodes: int, environments: int) -> np.ndarray:
-    """How many episodes each environment has to play, int64 `[environments]`: episode i goes to i mod environments."""
+    """Number of episodes for each environment, int64 `[environments]`. Episode i goes to environment i mod environments."""
     return np.bincount(np.arange(episodes) % environments, minlength=environments)
 
 
@@ -54,20 +54,22 @@ def play(
     on_step: Callable[[int], None],
     stop: Callable[[], bool],
 ) -> None:
-    """Play until environment i has ended `quotas[i]` episodes, or `stop` says so.
+    """Play until environment i has ended `quotas[i]` episodes, or `stop` returns true.
 
-    quotas: int `[N]`. The quotas are fixed before the first step and no episode beyond them counts: if the first M
-    episodes to end counted, whoever ends them, short episodes would be found too often, because an environment that
-    plays short ones ends more of them in the same time. An environment whose quota is full idles: it is stepped along
-    with the others, and the network is not asked for it.
-    on_episode is called at the end of an episode that counts; on_step after the reset and after every step, with the
-    number of environments that had something to play.
+    Args:
+        quotas: int `[N]`, number of episodes that count for each environment.
+        seed: seed of environment 0.
+        on_episode: is called at the end of every episode that counts.
+        on_step: is called after the reset and after every step, with the number of environments below their quota.
+        stop: is called before every step.
     """
+    # The quotas are fixed before the first step. If the first M episodes to end counted instead, short episodes would be
+    # over-represented, because an environment ends more of them in the same time.
     left = quotas.copy()
     observations = env.reset(seed)
     on_step(0)
     while left.any() and not stop():
-        playing = np.flatnonzero(left)
+        playing = np.flatnonzero(left)  # the others are stepped too, with action 0, but the network skips them
         actions = np.zeros(env.num_envs, dtype=np.int64)
         actions[playing] = policy.act(observations[playing])
         step = env.step(actions)

@@ -1,37 +1,33 @@
-"""The evaluation protocol: everything beside the policy that decides what a score means.
+"""The evaluation protocol: all settings besides the policy on which a score depends.
 
-It is stamped into every checkpoint and result and printed beside every score, because a score without it compares with
-nothing. Evaluation plays whole games, whatever `episodic_life` training used; all else is as trained.
+Every checkpoint and result carries the protocol as data, and it is printed with every score. Scores of different protocols
+are not comparable. Evaluation plays whole games, whatever `episodic_life` was in training; all other settings stay as trained.
+
+A protocol can be chosen by name (`--protocol=classic`). The name sets what the protocol prescribes and refuses the rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from learner.evaluation.protocols import DECISIVE, OWN, PROTOCOLS
-from wrappers import ENVIRONMENTS, EnvConfig, make_spec
+from wrappers import EnvConfig, describe_env, make_spec
+from wrappers.atari_protocols import PROTOCOLS as ATARI_PROTOCOLS
 
-ATARI = "atari"
+AS_SET = "as_set"  # value of the setting `protocol`: the other settings stand for themselves
+OWN = "own"  # name of a protocol that is none of the published ones
 
-
-def evaluation_env(config: EnvConfig) -> EnvConfig:
-    """The environment that evaluation plays: as trained, but a lost life is no end."""
-    return replace(config, episodic_life=False)
-
-
-def is_atari(env_id: str) -> bool:
-    """Whether the id names an Atari game."""
-    return ENVIRONMENTS[ATARI].matches(env_id)
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = {**ATARI_PROTOCOLS}
+"""Named protocols of all families: name -> the settings that each prescribes."""
 
 
 def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
-    """How an agent trained on `config` is evaluated, as plain data.
+    """The protocol by which an agent trained on `config` is evaluated, as plain data for JSON.
 
-    Settings that an environment outside the Atari family does not read are left out.
+    Settings that the environment's family does not read are left out. Results are compared only if this data is equal.
     """
-    spec = make_spec(config)
-    protocol: dict[str, Any] = {
+    spec, description = make_spec(config), describe_env(config)
+    return {
         "protocol": protocol_name(config),
         "env": config.env,
         "full_games": True,
@@ -42,52 +38,69 @@ def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
         "frames_stacked": spec.frames_stacked,
         "frame_skip": spec.frames_per_step,
         "max_episode_frames": config.max_episode_frames,
+        **description.protocol_settings,
     }
-    if is_atari(config.env):
-        fire = config.fire_reset and "FIRE" in spec.action_meanings
-        protocol |= {
-            "noop_threshold": config.noop_threshold,
-            "fire_at_start": fire,
-            "fire_after_lost_life": fire,
-            "sticky_actions": config.sticky_actions,
-            "action_set": "full" if config.full_action_space else "minimal",
-            "colour": "grey" if config.grayscaling_frames else "RGB",
-        }
-    return protocol
 
 
 def protocol_name(config: EnvConfig) -> str:
-    """Which of `PROTOCOLS` an environment is evaluated by, whoever set it so; "own" where it is none of them."""
-    if not is_atari(config.env):
-        return OWN
-    values = vars(evaluation_env(config))
-    return next((name for name, wanted in PROTOCOLS.items() if all(values[key] == wanted[key] for key in DECISIVE)), OWN)
+    """Name of the published protocol that the evaluation environment of `config` follows; `OWN` if it follows none.
+
+    The values decide, not the setting `protocol`: a run with the values of `classic` is comparable however they were set.
+    """
+    description = describe_env(config)
+    values = vars(description.evaluation_config)
+    for name, prescribed in description.protocols.items():
+        if all(values[key] == value for key, value in prescribed.items()):
+            return name
+    return OWN
 
 
-def describe_protocol(protocol: dict[str, Any]) -> str:
-    """One line for people, out of what `evaluation_protocol` returns."""
-    atari = "sticky_actions" in protocol
-    parts = [*_start_of_game(protocol), f"sticky actions {protocol['sticky_actions']:g}"] if atari else []
+def describe_protocol(config: EnvConfig, greedy: bool) -> str:
+    """The protocol as one printed line."""
+    protocol, description = evaluation_protocol(config, greedy), describe_env(config)
+    name = f" ({protocol['protocol']} protocol)" if description.protocols else ""
     size = "x".join(str(length) for length in protocol["frame_shape"][:2])
-    colour = f" {protocol['colour']}" if atari else ""
-    action_set = f"{protocol['action_set']} action set ({protocol['action_count']})" if atari else None
-    parts += [
-        f"frame skip {protocol['frame_skip']}",
-        f"{size}{colour}, stack of {protocol['frames_stacked']}",
-        "full games (a lost life is no end)" if atari else "full games",
-        f"cut at {protocol['max_episode_frames']:,} frames",
-        action_set or f"{protocol['action_count']} actions",
-        f"{protocol['actions']} actions",
+    phrases = (
+        "full games",
         f"{protocol['rewards']} rewards",
-    ]
-    name = f" ({protocol['protocol']})" if atari else ""
-    return f"{protocol['env']}{name}: {', '.join(parts)}"
+        f"{protocol['actions']} actions (of {protocol['action_count']})",
+        f"{size} frames",
+        f"stack of {protocol['frames_stacked']}",
+        f"frame skip {protocol['frame_skip']}",
+        f"episodes of at most {protocol['max_episode_frames']:,} frames",
+        *description.protocol_text,
+    )
+    return f"{config.env}{name}: {', '.join(phrases)}"
 
 
-def _start_of_game(protocol: dict[str, Any]) -> list[str]:
-    """The emulator draws the number of no-ops below the threshold, and a FIRE at the start counts as one of them."""
-    most = max(0, protocol["noop_threshold"] - 1)
-    parts = [f"0 to {most} no-op frames at the start" if most else "no no-ops at the start"]
-    if protocol["fire_at_start"] and protocol["fire_after_lost_life"]:
-        return [*parts, "FIRE pressed at the start and after a lost life"]
-    return [*parts, "no FIRE pressed"]
+def apply_protocol(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those that `settings["protocol"]` prescribes.
+
+    given: the settings that the user chose. They are kept even if they contradict, so that `check_protocol` can report them.
+    """
+    prescribed = PROTOCOLS.get(settings["protocol"], {})
+    return {**settings, **{name: value for name, value in prescribed.items() if name not in given}}
+
+
+def check_protocol(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a setting contradicts the protocol that the settings name."""
+    for name, value in PROTOCOLS.get(settings["protocol"], {}).items():
+        if settings[name] != value:
+            raise ValueError(f"{name}: wanted {value}, which protocol={settings['protocol']} prescribes, got {settings[name]}")
+
+
+def check_protocol_of_env(protocol: str, config: EnvConfig) -> None:
+    """Raise ValueError if the environment's family has no protocol of this name."""
+    known = (AS_SET, *describe_env(config).protocols)
+    if protocol not in known:
+        raise ValueError(f"protocol: wanted {' or '.join(known)} for {config.env}, got {protocol}")
+
+
+def check_same_protocol(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Raise ValueError if a resumed run would change its protocol, which would mix its evaluations.
+
+    saved: the settings in the checkpoint; checkpoints written before there were named protocols lack the entry.
+    """
+    before = saved.get("protocol", AS_SET)
+    if before != AS_SET and settings["protocol"] != before:
+        raise ValueError(f"protocol: wanted {before}, the protocol of the resumed run, got {settings['protocol']}")

@@ -1,21 +1,21 @@
-"""Published scores of random play and of a professional human tester on the 57 Atari games, and scores relative to them.
+"""Published scores of random play and of a professional human tester on 57 Atari games, and human-normalised scores.
 
-The numbers are those with which Mnih et al. 2015 (doi:10.1038/nature14236) and Wang et al. 2016 (arXiv:1511.06581) report
-human-normalised scores, as collected in google-deepmind/dqn_zoo, `dqn_zoo/atari_data.py`: full games, 1 to 30 no-ops at
-the start, no sticky actions, at most 108,000 frames. A score made under another protocol is only roughly comparable.
+Mnih et al. 2015 (doi:10.1038/nature14236) and Wang et al. 2016 (arXiv:1511.06581) normalise with these scores. They are taken
+from google-deepmind/dqn_zoo, `dqn_zoo/atari_data.py`. Protocol: full games, 1 to 30 no-ops at the start, no sticky actions, at
+most 108,000 frames. Scores of another protocol are only roughly comparable.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from wrappers import atari
+from wrappers import ENVIRONMENTS, EnvConfig, describe_env
 
 SOURCE = "Mnih et al. 2015 and Wang et al. 2016, as collected in dqn_zoo (30 no-ops, no sticky actions)"
 
 
 class ReferenceScores(NamedTuple):
-    """Mean return of uniformly random actions and of a human."""
+    """Mean returns of uniformly random actions and of a human."""
 
     random: float
     human: float
@@ -80,17 +80,21 @@ RANDOM_AND_HUMAN: dict[str, tuple[float, float]] = {
     "yars_revenge": (3092.9, 54576.9),
     "zaxxon": (32.5, 9173.3),
 }
-"""Name of the game's ROM -> random, human."""
+"""Name of the game (that of its ROM) -> random, human."""
 
 
 def reference_scores(game: str) -> ReferenceScores | None:
-    """The published scores of a ROM name or environment id; None where there are none."""
-    rom = atari.rom_of(game) if game not in RANDOM_AND_HUMAN and atari.matches(game) else game
-    return ReferenceScores(*RANDOM_AND_HUMAN[rom]) if rom in RANDOM_AND_HUMAN else None
+    """The published scores of a game, by its name or an environment id; None if there are none.
+
+    An id is resolved by the family of the environment, so that every id of a game finds the same scores.
+    """
+    if game not in RANDOM_AND_HUMAN and any(family.matches(game) for family in ENVIRONMENTS.values()):
+        game = describe_env(EnvConfig(env=game)).game_name or game
+    return ReferenceScores(*RANDOM_AND_HUMAN[game]) if game in RANDOM_AND_HUMAN else None
 
 
 def human_normalised(game: str, score: float) -> float | None:
-    """100 * (score - random) / (human - random) in per cent, for a ROM name or environment id; None where unknown."""
+    """100 * (score - random) / (human - random) in per cent; None without published scores. game: as above."""
     reference = reference_scores(game)
     if reference is None:
         return None

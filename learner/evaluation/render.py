@@ -1,4 +1,4 @@
-"""Shows games to a person: in a window where there is a display, in a video file elsewhere."""
+"""Shows an environment to a person: in a window if there is a display, otherwise in a video file."""
 
 from __future__ import annotations
 
@@ -11,50 +11,45 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.evaluation.protocol import is_atari
 from learner.evaluation.video import VideoWriter
 from learner.metrics.progress import format_duration
-from wrappers import EnvSpec
+from wrappers import Display, EnvConfig, describe_env
 
 log = logging.getLogger("springbok")
 
-EMULATOR_FRAMES_PER_SECOND = 60
-TELEVISION = 4 / 3  # width of an Atari picture over its height: its pixels are wider than they are high
-TELEVISION_ENLARGEMENT = 3
-OTHER_STEPS_PER_SECOND = 10.0  # environments without a clock of their own
-OTHER_HEIGHT = 480
+USUAL_HEIGHT = 480  # pixels of an enlarged picture if its environment prescribes no enlargement
 
 VIDEO_EPISODES = 3
 VIDEO_SECONDS = 300.0
-NO_DISPLAY_VARIABLE = ("darwin", "win32")  # systems that always have a display
+SYSTEMS_WITH_DISPLAY = ("darwin", "win32")  # these always have one
 
 
 class NoWindowError(RuntimeError):
-    """A window cannot be opened here; the message says why, for the person who asked for one."""
+    """A window cannot be opened. The message is the reason."""
 
 
 class Screen(ABC):
-    """Where games are shown. closed: the person has had enough. full: it takes no more pictures."""
+    """Shows pictures. closed: the person has closed it. full: it accepts no more pictures."""
 
     closed = False
     full = False
 
     @abstractmethod
     def show(self, picture: np.ndarray) -> None:
-        """Show one step's screen, uint8 `[H, W, 3]`, as the environment renders it."""
+        """Show a rendered picture, uint8 `[H, W, 3]`."""
 
     @abstractmethod
     def close(self) -> Path | None:
-        """Put the screen away; returns the file it wrote, if any."""
+        """Release the screen. Returns the path of the video, or None if there is none."""
 
 
 class Window(Screen):
-    """A live window, paced as the game would be on a television; closing it sets `closed`.
+    """A live window at the pace of the environment. Closing it sets `closed`. Raises NoWindowError.
 
-    The emulator's own window is not used: closing that one ends the whole process, and the results with it.
+    The window of the emulator is not used: closing that one ends the whole process before the results are written.
     """
 
-    def __init__(self, title: str, spec: EnvSpec) -> None:
+    def __init__(self, title: str, display: Display) -> None:
         try:
             import tkinter
         except ImportError:
@@ -69,15 +64,14 @@ class Window(Screen):
         self._root.protocol("WM_DELETE_WINDOW", self._closed_by_person)
         self._label = tkinter.Label(self._root, borderwidth=0)
         self._label.pack()
-        self._shown: object = None  # tkinter forgets a picture that nobody holds
-        self._television = is_atari(spec.env)
-        self._seconds_per_step = 1.0 / steps_per_second(spec)
+        self._shown: object = None  # a reference, because tkinter does not keep the picture alive
+        self._display = display
         self._next = time.monotonic()
 
     def show(self, picture: np.ndarray) -> None:
         if self.closed:
             return
-        enlarged = enlarge(picture, self._television)
+        enlarged = enlarge(picture, self._display)
         header = f"P6 {enlarged.shape[1]} {enlarged.shape[0]} 255\n".encode()
         image = self._image(data=header + enlarged.tobytes(), format="PPM")
         self._label.configure(image=image)
@@ -85,7 +79,7 @@ class Window(Screen):
         self._root.update()
         now = time.monotonic()
         time.sleep(max(0.0, self._next - now))
-        self._next = max(self._next, now) + self._seconds_per_step
+        self._next = max(self._next, now) + 1.0 / self._display.steps_per_second
 
     def close(self) -> None:
         if not self.closed:
@@ -98,19 +92,19 @@ class Window(Screen):
 
 
 class Recording(Screen):
-    """A video of at most `VIDEO_SECONDS` of play; what comes after is not recorded."""
+    """A video of at most `VIDEO_SECONDS`. Later pictures are ignored. A failure to write it is logged by `close`."""
 
-    def __init__(self, writer: VideoWriter, spec: EnvSpec) -> None:
+    def __init__(self, writer: VideoWriter, display: Display) -> None:
         self._writer = writer
-        self._television = is_atari(spec.env)
+        self._display = display
         self._failure: str | None = None
 
     def show(self, picture: np.ndarray) -> None:
         if self.full:
             return
         try:
-            self._writer.write(enlarge(picture, self._television))
-        except (OSError, RuntimeError) as error:  # no disk space, or no ffmpeg for this system
+            self._writer.write(enlarge(picture, self._display))
+        except (OSError, RuntimeError) as error:  # no disk space, or no ffmpeg for this system: the score still counts
             self._fail(error)
         self.full = self.full or self._writer.seconds >= VIDEO_SECONDS
 
@@ -121,9 +115,9 @@ class Recording(Screen):
         except OSError as error:
             self._fail(error)
         if self._failure is not None:
-            log.warning("No video: %s", self._failure)
+            log.warning("No video was written: %s", self._failure)
         elif path is not None:
-            log.info("Video: %s (%s of play)", path, format_duration(round(self._writer.seconds)))
+            log.info("Video: %s (%s)", path, format_duration(round(self._writer.seconds)))
         return path
 
     def _fail(self, error: Exception) -> None:
@@ -133,42 +127,50 @@ class Recording(Screen):
 
 
 def display_available() -> bool:
-    """Whether this system has a display to open a window on."""
-    return sys.platform in NO_DISPLAY_VARIABLE or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    """Whether this system claims to have a display."""
+    return sys.platform in SYSTEMS_WITH_DISPLAY or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def open_screen(spec: EnvSpec, folder: Path, update: int, episodes: int) -> tuple[Screen, int]:
-    """A window for all episodes or, where none can be opened, a video of the first; and how many episodes it shows."""
-    reason = "no display found"
+def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tuple[Screen, int]:
+    """Open a window for all episodes or, if that fails, a video of the first `VIDEO_EPISODES`.
+
+    Args:
+        env: the environment to show.
+        folder: folder for the video.
+        update: number of updates of the policy, for the title of the window and the name of the video.
+        episodes: number of episodes to play.
+
+    Returns the screen and the number of episodes to show on it.
+    """
+    display, reason = describe_env(env).display, "no display found"
     if display_available():
         try:
-            window = Window(f"{spec.env}, update {update:,}", spec)
+            window = Window(f"{env.env}, update {update:,}", display)
         except NoWindowError as error:
             reason = str(error)
         else:
-            log.info("Showing the games in a window: close it, or press Ctrl-C, to stop")
+            log.info("Showing the games in a window. Close it or press Ctrl-C to stop.")
             return window, episodes
     shown = min(VIDEO_EPISODES, episodes)
-    minutes = f"at most {VIDEO_SECONDS / 60:.0f} minutes"
-    rest = f"; the other {episodes - shown:,} are played unseen" if episodes > shown else ""
-    log.info("No window (%s): recording the first %d of %d episodes, %s%s", reason, shown, episodes, minutes, rest)
-    return Recording(VideoWriter(folder, update, steps_per_second(spec)), spec), shown
+    log.info(
+        "No window could be opened (%s). Recording a video of the first %d of %s episodes, at most %.0f minutes.",
+        reason,
+        shown,
+        f"{episodes:,}",
+        VIDEO_SECONDS / 60,
+    )
+    return Recording(VideoWriter(folder, update, display.steps_per_second), display), shown
 
 
-def steps_per_second(spec: EnvSpec) -> float:
-    """The pace at which a person would see the game."""
-    return EMULATOR_FRAMES_PER_SECOND / spec.frames_per_step if is_atari(spec.env) else OTHER_STEPS_PER_SECOND
+def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
+    """The picture uint8 `[H, W, 3]` or `[H, W]`, enlarged by repeating pixels. Its height and width become even numbers.
 
-
-def enlarge(picture: np.ndarray, television: bool) -> np.ndarray:
-    """A screen uint8 `[H, W, 3]` or `[H, W]` in a size for people, even in both directions, its pixels kept sharp.
-
-    television: stretch the width as a television does, else keep the shape.
+    Video codecs accept even sizes only.
     """
     height, width = picture.shape[:2]
-    factor = TELEVISION_ENLARGEMENT if television else max(1, OTHER_HEIGHT // height)
+    factor = display.enlargement or max(1, USUAL_HEIGHT // height)
     tall = _even(height * factor)
-    wide = _even(tall * TELEVISION) if television else _even(width * factor)
+    wide = _even(width * factor if display.aspect is None else tall * display.aspect)
     rows = np.arange(tall) * height // tall
     columns = np.arange(wide) * width // wide
     return picture[rows[:, None], columns]

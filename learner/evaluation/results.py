@@ -1,4 +1,4 @@
-"""What an evaluation found: the numbers, a table for people and a file for programs."""
+"""The results of test mode: summary statistics, a printed table and a JSON file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Summary = dict[str, float | int | None]
 
 
 def summarise(episodes: list[dict[str, Any]], env_id: str) -> Summary:
-    """Statistics of episodes with "return", "length" (steps) and "truncated"; at least one.
+    """Statistics of one episode or more, each with "return", "length" (steps) and "truncated".
 
-    standard_error is that of the mean, None for a single episode; human_normalised is in per cent, None where the game
-    has no published scores.
+    standard_error is that of the mean, None for a single episode. human_normalised is in per cent. It is None, as are
+    random_return and human_return, if the game has no published scores.
     """
     returns = np.array([episode["return"] for episode in episodes], dtype=np.float64)
     mean, count = float(returns.mean()), len(returns)
@@ -40,7 +40,7 @@ def summarise(episodes: list[dict[str, Any]], env_id: str) -> Summary:
 
 
 def table(summary: Summary, env_id: str) -> list[str]:
-    """The summary as lines of text, random and human play beside it where they are known."""
+    """The summary as lines of text, with the published scores of random play and of a human if there are any."""
     columns = {
         "mean": _number(summary["mean_return"]),
         "std. error": _number(summary["standard_error"]),
@@ -56,10 +56,10 @@ def table(summary: Summary, env_id: str) -> list[str]:
         "agent   " + " ".join(f"{text:>{widths[name]}}" for name, text in columns.items()),
     ]
     if summary["truncated_episodes"]:
-        lines.append(f"{summary['truncated_episodes']:,} of the episodes were cut by the time limit")
+        lines.append(f"Episodes truncated by the time limit: {summary['truncated_episodes']:,}")
     random, human = summary["random_return"], summary["human_return"]
     if random is None or human is None:
-        return [*lines, f"No published random and human scores for {env_id}"]
+        return [*lines, f"There are no published scores of random play and of a human for {env_id}."]
     mean = _number(summary["mean_return"])
     return [
         *lines,
@@ -71,7 +71,10 @@ def table(summary: Summary, env_id: str) -> list[str]:
 
 
 def write_results(folder: Path, update: int, content: dict[str, Any]) -> Path:
-    """Write `evaluation_<update>_<unix time>.json`, a later second where that is taken; returns where. Raises OSError."""
+    """Write `evaluation_<update>_<unix time>.json` and return its path. Raises OSError, and then no file is left.
+
+    If a file of that name exists, the next free second is used. An older result is never replaced.
+    """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     stamp = int(time.time())
     while True:

@@ -1,11 +1,11 @@
-"""Test mode: measures what was learned over whole episodes, under a protocol that is stated, and shows it on request."""
+"""Test mode: measures the policy of a checkpoint over whole episodes, under a stated protocol, and shows it on request."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 from agents.networks.base import make_network
 from learner.building import make_network_config
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
-from learner.evaluation.protocol import describe_protocol, evaluation_env, evaluation_protocol
+from learner.evaluation.protocol import describe_protocol, evaluation_protocol
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import summarise, table, write_results
 from learner.machine.machine import detect_machine
@@ -24,25 +24,39 @@ from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
 from learner.signals import StopSignals
-from wrappers import make_single_env, make_vector_env
+from wrappers import describe_env, make_single_env, make_vector_env
 
 log = logging.getLogger("springbok")
 
-STOPS = "Stopping: reporting the episodes that are finished. Once more to stop at once without results."
-SHOW_PERIOD = 0.2  # seconds between two progress lines
-SEED_STREAM = 7  # sets the evaluation's random numbers apart from those of training with the same seed
+STOP_MESSAGE = "Stopping. The finished episodes are reported. Press Ctrl-C again to stop at once without results."
+PROGRESS_PERIOD = 0.2  # seconds between two progress lines
+SEED_STREAM = 7  # separates the random numbers of test mode from those of training with the same seed
 
 
 class Seeds(NamedTuple):
-    """What decides every game. Environment i has the seed `vector + i`, shown episode j has `shown + j`."""
+    """The seeds that decide every game. Environment i has the seed `vector + i`, shown episode j the seed `shown + j`."""
 
     vector: int
     shown: int
     actions: int
 
 
+@dataclass(frozen=True)
+class CheckpointTest:
+    """One call of test mode: the checkpoint under test and where its results go.
+
+    path: the file of the checkpoint. folder: the folder for the results and the video.
+    """
+
+    config: Config
+    checkpoint: Checkpoint
+    path: Path
+    folder: Path
+    seeds: Seeds
+
+
 class Tally:
-    """The episodes that count so far, and the live line about them."""
+    """The finished episodes, and the progress line about them. wanted: number of episodes to play."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -53,14 +67,16 @@ class Tally:
 
     @property
     def missing(self) -> int:
+        """Number of episodes still to play."""
         return self.wanted - len(self.episodes)
 
     @property
     def seconds(self) -> float:
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def add(self, episode: EpisodeResult, *, first_seed: int, shown: bool) -> None:
-        """Count an episode; first_seed: that of environment 0 of those it was played in."""
+        """Count an episode. first_seed: seed of environment 0 of the environments that played it."""
         self.episodes.append(
             {
                 "return": episode.episode_return,
@@ -72,9 +88,9 @@ class Tally:
         )
 
     def count_steps(self, steps: int) -> None:
-        """Count steps and, now and then, show how far things are."""
+        """Count steps, and update the progress line every `PROGRESS_PERIOD` seconds."""
         self._steps += steps
-        if time.monotonic() - self._shown < SHOW_PERIOD:
+        if time.monotonic() - self._shown < PROGRESS_PERIOD:
             return
         self._shown = time.monotonic()
         returns = [episode["return"] for episode in self.episodes]
@@ -84,84 +100,12 @@ class Tally:
         self._progress.show(f"{done} | {mean} | {rate:,.0f} steps/s | {format_duration(self.seconds)}")
 
     def clear_line(self) -> None:
+        """Remove the progress line from the terminal."""
         self._progress.clear()
 
 
-def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run: RunDirectory | None) -> int:
-    """Play `test_episode_count` whole episodes and report them; returns the exit code.
-
-    Every environment has a fixed quota of the episodes (see `learner.evaluation.play`), so that short ones are not
-    counted too often. All that is played counts under one protocol, shown or not.
-    The first Ctrl-C stops and reports what is there.
-    """
-    if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
-        log.error("error: %s holds weights that are not finite: its training diverged", checkpoint_path)
-        return 1
-    torch.set_num_threads(config.training.learner_threads)
-    seeds = make_seeds(config.training.seed)
-    policy = load_policy(config, checkpoint, seeds.actions)
-    folder = run.path if run else checkpoint_path.parent
-    _announce(config, checkpoint, checkpoint_path)
-    tally = Tally(config.test.test_episode_count)
-    video: Path | None = None
-    with StopSignals(at_once=tally.clear_line, first=STOPS) as signals:
-        stop = Stop(signals)
-        try:
-            if config.test.render:
-                video = _play_shown(config, policy, seeds.shown, tally, stop, folder, checkpoint.counters.updates)
-            if tally.missing and not stop():
-                _play_unseen(config, policy, seeds.vector, tally, stop)
-        finally:
-            tally.clear_line()
-    if tally.missing:
-        log.warning(
-            "Stopped: %s of %s episodes are finished; those under way do not count, so short ones weigh too much",
-            f"{len(tally.episodes):,}",
-            f"{tally.wanted:,}",
-        )
-    if not tally.episodes:
-        log.warning("No score: no episode is finished")
-        return 0
-    return _report(config, checkpoint, checkpoint_path, folder, seeds, tally, video)
-
-
-def _report(
-    config: Config, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path, seeds: Seeds, tally: Tally, video: Path | None
-) -> int:
-    """Print the table and write the file; returns the exit code."""
-    summary = summarise(tally.episodes, config.env.env)
-    for line in table(summary, config.env.env):
-        log.info("%s", line)
-    content = {
-        "env": config.env.env,
-        "checkpoint": checkpoint_path.name,
-        "training": asdict(checkpoint.counters),
-        "protocol": evaluation_protocol(config.env, config.test.greedy),
-        "summary": summary,
-        "episodes_wanted": tally.wanted,
-        "complete": tally.missing == 0,
-        "seconds": round(tally.seconds, 3),
-        "seed": config.training.seed,
-        "seeds": seeds._asdict(),
-        "environments": min(config.test.test_environments, tally.wanted),
-        "device": config.training.device,
-        "network": config.network,
-        "video": video.name if video else None,
-        "versions": package_versions(),
-        "git_commit": git_commit(),
-        "episodes": tally.episodes,
-    }
-    try:
-        path = write_results(folder, checkpoint.counters.updates, content)
-    except OSError as error:
-        log.error("error: the results were not saved: %s", error)
-        return 1
-    log.info("Results: %s", path)
-    return 0
-
-
 class Stop:
-    """Whether to stop playing: a signal came, or the person closed the window."""
+    """Whether to stop playing: a signal arrived, or the window was closed."""
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals
@@ -171,23 +115,66 @@ class Stop:
         return self._signals.requested or (self.screen is not None and self.screen.closed)
 
 
+def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run: RunDirectory | None) -> int:
+    """Play `test_episode_count` whole episodes and report them. Returns the exit code.
+
+    All episodes count under one protocol, whether they are shown or not. Every environment has a fixed quota of the episodes,
+    so that short episodes are not over-represented (see `learner.evaluation.play`). The first Ctrl-C stops and reports the
+    finished episodes.
+
+    Args:
+        checkpoint_path: the file of the checkpoint.
+        run: the run of the checkpoint; if there is none, the results are written next to the checkpoint.
+    """
+    if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
+        log.error("error: %s contains non-finite weights: its training diverged", checkpoint_path)
+        return 1
+    torch.set_num_threads(config.training.learner_threads)
+    folder = run.path if run else checkpoint_path.parent
+    test = CheckpointTest(config, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))
+    policy = load_policy(config, checkpoint, test.seeds.actions)
+    _announce(test)
+    tally = Tally(config.test.test_episode_count)
+    video: Path | None = None
+    with StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE) as signals:
+        stop = Stop(signals)
+        try:
+            if config.test.render:
+                video = _play_shown(test, policy, tally, stop)
+            if tally.missing and not stop():
+                _play_unseen(test, policy, tally, stop)
+        finally:
+            tally.clear_line()
+    if tally.missing:
+        log.warning(
+            "Stopped after %s of %s episodes. Unfinished episodes do not count, so short episodes are over-represented.",
+            f"{len(tally.episodes):,}",
+            f"{tally.wanted:,}",
+        )
+    if not tally.episodes:
+        log.warning("There is no score: no episode was finished.")
+        return 0
+    return _report(test, tally, video)
+
+
 def make_seeds(seed: int) -> Seeds:
-    """Independent seeds for all that is random here; environments need one in [1, 2^31) with room to count up."""
+    """Independent seeds derived from the run's. Environment seeds are in [1, 2^30], so that counting up stays below 2^31."""
     vector, shown, actions = np.random.SeedSequence((seed, SEED_STREAM)).generate_state(3)
     return Seeds(int(vector) % 2**30 + 1, int(shown) % 2**30 + 1, int(actions))
 
 
 def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> EvaluationPolicy:
-    """The checkpoint's network, ready to act."""
+    """The policy of the checkpoint's network. seed: of the action sampling."""
     network = make_network(make_network_config(config))
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.test.greedy, seed=seed)
 
 
-def _play_unseen(config: Config, policy: EvaluationPolicy, seed: int, tally: Tally, stop: Callable[[], bool]) -> None:
-    """Play what is missing, many environments at once."""
-    count = min(config.test.test_environments, tally.missing)
-    env = make_vector_env(evaluation_env(config.env), count, num_threads=detect_machine().cores)
+def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool]) -> None:
+    """Play the missing episodes in many environments together."""
+    count = min(test.config.test.test_environments, tally.missing)
+    env = make_vector_env(describe_env(test.config.env).evaluation_config, count, num_threads=detect_machine().cores)
+    seed = test.seeds.vector
     try:
         play(
             env,
@@ -202,16 +189,11 @@ def _play_unseen(config: Config, policy: EvaluationPolicy, seed: int, tally: Tal
         env.close()
 
 
-def _play_shown(
-    config: Config, policy: EvaluationPolicy, seed: int, tally: Tally, stop: Stop, folder: Path, update: int
-) -> Path | None:
-    """Play before a person's eyes, one episode after the other; returns the video where one was made.
-
-    An episode that has begun is played to its end, also when the video takes no more, so that what is counted does not
-    depend on how it went.
-    """
-    env = make_single_env(evaluation_env(config.env), "rgb_array")
-    screen, episodes = open_screen(env.spec, folder, update, tally.wanted)
+def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Stop) -> Path | None:
+    """Show episodes one after the other. Returns the path of the video, or None if there is none."""
+    config = test.config.env
+    env = make_single_env(describe_env(config).evaluation_config, "rgb_array")
+    screen, episodes = open_screen(config, test.folder, test.checkpoint.counters.updates, tally.wanted)
     stop.screen = screen
 
     def show_step(steps: int) -> None:
@@ -220,7 +202,9 @@ def _play_shown(
             screen.show(env.render())
 
     try:
-        for first_seed in range(seed, seed + episodes):
+        for first_seed in range(test.seeds.shown, test.seeds.shown + episodes):
+            # An episode is finished even if the video becomes full during it. Otherwise whether an episode counts would
+            # depend on its length, and long ones would be under-represented.
             if screen.full or stop():
                 break
 
@@ -235,13 +219,48 @@ def _play_shown(
     return video
 
 
-def _announce(config: Config, checkpoint: Checkpoint, checkpoint_path: Path) -> None:
-    counters = checkpoint.counters
+def _announce(test: CheckpointTest) -> None:
+    """Print which policy is measured, and how."""
+    config, counters = test.config, test.checkpoint.counters
     log.info(
-        "Checkpoint: %s, after %s updates, %s steps = %s frames of training",
-        checkpoint_path.name,
+        "Checkpoint: %s after %s updates, %s steps (%s frames) of training",
+        test.path.name,
         f"{counters.updates:,}",
         f"{counters.steps:,}",
         f"{counters.frames:,}",
     )
-    log.info("Protocol: %s", describe_protocol(evaluation_protocol(config.env, config.test.greedy)))
+    log.info("Protocol: %s", describe_protocol(config.env, config.test.greedy))
+
+
+def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
+    """Print the table and write the results. Returns the exit code."""
+    config, counters = test.config, test.checkpoint.counters
+    summary = summarise(tally.episodes, config.env.env)
+    for line in table(summary, config.env.env):
+        log.info("%s", line)
+    content = {
+        "env": config.env.env,
+        "checkpoint": test.path.name,
+        "training": asdict(counters),
+        "protocol": evaluation_protocol(config.env, config.test.greedy),
+        "summary": summary,
+        "episodes_wanted": tally.wanted,
+        "complete": tally.missing == 0,
+        "seconds": round(tally.seconds, 3),
+        "seed": config.training.seed,
+        "seeds": test.seeds._asdict(),
+        "environments": min(config.test.test_environments, tally.wanted),
+        "device": config.training.device,
+        "network": config.network,
+        "video": video.name if video else None,
+        "versions": package_versions(),
+        "git_commit": git_commit(),
+        "episodes": tally.episodes,
+    }
+    try:
+        path = write_results(test.folder, counters.updates, content)
+    except OSError as error:
+        log.error("error: the results were not saved: %s", error)
+        return 1
+    log.info("Results: %s", path)
+    return 0

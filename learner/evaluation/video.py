@@ -1,4 +1,4 @@
-"""Writes a video that a browser plays: H.264 in MP4, yuv420p, the index at the front of the file."""
+"""Writes videos that browsers can play: H.264 in MP4, yuv420p, with the index at the front of the file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 
-QUALITY = "20"  # x264's constant rate factor: flat graphics stay sharp
+QUALITY = "20"  # constant rate factor of x264; flat graphics stay sharp
 PRESET = "veryfast"
 
 
 class VideoWriter:
-    """Takes pictures one by one and hands each to ffmpeg at once, so that memory does not grow; complete or absent.
+    """Encodes pictures one by one, so that memory does not grow. The file gets its name at `close`, when it is complete.
 
-    The file appears under its name at `close`. Where something of that name is there by then, a later second is taken.
+    The name is `video_<update>_<unix time>.mp4`. If such a file exists, the next free second is used.
+
+    Args:
+        folder: folder of the file.
+        update: number of updates of the policy.
+        pictures_per_second: the pace of the video.
     """
 
     def __init__(self, folder: Path, update: int, pictures_per_second: float) -> None:
@@ -24,7 +29,7 @@ class VideoWriter:
         self._update = update
         self._pictures_per_second = pictures_per_second
         self._started = int(time.time())
-        self._beside = folder / f".{self._name(self._started)}"
+        self._partial = folder / f".{self._name(self._started)}"
         self._ffmpeg: Generator[None, bytes, None] | None = None
         self._shape: tuple[int, ...] = ()
         self.picture_count = 0
@@ -35,7 +40,10 @@ class VideoWriter:
         return self.picture_count / self._pictures_per_second
 
     def write(self, picture: np.ndarray) -> None:
-        """Append a picture, uint8 `[H, W, 3]` with even H and W, all of one size. Raises OSError if ffmpeg fails."""
+        """Append a picture, uint8 `[H, W, 3]`. H and W are even, and the same for all pictures.
+
+        Raises ValueError for another picture, and OSError or RuntimeError if ffmpeg fails.
+        """
         if self._ffmpeg is None:
             self._ffmpeg = self._open(picture)
         if picture.shape != self._shape:
@@ -44,7 +52,7 @@ class VideoWriter:
         self.picture_count += 1
 
     def close(self) -> Path | None:
-        """Finish the file; returns where it is, None where nothing was written."""
+        """Finish the file. Returns its path, or None if no picture was written."""
         if self._ffmpeg is None:
             return None
         self._ffmpeg.close()
@@ -52,15 +60,15 @@ class VideoWriter:
         stamp = self._started
         while (path := self._folder / self._name(stamp)).exists():
             stamp += 1
-        self._beside.replace(path)
+        self._partial.replace(path)
         return path
 
     def discard(self) -> None:
-        """Leave no file."""
+        """Stop encoding and remove the file."""
         if self._ffmpeg is not None:
             self._ffmpeg.close()
             self._ffmpeg = None
-        self._beside.unlink(missing_ok=True)
+        self._partial.unlink(missing_ok=True)
 
     def _name(self, stamp: int) -> str:
         return f"video_{self._update}_{stamp}.mp4"
@@ -70,7 +78,7 @@ class VideoWriter:
             raise ValueError(f"picture: wanted uint8 [even H, even W, 3], got {picture.dtype} {list(picture.shape)}")
         self._shape = picture.shape
         ffmpeg = imageio_ffmpeg.write_frames(
-            str(self._beside),
+            str(self._partial),
             (picture.shape[1], picture.shape[0]),
             pix_fmt_in="rgb24",
             pix_fmt_out="yuv420p",

@@ -1,8 +1,8 @@
-"""Takes a trained policy out of this program: a PyTorch file and an ONNX file, and what one must know to feed them.
+"""Exports a trained policy for use outside this program: a PyTorch file, an ONNX file and a description of their inputs.
 
-`policy.pt2` is what `torch.export` writes (TorchScript is deprecated); `policy.onnx` runs wherever an ONNX runtime is, without
-PyTorch. Both take bytes and hold the input's scaling and calibration. Each is loaded again and compared with the network on
-observations of real play before it counts as written.
+`policy.pt2` is written by `torch.export`, since TorchScript is deprecated. `policy.onnx` runs on any ONNX runtime, without
+PyTorch. `policy.json` describes inputs and outputs. Both policy files contain the scaling and calibration of the input, so they
+accept raw observations. Each file is loaded again and compared with the network on real observations.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from torch import Tensor, nn
 
 from agents.networks.base import FeatureNetwork, make_network
 from learner.building import agent_class, make_network_config
-from learner.evaluation.protocol import evaluation_protocol, is_atari
+from learner.evaluation.protocol import evaluation_protocol
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from workers import random_observations
-from wrappers import EnvSpec, make_spec
+from wrappers import EnvSpec, describe_env, make_spec
 
 log = logging.getLogger("springbok")
 
-PROGRAM, ONNX, LAYOUT = "policy.pt2", "policy.onnx", "policy.json"
+PROGRAM, ONNX, DESCRIPTION = "policy.pt2", "policy.onnx", "policy.json"
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INPUT, OUTPUTS = "observations", ("logits", "values")
+FRAME_AXES = {1: ("feature",), 2: ("height", "width"), 3: ("height", "width", "colour")}
+"""Number of dimensions of a frame -> their names."""
 CHECKED = 64
-"""Observations that an exported file is compared on: at once, and one alone."""
+"""Number of observations on which an exported file is compared with the network."""
 TOLERANCE = 1e-3
-"""Largest difference of a logit or value that another order of float32 sums may make."""
+"""Largest accepted difference of a logit or value. Another runtime adds float32 numbers in another order."""
 
 Outputs = tuple[Tensor, Tensor]
 
 
 class ExportedPolicy(nn.Module):
-    """The network with plain tensors out: `[N, *observation_shape]` -> logits `[N, A]`, values `[N]`."""
+    """The network with plain tensors as outputs: `[N, *observation_shape]` -> logits `[N, A]`, values `[N]`."""
 
     def __init__(self, network: FeatureNetwork) -> None:
         super().__init__()
@@ -55,7 +57,10 @@ class ExportedPolicy(nn.Module):
 
 
 def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path) -> int:
-    """Write the files of a checkpoint's policy into a folder below `folder`; returns the exit code."""
+    """Write the policy of a checkpoint into the folder `exported_<update>` below `folder`. Returns the exit code.
+
+    Without the ONNX packages only the PyTorch file is written, with a warning.
+    """
     spec = make_spec(config.env)
     network = make_network(make_network_config(config))
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
@@ -71,23 +76,25 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
             write_onnx(program, target / ONNX)
             differences[ONNX] = largest_difference(policy, read_onnx(target / ONNX), observations)
         description = describe(config, spec, checkpoint, checkpoint_path, differences)
-        (target / LAYOUT).write_text(json.dumps(description, indent=2) + "\n")
+        (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     except OSError as error:
         log.error("error: the policy was not exported: %s", error)
         return 1
     if missing:
-        log.warning("No ONNX: %s not installed; pip install -r requirements-export.txt", ", ".join(missing))
+        log.warning(
+            "%s was not written: wanted the packages %s; run pip install -r requirements-export.txt", ONNX, ", ".join(missing)
+        )
     for name, difference in differences.items():
-        log.info("%s: differs from the network by at most %.1e on %d observations", target / name, difference, CHECKED)
-    log.info("%s: how to feed it", target / LAYOUT)
-    if not all(difference <= TOLERANCE for difference in differences.values()):
-        log.error("error: wanted the same logits and values within %g, got the differences above; do not use it", TOLERANCE)
-        return 1
-    return 0
+        log.info("%s: largest difference from the network %.1e on %d observations", target / name, difference, CHECKED)
+    log.info("%s: description of inputs and outputs", target / DESCRIPTION)
+    wrong = {name: difference for name, difference in differences.items() if not difference <= TOLERANCE}  # also NaN
+    for name, difference in wrong.items():
+        log.error("error: %s: wanted a difference of at most %g, got %g; do not use it", target / name, TOLERANCE, difference)
+    return 1 if wrong else 0
 
 
 def write_program(policy: ExportedPolicy, observations: Tensor, path: Path) -> torch.export.ExportedProgram:
-    """Write `policy.pt2`, for any number of observations at once. observations: two or more, for their shape and dtype."""
+    """Write `policy.pt2` with a variable batch size. observations: two or more, which give shape and dtype."""
     batch = torch.export.Dim("batch", min=1)
     with _quietly():
         program = torch.export.export(policy, (observations[:2],), dynamic_shapes={INPUT: {0: batch}})
@@ -96,13 +103,13 @@ def write_program(policy: ExportedPolicy, observations: Tensor, path: Path) -> t
 
 
 def read_program(path: Path) -> Callable[[Tensor], Outputs]:
-    """The policy in a `policy.pt2`."""
+    """Load a `policy.pt2`."""
     with _quietly():
         return torch.export.load(path).module()
 
 
 def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write `policy.onnx`, weights inside."""
+    """Write `policy.onnx` as one file that contains the weights."""
     with _quietly():
         exported = torch.onnx.export(
             program,
@@ -118,7 +125,7 @@ def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
 
 
 def read_onnx(path: Path) -> Callable[[Tensor], Outputs]:
-    """The policy in a `policy.onnx`, run by onnxruntime on the CPU."""
+    """Load a `policy.onnx`, to be run by onnxruntime on the CPU."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -132,7 +139,10 @@ def read_onnx(path: Path) -> Callable[[Tensor], Outputs]:
 
 @torch.no_grad()
 def largest_difference(policy: ExportedPolicy, other: Callable[[Tensor], Outputs], observations: Tensor) -> float:
-    """Of any logit or value, on all the observations at once and on the first alone."""
+    """Largest absolute difference of any logit or value, on all observations together and on the first one alone.
+
+    Raises RuntimeError if an output has another shape.
+    """
     pairs = [
         (wanted, got)
         for part in (observations, observations[:1])
@@ -146,8 +156,7 @@ def largest_difference(policy: ExportedPolicy, other: Callable[[Tensor], Outputs
 def describe(
     config: Config, spec: EnvSpec, checkpoint: Checkpoint, checkpoint_path: Path, differences: dict[str, float]
 ) -> dict[str, Any]:
-    """What stands in `policy.json`."""
-    axes = ["batch", "frames", "height", "width", "colour"][: 1 + len(spec.observation_shape)]
+    """The content of `policy.json`."""
     return {
         "env": spec.env,
         "protocol": evaluation_protocol(config.env, config.test.greedy),
@@ -155,10 +164,10 @@ def describe(
             "name": INPUT,
             "dtype": spec.frame_dtype,
             "shape": ["batch", *spec.observation_shape],
-            "axes": axes,
-            "frames": "oldest first, newest last; zeros before an episode's first frame",
-            "values": "as the environment gives them, 0 to 255 for bytes: scaling and calibration are inside",
-            "preprocessing": _preprocessing(config, spec),
+            "axes": ["batch", "frames", *FRAME_AXES[len(spec.frame_shape)]],
+            "frames": "oldest first, newest last; zeros before the first frame of an episode",
+            "values": "raw observations, 0 to 255 for uint8; the policy scales and calibrates them itself",
+            "preprocessing": list(describe_env(config.env).preprocessing),
         },
         "outputs": {
             "logits": {"shape": ["batch", spec.action_count], "meaning": "sample the action from softmax(logits)"},
@@ -174,22 +183,9 @@ def describe(
     }
 
 
-def _preprocessing(config: Config, spec: EnvSpec) -> list[str]:
-    """How a frame comes about, in order."""
-    if not is_atari(spec.env):
-        return []
-    env = config.env
-    return [
-        f"repeat the action for {env.skipped_frames} emulator frames",
-        "take the maximum of the last two of them, pixel by pixel",
-        "grey (the emulator's luminance)" if env.grayscaling_frames else "RGB",
-        f"resize to {env.frame_height} x {env.frame_width} by area (OpenCV's INTER_AREA)",
-    ]
-
-
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """PyTorch's exporters warn of packages that nobody needs here."""
+    """Suppress warnings of PyTorch's exporters, which concern optional packages that are not used here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)

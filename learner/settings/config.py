@@ -16,7 +16,7 @@ from agents.compute import PRECISIONS
 from agents.networks.torsos import TORSOS
 from agents.rewards import REWARD_CLIPPING
 from agents.vtrace.laser import RELEVANCES
-from learner.evaluation.protocols import AS_SET, PROTOCOLS, check_protocol
+from learner.evaluation.protocol import AS_SET, PROTOCOLS, check_protocol
 from learner.settings.presets import NO_PRESET, PRESETS
 from replay import ReplayConfig, check_replays, parse_replay_parameters
 from workers import WORKERS, WorkerConfig, groups_of

@@ -18,7 +18,7 @@ import pytest
 from agents.networks.torsos import TORSOS, Torso
 from replay import REPLAYS
 from tests.learner.test_train import KINDS, mixture_with, run_training
-from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, toy
+from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, toy
 
 SOLVED = 0.7  # mean return of the last hundred episodes
 SEEDS = (1, 2, 3)
@@ -73,6 +73,7 @@ def large_toy(smallest: int) -> SimpleNamespace:
     return SimpleNamespace(
         matches=lambda env_id: env_id == "LargeCatch",
         make_spec=lambda config: enlarged(toy.make_spec(config), cell),
+        describe=EnvDescription,
         make_vector=make_vector,
     )
 

@@ -270,14 +270,11 @@ class ImmediateEvaluator:
 
     def __init__(self, config: Config, network: torch.nn.Module, animation: Path) -> None:
         self.animation = animation
-        self.period = config.training.eval_period
         self.asked: Counters | None = None
+        self.ready = True
 
-    def start(self, update: int) -> None:
+    def start(self) -> None:
         pass
-
-    def due(self, update: int) -> bool:
-        return update % self.period == 0
 
     def ask(self, network: torch.nn.Module, counters: Counters) -> None:
         self.asked = replace(counters)
@@ -294,7 +291,7 @@ class ImmediateEvaluator:
 
 
 def test_what_evaluations_find_stands_beside_the_training_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.evaluation.evaluations.Evaluator", ImmediateEvaluator)
+    monkeypatch.setattr("learner.evaluation.schedule.Evaluator", ImmediateEvaluator)
     run, last = run_training(tmp_path, eval_period=10, environment_max_steps=2000, log_period=0.001, save_model_period=1000)
     columns = read_metrics(run.metrics)
     found = np.isfinite(columns["eval/update"])

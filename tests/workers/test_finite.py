@@ -13,9 +13,10 @@ from learner.building import make_contract
 from tests.builders import network_of
 from tests.support import small_config
 from workers import SerialWorkers, WorkerError, WorkerSetup, random_observations, random_play, serial
+from workers.clocks import CLOCKS
 from workers.finite import NotFiniteError
 from workers.policy import Acted, CpuPolicy
-from workers.rollout import CLOCKS, Rollout
+from workers.rollout import Rollout
 from wrappers.spec import EnvConfig, Step
 from wrappers.toy import Catch
 
@@ -68,7 +69,7 @@ class CarefulPolicy:
 
 def make_rollout(env: FloatCatch) -> Rollout:
     config = small_config(unroll_length=LAST_OF_A_BLOCK)
-    slots = make_contract(replace(config, env=CATCH), env.spec).allocate(3)
+    slots = make_contract(replace(config, env=CATCH)).allocate(3)
     return Rollout(env, CarefulPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
 
 

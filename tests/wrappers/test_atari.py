@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ale_py import roms
 
-from wrappers import EnvConfig, Step, VectorEnv, make_spec, make_vector_env
+from wrappers import EnvConfig, Step, VectorEnv, atari, make_spec, make_vector_env
 from wrappers.atari import known_ids, matches, rom_of
 
 NOOP = 0
@@ -280,3 +280,25 @@ def test_a_closed_environment_says_so() -> None:
     env.close()
     with pytest.raises(RuntimeError, match="closed"):
         env.step(np.array([NOOP]))
+
+
+def test_evaluation_plays_whole_games_and_keeps_the_other_settings() -> None:
+    trained = EnvConfig(env="PongNoFrameskip-v4", episodic_life=True, sticky_actions=0.25, frames_stacked=2)
+    assert atari.describe(trained).evaluation_config == dataclasses.replace(trained, episodic_life=False)
+
+
+def test_preprocessing_is_described_in_the_order_in_which_it_is_done() -> None:
+    lines = atari.describe(EnvConfig(env="PongNoFrameskip-v4", skipped_frames=3, frame_width=42)).preprocessing
+    assert [line.split()[0] for line in lines] == ["repeat", "take", "convert", "resize"]
+    assert "3" in lines[0]
+    assert "84 x 42" in lines[-1]
+
+
+def test_a_game_is_displayed_at_its_pace_and_as_wide_as_on_a_television() -> None:
+    display = atari.describe(EnvConfig(env="ALE/Pong-v5", skipped_frames=2)).display
+    assert (display.steps_per_second, display.aspect) == (30, 4 / 3)
+
+
+@pytest.mark.parametrize("env_id", ["MsPacmanNoFrameskip-v4", "ALE/MsPacman-v5", "MsPacman-v0"])
+def test_every_id_of_a_game_has_the_same_game_name(env_id: str) -> None:
+    assert atari.describe(EnvConfig(env=env_id)).game_name == "ms_pacman"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from wrappers import EnvConfig, make_single_env, make_spec, make_vector_env
+from wrappers import EnvConfig, describe_env, make_single_env, make_spec, make_vector_env
 from wrappers.atari import AtariVector
 from wrappers.toy import Catch
 
@@ -47,3 +49,13 @@ def test_counts_and_render_modes_are_checked() -> None:
         make_vector_env(config, 1, num_threads=0)
     with pytest.raises(ValueError, match="render_mode: wanted .* got 'ansi'"):
         make_single_env(config, "ansi")
+
+
+@pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "Catch-v0"])
+def test_a_family_describes_its_environments_for_evaluation(env_id: str) -> None:
+    described = describe_env(EnvConfig(env=env_id))
+    assert described.evaluation_config.env == env_id
+    assert described.protocol_settings == json.loads(json.dumps(described.protocol_settings))
+    assert bool(described.protocol_text) is bool(described.protocol_settings)
+    prescribed = {name for settings in described.protocols.values() for name in settings}
+    assert prescribed <= set(EnvConfig.__dataclass_fields__)

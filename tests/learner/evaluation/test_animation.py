@@ -1,4 +1,4 @@
-"""An animation shows the episode that was played, at its pace, and never grows large."""
+"""An animation shows one played episode at its pace, and its size is bounded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from PIL import Image
 
 from learner.evaluation import animation as module
 from learner.evaluation.animation import EpisodeCamera, write_animation
-from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_vector_env
+from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, describe_env, make_vector_env
 
 PONG = EnvSpec("PongNoFrameskip-v4", (84, 84), "uint8", 2, 6, ("NOOP",), 4)
 
 
 class NumberedFrames(VectorEnv):
-    """Every frame of environment 0 is as bright as its step's number, mod 250; its first episode has `length` steps."""
+    """Every frame of environment 0 has the brightness of its step number mod 250. Its first episode has `length` steps."""
 
     def __init__(self, length: int, spec: EnvSpec = PONG, noise: bool = False) -> None:
         self.spec = spec
@@ -43,7 +43,7 @@ class NumberedFrames(VectorEnv):
 
 
 def played(env: VectorEnv, steps: int) -> EpisodeCamera:
-    camera = EpisodeCamera(env)
+    camera = EpisodeCamera(env, describe_env(EnvConfig(env=PONG.env)).display)
     camera.reset(1)
     for _ in range(steps):
         camera.step(np.zeros(env.num_envs, dtype=np.int64))
@@ -51,7 +51,7 @@ def played(env: VectorEnv, steps: int) -> EpisodeCamera:
 
 
 def frames_of(path: Path) -> list[tuple[np.ndarray, int]]:
-    """The pictures as RGB, and how many milliseconds each is shown."""
+    """The pictures as RGB, each with its duration in milliseconds."""
     with Image.open(path) as gif:
         frames = []
         for index in range(gif.n_frames):
@@ -60,44 +60,44 @@ def frames_of(path: Path) -> list[tuple[np.ndarray, int]]:
     return frames
 
 
-def test_every_second_step_of_the_first_episode_is_shown_at_the_pace_of_the_game(tmp_path: Path) -> None:
-    """A step of Pong is four frames of sixty a second."""
+def test_every_second_step_is_shown_at_the_pace_of_the_game(tmp_path: Path) -> None:
+    """A step of Pong is four frames, of which there are sixty per second."""
     camera = played(NumberedFrames(length=21), steps=30)
     ticks: list[None] = []
     write_animation(tmp_path / "one.gif", camera, lambda: ticks.append(None))
     frames = frames_of(tmp_path / "one.gif")
     assert [int(picture.mean()) for picture, _ in frames] == [*range(0, 21, 2), 21]
     assert all(duration == pytest.approx(2 * 4000 / 60, abs=5) for _, duration in frames)
-    assert {picture.shape for picture, _ in frames} == {(252, 336, 3)}, "as wide as on a television"
+    assert {picture.shape for picture, _ in frames} == {(252, 336, 3)}, "wanted the width of a television picture"
     assert len(ticks) == len(frames)
     assert [path.name for path in tmp_path.iterdir()] == ["one.gif"]
 
 
-def test_a_long_episode_is_shown_in_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PICTURES", 40)
+def test_only_the_beginning_of_a_long_episode_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PICTURES", 40)
     camera = played(NumberedFrames(length=200), steps=210)
     assert [int(picture[0, 0]) for picture in camera.pictures] == list(range(0, 80, 2))
 
 
-def test_what_looks_like_noise_is_cut_to_the_size_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A picture of noise takes 20 kB or more."""
-    monkeypatch.setattr(module, "MOST_BYTES", 100_000)
+def test_an_animation_that_is_too_large_loses_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture of noise takes at least 20 kB."""
+    monkeypatch.setattr(module, "MAX_BYTES", 100_000)
     write_animation(tmp_path / "one.gif", played(NumberedFrames(99, noise=True), steps=40), lambda: None)
     assert (tmp_path / "one.gif").stat().st_size <= 100_000
     assert 1 <= len(frames_of(tmp_path / "one.gif")) < 21
 
 
-def test_colours_stay(tmp_path: Path) -> None:
+def test_colours_are_kept(tmp_path: Path) -> None:
     env = make_vector_env(EnvConfig(env=PONG.env, grayscaling_frames=False), 1)
     camera = played(env, steps=20)
     env.close()
     write_animation(tmp_path / "one.gif", camera, lambda: None)
     shown = frames_of(tmp_path / "one.gif")[-1][0][::3, ::4]
     assert np.abs(shown.astype(int) - camera.pictures[-1]).mean() < 5
-    assert np.ptp(shown.mean((0, 1))) > 20, "Pong is brown and green, not grey"
+    assert np.ptp(shown.mean((0, 1))) > 20, "wanted the brown and green of Pong, got grey"
 
 
-def test_another_game_starts_another_animation() -> None:
+def test_a_reset_starts_a_new_animation() -> None:
     camera = played(NumberedFrames(length=5), steps=9)
     camera.reset(2)
     assert [picture.mean() for picture in camera.pictures] == [0]

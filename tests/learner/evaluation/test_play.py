@@ -1,4 +1,4 @@
-"""Episodes are counted so that short ones are not found too often, and the policy acts as asked."""
+"""Short episodes are not over-represented, and the policy samples or takes the most probable action."""
 
 from __future__ import annotations
 
@@ -10,36 +10,10 @@ import torch
 
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from tests.builders import network_of
-from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+from tests.learner.evaluation.support import TimedEpisodes
+from wrappers import EnvConfig, VectorEnv, make_spec
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
-
-
-class TimedEpisodes(VectorEnv):
-    """Environment i plays episodes of `lengths[i]` steps; an episode's return is its length. Next-step autoreset."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self.spec: EnvSpec = SPEC
-        self.num_envs = len(lengths)
-        self.lengths = np.array(lengths)
-        self.steps = np.zeros(self.num_envs, dtype=np.int64)
-        self.ended = np.zeros(self.num_envs, dtype=bool)
-
-    def reset(self, seed: int) -> np.ndarray:
-        return self._observations()
-
-    def step(self, actions: np.ndarray) -> Step:
-        reset = self.ended
-        self.steps = np.where(reset, 0, self.steps + 1)
-        self.ended = self.steps == self.lengths
-        returns = np.where(self.ended, self.steps, np.nan).astype(np.float32)
-        none = np.zeros(self.num_envs, dtype=bool)
-        lengths = np.where(self.ended, self.steps, 0).astype(np.int32)
-        rewards = np.ones(self.num_envs, dtype=np.float32)
-        return Step(self._observations(), rewards, self.ended, none, reset, ~reset, returns, lengths)
-
-    def _observations(self) -> np.ndarray:
-        return np.zeros((self.num_envs, *SPEC.observation_shape), dtype=np.uint8)
 
 
 def uniform_policy(seed: int = 0, *, greedy: bool = False) -> EvaluationPolicy:
@@ -61,27 +35,27 @@ def played(
     return episodes
 
 
-def test_an_environment_of_short_episodes_counts_no_more_often_than_one_of_long_episodes() -> None:
+def test_short_and_long_episodes_count_equally() -> None:
     """Counting the first six to end would give a mean of about 3.5."""
-    episodes = played(TimedEpisodes([2, 2, 20]), divide_episodes(6, 3))
+    episodes = played(TimedEpisodes([2, 2, 20], SPEC), divide_episodes(6, 3))
     assert sorted(episode.length for episode in episodes) == [2, 2, 2, 2, 20, 20]
     assert [sum(episode.environment == index for episode in episodes) for index in range(3)] == [2, 2, 2]
     assert np.mean([episode.episode_return for episode in episodes]) == 8.0
 
 
-def test_the_network_is_not_asked_for_environments_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    acting: list[int] = []
     counted: list[int] = []
     policy = uniform_policy()
     act = policy.act
 
     def recorded(observations: np.ndarray) -> np.ndarray:
-        asked.append(len(observations))
+        acting.append(len(observations))
         return act(observations)
 
     monkeypatch.setattr(policy, "act", recorded)
-    played(TimedEpisodes([2, 5]), np.array([1, 1]), steps=counted, policy=policy)
-    assert asked == [2, 2, 1, 1, 1]
+    played(TimedEpisodes([2, 5], SPEC), np.array([1, 1]), steps=counted, policy=policy)
+    assert acting == [2, 2, 1, 1, 1]
     assert counted == [0, 2, 2, 1, 1, 1]
 
 
@@ -93,17 +67,17 @@ def test_episodes_are_divided_evenly(episodes: int, environments: int, quotas: l
 
 
 def test_an_environment_without_a_quota_counts_nothing() -> None:
-    episodes = played(TimedEpisodes([3, 1]), np.array([2, 0]))
+    episodes = played(TimedEpisodes([3, 1], SPEC), np.array([2, 0]))
     assert [episode.environment for episode in episodes] == [0, 0]
 
 
-def test_a_stop_keeps_the_episodes_that_are_finished() -> None:
+def test_a_stop_keeps_the_finished_episodes() -> None:
     counted: list[int] = []
-    episodes = played(TimedEpisodes([3, 50]), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
+    episodes = played(TimedEpisodes([3, 50], SPEC), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
     assert [episode.length for episode in episodes] == [3]
 
 
-def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_probabilities() -> None:
+def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribution() -> None:
     network = network_of("mlp", SPEC.observation_shape, SPEC.action_count)
     torch.nn.init.zeros_(network.policy_head.weight)
     network.policy_head.bias.data = torch.log(torch.tensor([0.2, 0.5, 0.3]))
@@ -114,7 +88,7 @@ def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_probabil
     np.testing.assert_allclose(np.bincount(sampled) / 10_000, [0.2, 0.5, 0.3], atol=0.02)
 
 
-def test_one_seed_is_one_sequence_of_actions() -> None:
+def test_the_same_seed_gives_the_same_actions() -> None:
     observations = np.zeros((50, *SPEC.observation_shape), dtype=np.uint8)
     one, again, other = (uniform_policy(seed).act(observations) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, again)

@@ -1,89 +1,180 @@
-"""The protocol says all that decides a score, in plain data and in one line."""
+"""The protocol holds every setting on which a score depends; a named protocol sets its values and refuses others."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from learner.evaluation.protocol import describe_protocol, evaluation_env, evaluation_protocol
+from learner.evaluation.protocol import (
+    OWN,
+    PROTOCOLS,
+    apply_protocol,
+    check_protocol_of_env,
+    check_same_protocol,
+    describe_protocol,
+    evaluation_protocol,
+)
+from learner.settings.config import DEFAULTS, check_settings
+from tests.support import small_config
 from wrappers import EnvConfig
 
 PONG = EnvConfig(env="PongNoFrameskip-v4")
+ATARI: dict[str, Any] = {"env": "PongNoFrameskip-v4", "network": "nature", "frames_stacked": 4}
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"noop_threshold": 8}, "0 to 7 no-op frames"),
+    ({"noop_threshold": 0}, "no no-ops"),
+    ({"fire_reset": False}, "no FIRE"),
+    ({"sticky_actions": 0.25}, "sticky actions 0.25"),
+    ({"skipped_frames": 2}, "frame skip 2"),
+    ({"frame_height": 42, "frame_width": 40}, "42x40"),
+    ({"grayscaling_frames": False}, "RGB"),
+    ({"frames_stacked": 1}, "stack of 1"),
+    ({"max_episode_frames": 18_000}, "18,000"),
+    ({"full_action_space": True}, "full action set"),
+    ({"env": "ALE/Breakout-v5"}, "(of 4)"),
+]
 
 
-def test_the_line_names_everything_that_decides_a_score() -> None:
-    line = describe_protocol(evaluation_protocol(PONG, greedy=False))
+def test_the_data_names_every_setting_and_survives_json() -> None:
+    protocol = evaluation_protocol(PONG, greedy=False)
+    assert json.loads(json.dumps(protocol)) == protocol
+    assert protocol == {
+        "protocol": "classic",
+        "env": "PongNoFrameskip-v4",
+        "full_games": True,
+        "rewards": "raw",
+        "actions": "sampled",
+        "action_count": 6,
+        "frame_shape": [84, 84],
+        "frames_stacked": 4,
+        "frame_skip": 4,
+        "max_episode_frames": 108_000,
+        "noop_threshold": 30,
+        "fire_at_start": True,
+        "fire_after_lost_life": True,
+        "sticky_actions": 0.0,
+        "action_set": "minimal",
+        "colour": "grey",
+    }
+
+
+def test_the_printed_protocol_is_one_line_with_every_setting() -> None:
+    line = describe_protocol(PONG, greedy=False)
     assert "\n" not in line
-    for part in (
-        "PongNoFrameskip-v4",
-        "0 to 29 no-op frames at the start",
-        "FIRE pressed at the start and after a lost life",
-        "sticky actions 0,",
-        "frame skip 4",
-        "84x84 grey",
-        "stack of 4",
-        "full games (a lost life is no end)",
-        "cut at 108,000 frames",
-        "minimal action set (6)",
-        "sampled actions",
-        "raw rewards",
-    ):
-        assert part in line
+    values = (
+        "PongNoFrameskip-v4 (classic",
+        "0 to 29",
+        "FIRE",
+        "skip 4",
+        "84x84",
+        "grey",
+        "108,000",
+        "(of 6)",
+        "sampled",
+        "raw",
+    )
+    assert [value for value in values if value not in line] == []
+
+
+@pytest.mark.parametrize(("change", "value"), CHANGES)
+def test_every_setting_of_the_environment_changes_the_data_and_the_line(change: dict[str, Any], value: str) -> None:
+    other = replace(PONG, **change)
+    assert evaluation_protocol(PONG, greedy=False) != evaluation_protocol(other, greedy=False)
+    assert value not in describe_protocol(PONG, greedy=False)
+    assert value in describe_protocol(other, greedy=False)
+
+
+def test_greedy_and_sampled_actions_are_different_protocols() -> None:
+    assert [evaluation_protocol(PONG, greedy)["actions"] for greedy in (True, False)] == ["greedy", "sampled"]
+    assert "greedy" in describe_protocol(PONG, greedy=True)
+    assert "greedy" not in describe_protocol(PONG, greedy=False)
+
+
+def test_a_game_without_fire_does_not_press_it() -> None:
+    protocol = evaluation_protocol(EnvConfig(env="MsPacmanNoFrameskip-v4"), greedy=False)
+    assert (protocol["fire_at_start"], protocol["fire_after_lost_life"]) == (False, False)
+
+
+def test_another_family_is_not_described_by_settings_of_atari() -> None:
+    catch = EnvConfig(env="Catch-v0", frames_stacked=1)
+    assert not {"noop_threshold", "sticky_actions", "colour"} & set(evaluation_protocol(catch, greedy=False))
+    line = describe_protocol(catch, greedy=False)
+    assert [value for value in ("Catch-v0", "10x5", "(of 3)") if value not in line] == []
+    assert [value for value in ("no-op", "FIRE", "sticky", "grey", "life", "None", OWN) if value in line] == []
+
+
+def test_machado_sets_every_value_that_it_prescribes() -> None:
+    settings = apply_protocol({**DEFAULTS, "protocol": "machado"}, {})
+    assert (settings["sticky_actions"], settings["full_action_space"], settings["episodic_life"]) == (0.25, True, False)
+    assert (settings["noop_threshold"], settings["fire_reset"], settings["max_episode_frames"]) == (0, False, 108_000)
+    check_settings(settings)
+
+
+def test_the_defaults_follow_the_classic_protocol() -> None:
+    assert apply_protocol({**DEFAULTS, "protocol": "classic"}, {}) == {**DEFAULTS, "protocol": "classic"}
+
+
+def test_as_set_changes_no_setting() -> None:
+    settings = {**DEFAULTS, "sticky_actions": 0.1}
+    assert apply_protocol(settings, {}) == settings
+    check_settings(settings)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("protocol", "given"),
     [
-        ({"noop_threshold": 8}, "0 to 7 no-op frames"),
-        ({"noop_threshold": 0}, "no no-ops at the start"),
-        ({"fire_reset": False}, "no FIRE pressed"),
-        ({"sticky_actions": 0.25}, "sticky actions 0.25"),
-        ({"skipped_frames": 2}, "frame skip 2"),
-        ({"frame_height": 42, "frame_width": 40}, "42x40"),
-        ({"grayscaling_frames": False}, "84x84 RGB"),
-        ({"frames_stacked": 1}, "stack of 1"),
-        ({"max_episode_frames": 18_000}, "cut at 18,000 frames"),
-        ({"full_action_space": True}, "full action set (18)"),
-        ({"env": "ALE/Breakout-v5"}, "minimal action set (4)"),
+        ("machado", {"sticky_actions": 0.0}),
+        ("machado", {"episodic_life": True}),
+        ("machado", {"full_action_space": False}),
+        ("classic", {"sticky_actions": 0.25}),
+        ("classic", {"noop_threshold": 0}),
     ],
 )
-def test_every_setting_of_the_environment_changes_the_data_and_the_line(change: dict[str, object], said: str) -> None:
-    before = evaluation_protocol(PONG, greedy=False)
-    after = evaluation_protocol(replace(PONG, **change), greedy=False)  # type: ignore[arg-type]
-    assert before != after
-    assert said not in describe_protocol(before)
-    assert said in describe_protocol(after)
+def test_a_setting_that_contradicts_its_protocol_is_refused_in_one_line(protocol: str, given: dict[str, Any]) -> None:
+    settings = apply_protocol({**DEFAULTS, "protocol": protocol, **given}, given)
+    (name,) = given
+    with pytest.raises(ValueError, match=rf"^{name}: wanted .*protocol={protocol}.* got {given[name]}") as error:
+        check_settings(settings)
+    assert "\n" not in str(error.value)
 
 
-def test_greedy_and_sampled_actions_are_told_apart() -> None:
-    assert "greedy actions" in describe_protocol(evaluation_protocol(PONG, greedy=True))
-    assert "greedy" not in describe_protocol(evaluation_protocol(PONG, greedy=False))
+def test_the_classic_protocol_leaves_episodic_life_to_training() -> None:
+    for episodic_life in (True, False):
+        check_settings({**DEFAULTS, "protocol": "classic", "episodic_life": episodic_life})
 
 
-def test_a_game_without_fire_is_not_said_to_press_it() -> None:
-    line = describe_protocol(evaluation_protocol(EnvConfig(env="MsPacmanNoFrameskip-v4"), greedy=False))
-    assert "no FIRE pressed" in line
-
-
-def test_the_data_survives_json() -> None:
-    protocol = evaluation_protocol(PONG, greedy=True)
-    assert json.loads(json.dumps(protocol)) == protocol
+def test_an_environment_without_the_named_protocol_is_refused() -> None:
+    check_protocol_of_env("machado", PONG)
+    check_protocol_of_env("as_set", EnvConfig(env="Catch-v0"))
+    with pytest.raises(ValueError, match="^protocol: wanted as_set for Catch-v0, got classic$"):
+        check_protocol_of_env("classic", EnvConfig(env="Catch-v0"))
 
 
 @pytest.mark.parametrize("episodic_life", [True, False])
-def test_evaluation_plays_full_games_whatever_training_did(episodic_life: bool) -> None:
-    trained = replace(PONG, episodic_life=episodic_life, sticky_actions=0.25, frames_stacked=2)
-    assert evaluation_env(trained) == replace(trained, episodic_life=False)
-    assert evaluation_protocol(trained, greedy=False)["full_games"]
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_values_decide_the_name_of_the_protocol(name: str, episodic_life: bool) -> None:
+    """Evaluation plays whole games, so `episodic_life` in training does not matter."""
+    config = small_config(**{**ATARI, **PROTOCOLS[name], "episodic_life": episodic_life})
+    assert config.settings["protocol"] == "as_set"
+    assert evaluation_protocol(config.env, greedy=False)["protocol"] == name
+    assert f"({name} " in describe_protocol(config.env, greedy=False)
 
 
-def test_an_environment_outside_atari_is_not_described_by_what_it_does_not_read() -> None:
-    protocol = evaluation_protocol(EnvConfig(env="Catch-v0", frames_stacked=1), greedy=False)
-    line = describe_protocol(protocol)
-    assert "Catch-v0" in line
-    assert "10x5" in line
-    assert "3 actions" in line
-    for word in ("no-op", "FIRE", "sticky", "grey", "life", "None"):
-        assert word not in line
+@pytest.mark.parametrize("name", PROTOCOLS["classic"])
+def test_one_different_value_makes_another_protocol(name: str) -> None:
+    value = PROTOCOLS["machado"][name]
+    other = not value if isinstance(value, bool) else value / 2 if isinstance(value, float) else value + 1
+    config = small_config(**{**ATARI, **PROTOCOLS["machado"], name: other})
+    assert evaluation_protocol(config.env, greedy=False)["protocol"] == OWN
+
+
+def test_a_resumed_run_keeps_its_protocol() -> None:
+    check_same_protocol({"protocol": "machado"}, {"protocol": "machado"})
+    check_same_protocol({"protocol": "machado"}, {"protocol": "as_set"})
+    check_same_protocol({"protocol": "as_set"}, {})  # a checkpoint from before the setting existed
+    with pytest.raises(ValueError, match="^protocol: wanted machado.* got classic"):
+        check_same_protocol({"protocol": "classic"}, {"protocol": "machado"})

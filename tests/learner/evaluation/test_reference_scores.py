@@ -1,4 +1,4 @@
-"""Random and human scores, and scores relative to them."""
+"""Published scores of random play and of a human, and human-normalised scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ale_py import roms
 from learner.evaluation.reference_scores import RANDOM_AND_HUMAN, human_normalised, reference_scores
 
 
-def test_all_57_games_are_there_and_are_roms_of_the_emulator() -> None:
+def test_the_57_games_are_roms_of_the_emulator() -> None:
     assert len(RANDOM_AND_HUMAN) == 57
     assert set(RANDOM_AND_HUMAN) <= set(roms.get_all_rom_ids())
     assert all(human > random for random, human in RANDOM_AND_HUMAN.values())
@@ -33,20 +33,20 @@ def test_published_scores(game: str, random: float, human: float) -> None:
     assert reference_scores(game) == (random, human)
 
 
-def test_random_play_is_zero_and_human_play_is_a_hundred_per_cent() -> None:
+def test_random_play_is_0_per_cent_and_human_play_100() -> None:
     for game, (random, human) in RANDOM_AND_HUMAN.items():
         assert human_normalised(game, random) == pytest.approx(0.0, abs=1e-9)
         assert human_normalised(game, human) == pytest.approx(100.0)
 
 
-def test_a_score_between_and_beyond() -> None:
+def test_scores_are_interpolated_and_extrapolated() -> None:
     assert human_normalised("breakout", 400.0) == pytest.approx(100 * 398.3 / 28.8)
     assert human_normalised("pong", 20.98) == pytest.approx(118.07, abs=0.01)
     assert human_normalised("skiing", -30_000.0) == pytest.approx(-101.1, abs=0.1)
 
 
 @pytest.mark.parametrize("env_id", ["MsPacmanNoFrameskip-v4", "ALE/MsPacman-v5", "ms_pacman"])
-def test_every_id_of_a_game_finds_its_scores(env_id: str) -> None:
+def test_every_id_of_a_game_has_its_scores(env_id: str) -> None:
     assert reference_scores(env_id) == (307.3, 6951.6)
 
 

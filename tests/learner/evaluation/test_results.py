@@ -1,4 +1,4 @@
-"""The numbers of an evaluation, the table and the file."""
+"""Summary statistics, the printed table and the results file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_episode_has_no_standard_error() -> None:
     assert any(line.split()[:3] == ["agent", "3.00", "-"] for line in table(summary, PONG))
 
 
-def test_the_table_shows_the_agent_beside_random_and_human() -> None:
+def test_the_table_shows_agent_random_and_human() -> None:
     lines = table(summarise(episodes(20.0, 20.5), PONG), PONG)
     rows = {line.split()[0]: line.split()[1:] for line in lines}
     assert rows["agent"] == ["20.25", "0.25", "20.25", "20.00", "20.50", "100.5", "2"]
@@ -53,21 +53,21 @@ def test_the_table_shows_the_agent_beside_random_and_human() -> None:
     assert "dqn_zoo" in lines[-1]
 
 
-def test_an_environment_without_published_scores_says_so() -> None:
+def test_without_published_scores_there_is_no_normalised_score() -> None:
     summary = summarise(episodes(1.0, 1.0), "Catch-v0")
     assert summary["human_normalised"] is None
     text = "\n".join(table(summary, "Catch-v0"))
-    assert "No published random and human scores for Catch-v0" in text
+    assert "no published scores" in text
     assert "Human-normalised" not in text
 
 
-def test_results_never_replace_an_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_results_file_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1700.0)
     paths = [write_results(tmp_path, 12, {"number": number}) for number in range(3)]
     assert [path.name for path in paths] == [f"evaluation_12_{stamp}.json" for stamp in (1700, 1701, 1702)]
     assert [json.loads(path.read_text())["number"] for path in paths] == [0, 1, 2]
 
 
-def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         write_results(tmp_path / "nowhere", 1, {})

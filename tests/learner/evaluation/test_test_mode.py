@@ -1,4 +1,4 @@
-"""Test mode from checkpoint to results: what is played, what is printed, what is written."""
+"""Test mode from checkpoint to results: the episodes, the printed lines and the files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import torch
 
 from agents.networks.actor_critic import ActorCritic
 from learner.evaluation import render
-from learner.evaluation import test_mode as evaluate_module
+from learner.evaluation import test_mode as module
 from learner.evaluation.play import EvaluationPolicy
 from learner.evaluation.protocol import evaluation_protocol
 from learner.evaluation.test_mode import evaluate, load_policy, make_seeds
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
-from tests.builders import network_of
+from tests.learner.evaluation.support import new_network
 from tests.support import small_config
 from wrappers import make_spec
 
@@ -40,14 +40,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     return RunDirectory.create(tmp_path, "Catch-v0")
 
 
-def new_network(config: Config) -> ActorCritic:
-    spec = make_spec(config.env)
-    return network_of(config.network, spec.observation_shape, spec.action_count)
-
-
 @torch.no_grad()
 def catcher(config: Config) -> ActorCritic:
-    """Catches every ball: the hidden layers compute how far the paddle is to the left and to the right of the ball."""
+    """A network that catches every ball. Its hidden layers compute on which side of the ball the paddle is, and how far."""
     network = new_network(config)
     for parameter in network.parameters():
         parameter.zero_()
@@ -74,7 +69,7 @@ def made_checkpoint(config: Config, network: ActorCritic | None = None) -> Check
 
 
 def evaluated(config: Config, run: RunDirectory, network: ActorCritic | None = None) -> dict[str, Any]:
-    """Evaluate; returns the one file of results."""
+    """Evaluate a checkpoint of `network`. Returns the content of the results file."""
     before = set(run.path.glob("evaluation_*.json"))
     assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 0
     (path,) = set(run.path.glob("evaluation_*.json")) - before
@@ -94,15 +89,15 @@ def test_a_policy_that_catches_every_ball_has_mean_and_minimum_one(run: RunDirec
     assert any(line.split()[:2] == ["agent", "1.00"] for line in lines)
 
 
-def test_a_poor_policy_is_seen_to_be_poor(run: RunDirectory) -> None:
-    """Uniformly random actions catch a third of the balls or fewer."""
+def test_random_actions_have_a_low_score(run: RunDirectory) -> None:
+    """Uniformly random actions catch at most a third of the balls."""
     config = small_config(test_episode_count=200)
     network = new_network(config)
     torch.nn.init.zeros_(network.policy_head.weight)
     assert -0.9 < evaluated(config, run, network)["summary"]["mean_return"] < -0.1
 
 
-def test_the_results_say_what_was_measured_and_how(run: RunDirectory, lines: list[str]) -> None:
+def test_the_results_name_the_checkpoint_and_the_protocol(run: RunDirectory, lines: list[str]) -> None:
     config = small_config(test_episode_count=4, seed=5)
     results = evaluated(config, run)
     assert results["env"] == "Catch-v0"
@@ -114,14 +109,14 @@ def test_the_results_say_what_was_measured_and_how(run: RunDirectory, lines: lis
     assert results["complete"] is True
     assert results["environments"] == 4
     assert results["versions"]["torch"] == metadata.version("torch")
-    said = "\n".join(lines)
-    assert "12 updates, 1,000 steps = 4,000 frames" in said
-    assert "Protocol: Catch-v0" in said
-    assert "sampled actions" in said
-    assert f"Results: {run.path}" in said
+    printed = "\n".join(lines)
+    assert "12 updates, 1,000 steps (4,000 frames)" in printed
+    assert "Protocol: Catch-v0" in printed
+    assert "sampled actions" in printed
+    assert f"Results: {run.path}" in printed
 
 
-def test_a_seed_repeats_an_evaluation_and_another_does_not(run: RunDirectory) -> None:
+def test_the_same_seed_gives_the_same_episodes(run: RunDirectory) -> None:
     network = new_network(small_config())
     one, again, other = (
         evaluated(small_config(test_episode_count=40, seed=seed), run, network)["episodes"] for seed in (1, 1, 2)
@@ -130,7 +125,7 @@ def test_a_seed_repeats_an_evaluation_and_another_does_not(run: RunDirectory) ->
     assert [episode["return"] for episode in one] != [episode["return"] for episode in other]
 
 
-def test_the_seed_decides_the_actions_too() -> None:
+def test_the_same_seed_gives_the_same_actions() -> None:
     config = small_config()
     checkpoint = made_checkpoint(config)
     observations = np.zeros((50, *make_spec(config.env).observation_shape), dtype=np.uint8)
@@ -139,17 +134,17 @@ def test_the_seed_decides_the_actions_too() -> None:
     assert (one != other).any()
 
 
-def test_outside_a_run_directory_results_lie_beside_the_checkpoint(tmp_path: Path) -> None:
+def test_without_a_run_the_results_are_written_next_to_the_checkpoint(tmp_path: Path) -> None:
     config = small_config(test_episode_count=2)
-    assert evaluate(config, made_checkpoint(config), tmp_path / "brought.pt", None) == 0
+    assert evaluate(config, made_checkpoint(config), tmp_path / "copied.pt", None) == 0
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("evaluation_12_")
-    assert json.loads(path.read_text())["checkpoint"] == "brought.pt"
+    assert json.loads(path.read_text())["checkpoint"] == "copied.pt"
 
 
 @pytest.mark.parametrize("action", [0, 2])
-def test_a_greedy_policy_that_always_does_the_same_finishes_breakout(run: RunDirectory, action: int) -> None:
-    """After a lost life only FIRE serves the next ball: without it, the game would last until the time limit."""
+def test_a_greedy_policy_with_one_action_finishes_breakout(run: RunDirectory, action: int) -> None:
+    """After a lost life only FIRE serves the next ball. Without it the game would last until the time limit."""
     config = small_config(**BREAKOUT, **SMALL_FRAMES, test_episode_count=2, episodic_life=True, max_episode_frames=20_000)
     network = new_network(config)
     torch.nn.init.zeros_(network.policy_head.weight)
@@ -158,28 +153,28 @@ def test_a_greedy_policy_that_always_does_the_same_finishes_breakout(run: RunDir
     assert results["protocol"]["actions"] == "greedy"
     for episode in results["episodes"]:
         assert not episode["truncated"]
-        assert 60 < episode["length"] < 1000  # five lives, not one, and no waiting
+        assert 60 < episode["length"] < 1000  # five lives, and no waiting for a ball
 
 
-def test_the_first_signal_stops_and_reports_the_finished_episodes(
+def test_the_first_signal_reports_the_finished_episodes(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EvaluationPolicy, "act", _signal_at_call(25, EvaluationPolicy.act))
     results = evaluated(small_config(test_episode_count=10**6, test_environments=3), run)
     assert results["complete"] is False
     assert results["episodes_wanted"] == 10**6
-    assert len(results["episodes"]) == 6  # two episodes of nine steps, and autoresets, in each of three environments
-    assert any("Stopped: 6 of 1,000,000 episodes are finished" in line for line in lines)
+    assert len(results["episodes"]) == 6  # in each of three environments two episodes of nine steps, and autoresets
+    assert any("6 of 1,000,000 episodes" in line for line in lines)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_before_the_first_episode_ends_leaves_no_score(
+def test_a_signal_before_the_first_end_of_an_episode_gives_no_score(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EvaluationPolicy, "act", _signal_at_call(3, EvaluationPolicy.act))
     config = small_config(test_episode_count=5)
     assert evaluate(config, made_checkpoint(config), run.checkpoint_path(12), run) == 0
-    assert lines[-1].startswith("No score")
+    assert "no episode was finished" in lines[-1]
     assert not list(run.path.glob("evaluation_*"))
 
 
@@ -196,7 +191,7 @@ def _signal_at_call(number: int, act: Callable[..., np.ndarray]) -> Callable[...
     return counted
 
 
-def test_a_diverged_checkpoint_is_one_clear_line_and_a_failure(run: RunDirectory, lines: list[str]) -> None:
+def test_a_diverged_checkpoint_is_refused_in_one_line(run: RunDirectory, lines: list[str]) -> None:
     config = small_config()
     network = new_network(config)
     network.value_head.bias.data.fill_(float("nan"))
@@ -205,9 +200,9 @@ def test_a_diverged_checkpoint_is_one_clear_line_and_a_failure(run: RunDirectory
     assert "diverged" in lines[0]
 
 
-def test_results_that_cannot_be_saved_are_printed_and_a_failure(tmp_path: Path, lines: list[str]) -> None:
+def test_results_that_cannot_be_saved_are_still_printed(tmp_path: Path, lines: list[str]) -> None:
     config = small_config(test_episode_count=2)
-    assert evaluate(config, made_checkpoint(config), tmp_path / "gone" / "brought.pt", None) == 1
+    assert evaluate(config, made_checkpoint(config), tmp_path / "gone" / "copied.pt", None) == 1
     assert any(line.startswith("agent") for line in lines)
     assert "not saved" in lines[-1]
 
@@ -221,13 +216,13 @@ def test_rendering_without_a_display_records_the_first_episodes_and_counts_all(r
     assert results["summary"]["mean_return"] == 1.0
     pictures = 3 * (1 + 9)  # the first screen of an episode and one after each step
     assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == pictures
-    assert sum("No window (no display found)" in line for line in lines) == 1
+    assert sum("no display found" in line for line in lines) == 1
 
 
-def test_a_full_video_hands_the_other_episodes_on_but_finishes_the_one_under_way(
+def test_an_episode_that_fills_the_video_is_finished_and_the_others_are_not_shown(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "VIDEO_SECONDS", 1.5)  # fifteen pictures, ten of them the first episode's
+    monkeypatch.setattr(render, "VIDEO_SECONDS", 1.5)  # fifteen pictures, ten of them of the first episode
     config = small_config(test_episode_count=6, render=True)
     results = evaluated(config, run, catcher(config))
     assert [episode["shown"] for episode in results["episodes"]] == [True, True, False, False, False, False]
@@ -236,36 +231,36 @@ def test_a_full_video_hands_the_other_episodes_on_but_finishes_the_one_under_way
     assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == 15
 
 
-class ClosedByPerson(render.Screen):
-    """A window that a person closes after some pictures."""
+class ClosingWindow(render.Screen):
+    """A window that the user closes after some pictures."""
 
     def __init__(self, pictures: int) -> None:
         self._left = pictures
-        self.put_away = False
+        self.released = False
 
     def show(self, picture: np.ndarray) -> None:
         self._left -= 1
         self.closed = self._left <= 0
 
     def close(self) -> None:
-        self.put_away = True
+        self.released = True
 
 
-def test_closing_the_window_stops_and_reports_the_finished_episodes(
+def test_closing_the_window_reports_the_finished_episodes(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    screen = ClosedByPerson(pictures=25)  # in the middle of the third episode
-    monkeypatch.setattr(evaluate_module, "open_screen", lambda spec, folder, update, episodes: (screen, episodes))
+    screen = ClosingWindow(pictures=25)  # in the middle of the third episode
+    monkeypatch.setattr(module, "open_screen", lambda env, folder, update, episodes: (screen, episodes))
     results = evaluated(small_config(test_episode_count=50, render=True), run)
     assert len(results["episodes"]) == 2
     assert all(episode["shown"] for episode in results["episodes"])
     assert results["complete"] is False
     assert results["video"] is None
-    assert screen.put_away
-    assert any("Stopped: 2 of 50" in line for line in lines)
+    assert screen.released
+    assert any("2 of 50 episodes" in line for line in lines)
 
 
-def test_shown_and_unseen_episodes_have_seeds_of_their_own(run: RunDirectory) -> None:
+def test_all_episodes_have_different_seeds(run: RunDirectory) -> None:
     config = small_config(test_episode_count=7, render=True)
     seeds = [episode["seed"] for episode in evaluated(config, run)["episodes"]]
     assert len(set(seeds)) == 7
@@ -273,7 +268,7 @@ def test_shown_and_unseen_episodes_have_seeds_of_their_own(run: RunDirectory) ->
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 1])
-def test_every_seed_gives_seeds_an_emulator_takes(seed: int) -> None:
+def test_seeds_are_valid_for_the_emulator(seed: int) -> None:
     seeds = make_seeds(seed)
     assert 1 <= seeds.vector <= 2**30
     assert 1 <= seeds.shown <= 2**30

@@ -1,4 +1,4 @@
-"""A video is what a browser plays: H.264, yuv420p, index in front, every picture in it."""
+"""A video has the format that browsers play (H.264, yuv420p, index at the front) and contains every picture."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from learner.evaluation.video import VideoWriter
 
 
-def picture(shade: int, height: int = 60, width: int = 80) -> np.ndarray:
-    """A grey ground with a white square whose place tells one picture from another."""
+def picture(column: int, height: int = 60, width: int = 80) -> np.ndarray:
+    """A grey background with a white square at column `column`."""
     image = np.full((height, width, 3), 40, dtype=np.uint8)
-    image[10:30, shade : shade + 20] = 255
+    image[10:30, column : column + 20] = 255
     return image
 
 
@@ -29,20 +29,20 @@ def written(folder: Path, count: int, rate: float = 15.0) -> Path:
     return path
 
 
-def test_a_browser_can_play_it(tmp_path: Path) -> None:
+def test_the_video_has_the_format_that_browsers_play(tmp_path: Path) -> None:
     path = written(tmp_path, 30)
     frames = imageio_ffmpeg.read_frames(str(path))
-    about = next(frames)
-    assert about["codec"] == "h264"
-    assert about["pix_fmt"].startswith("yuv420p")
-    assert about["size"] == (80, 60)
-    assert about["fps"] == 15
+    metadata = next(frames)
+    assert metadata["codec"] == "h264"
+    assert metadata["pix_fmt"].startswith("yuv420p")
+    assert metadata["size"] == (80, 60)
+    assert metadata["fps"] == 15
     assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (30, 2.0)
     content = path.read_bytes()
     assert 0 < content.find(b"moov") < content.find(b"mdat")
 
 
-def test_the_pictures_are_the_ones_that_were_written(tmp_path: Path) -> None:
+def test_the_video_contains_the_written_pictures(tmp_path: Path) -> None:
     frames = imageio_ffmpeg.read_frames(str(written(tmp_path, 12)))
     next(frames)
     for index, data in enumerate(frames):
@@ -51,7 +51,7 @@ def test_the_pictures_are_the_ones_that_were_written(tmp_path: Path) -> None:
         assert shown[20, index + 10].min() > 220
 
 
-def test_it_appears_under_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_the_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
     writer = VideoWriter(tmp_path, 7, 15.0)
     writer.write(picture(0))
     assert not list(tmp_path.glob("video_*"))
@@ -81,7 +81,7 @@ def test_a_discarded_video_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [picture(0, height=61), picture(0, width=81), picture(0).astype(np.float32)])
-def test_pictures_that_h264_cannot_hold_are_refused(tmp_path: Path, wrong: np.ndarray) -> None:
+def test_pictures_of_odd_size_or_wrong_type_are_refused(tmp_path: Path, wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match="picture: wanted uint8"):
         VideoWriter(tmp_path, 7, 15.0).write(wrong)
 

@@ -1,8 +1,9 @@
-"""What leaves the house computes what the network computes, and the file beside it says how to feed it."""
+"""Exported files compute the same as the network, and policy.json describes their inputs and outputs."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.serving import export
 from learner.serving.export import (
-    LAYOUT,
+    DESCRIPTION,
     ONNX,
     PROGRAM,
     ExportedPolicy,
@@ -22,7 +23,7 @@ from learner.serving.export import (
     read_program,
 )
 from learner.settings.config import Config
-from tests.builders import network_of
+from tests.learner.evaluation.support import new_network
 from tests.support import small_config
 from workers import random_observations
 from wrappers import make_spec
@@ -31,34 +32,30 @@ SETTINGS = {"frames_stacked": 2}
 
 
 def trained_checkpoint(config: Config) -> Checkpoint:
-    """Weights and a calibration that are nobody's defaults."""
-    spec = make_spec(config.env)
-    seeded = torch.Generator().manual_seed(3)
-    network = network_of(config.network, spec.observation_shape, spec.action_count, generator=seeded)
+    """Weights and a calibration that differ from the defaults."""
+    network = new_network(config, torch.Generator().manual_seed(3))
     network.calibrate(random_observations(config.env, 5))
     with torch.no_grad():
         network.policy_head.weight.mul_(100.0)
-    return Checkpoint(
-        config.settings, {}, {}, Counters(steps=80, updates=7), {"modules": {"network": network.state_dict()}}, 0.1
-    )
+    agent = {"modules": {"network": network.state_dict()}}
+    return Checkpoint(config.settings, {}, {}, Counters(steps=80, updates=7), agent, 0.1)
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportedPolicy, Tensor]:
-    """The folder written, the network it was made of, and observations of real play."""
+    """The exported folder, the exported network, and observations of random play."""
     folder = tmp_path_factory.mktemp("run")
     config = small_config(**SETTINGS)
     checkpoint = trained_checkpoint(config)
     assert export_policy(config, checkpoint, folder / "update_000000007.pt", folder) == 0
-    spec = make_spec(config.env)
-    network = network_of(config.network, spec.observation_shape, spec.action_count)
+    network = new_network(config)
     network.load_state_dict(checkpoint.agent["modules"]["network"])
     return folder / "exported_7", ExportedPolicy(network.only_act()), random_observations(config.env, 9)
 
 
 @pytest.mark.parametrize(("name", "read"), [(PROGRAM, read_program), (ONNX, read_onnx)])
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_a_file_gives_the_networks_logits_and_values(
+def test_an_exported_file_computes_the_logits_and_values_of_the_network(
     exported: tuple[Path, ExportedPolicy, Tensor], name: str, read: object, count: int
 ) -> None:
     folder, policy, observations = exported
@@ -70,44 +67,48 @@ def test_a_file_gives_the_networks_logits_and_values(
     wanted_logits, wanted_values = policy(observations[:count])
     torch.testing.assert_close(logits, wanted_logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(values, wanted_values, rtol=1e-4, atol=1e-4)
-    assert wanted_logits.std() > 0.1, "else anything would be close"
+    assert wanted_logits.std() > 0.1, "wanted logits that differ, or every file would pass"
 
 
 def test_the_onnx_file_names_its_axes(exported: tuple[Path, ExportedPolicy, Tensor]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(exported[0] / ONNX, providers=["CPUExecutionProvider"])
-    told = {value.name: (value.type, value.shape) for value in [*session.get_inputs(), *session.get_outputs()]}
-    assert told == {
+    described = {value.name: (value.type, value.shape) for value in [*session.get_inputs(), *session.get_outputs()]}
+    assert described == {
         "observations": ("tensor(uint8)", ["batch", 2, 10, 5]),
         "logits": ("tensor(float)", ["batch", 3]),
         "values": ("tensor(float)", ["batch"]),
     }
 
 
-def test_the_file_beside_says_how_to_feed_it(exported: tuple[Path, ExportedPolicy, Tensor]) -> None:
+def test_the_description_names_inputs_outputs_and_actions(exported: tuple[Path, ExportedPolicy, Tensor]) -> None:
     folder, _, observations = exported
-    told = json.loads((folder / LAYOUT).read_text())
-    assert told["input"]["shape"] == ["batch", *observations.shape[1:]] == ["batch", 2, 10, 5]
-    assert told["input"]["axes"] == ["batch", "frames", "height", "width"]
-    assert (told["input"]["dtype"], told["input"]["name"]) == ("uint8", "observations")
-    assert told["actions"] == ["LEFT", "STAY", "RIGHT"]
-    assert told["outputs"]["logits"]["shape"] == ["batch", 3]
-    assert (told["env"], told["training"]["updates"], told["checkpoint"]) == ("Catch-v0", 7, "update_000000007.pt")
-    assert told["protocol"]["frames_stacked"] == 2
-    assert all(0 <= difference < 1e-4 for difference in told["largest_difference"].values())
+    described = json.loads((folder / DESCRIPTION).read_text())
+    assert described["input"]["shape"] == ["batch", *observations.shape[1:]] == ["batch", 2, 10, 5]
+    assert described["input"]["axes"] == ["batch", "frames", "height", "width"]
+    assert (described["input"]["dtype"], described["input"]["name"]) == ("uint8", "observations")
+    assert described["actions"] == ["LEFT", "STAY", "RIGHT"]
+    assert described["outputs"]["logits"]["shape"] == ["batch", 3]
+    assert (described["env"], described["training"]["updates"], described["checkpoint"]) == (
+        "Catch-v0",
+        7,
+        "update_000000007.pt",
+    )
+    assert described["protocol"]["frames_stacked"] == 2
+    assert all(0 <= difference < 1e-4 for difference in described["largest_difference"].values())
 
 
-def test_atari_frames_are_explained_in_order() -> None:
+def test_the_preprocessing_of_atari_frames_is_described_in_order() -> None:
     config = small_config(env="PongNoFrameskip-v4", network="nature", frames_stacked=4)
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
-    told = export.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
-    assert told["input"]["shape"] == ["batch", 4, 84, 84]
-    assert [line.split()[0] for line in told["input"]["preprocessing"]] == ["repeat", "take", "grey", "resize"]
-    assert told["actions"][:2] == ["NOOP", "FIRE"]
-    assert "clipped by abs_one_sign" in told["outputs"]["values"]["meaning"]
+    described = export.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
+    assert described["input"]["shape"] == ["batch", 4, 84, 84]
+    assert [line.split()[0] for line in described["input"]["preprocessing"]] == ["repeat", "take", "convert", "resize"]
+    assert described["actions"][:2] == ["NOOP", "FIRE"]
+    assert "clipped by abs_one_sign" in described["outputs"]["values"]["meaning"]
 
 
-def test_a_file_that_computes_something_else_is_an_error(
+def test_a_file_that_computes_something_else_is_refused(
     exported: tuple[Path, ExportedPolicy, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
     config = small_config(**SETTINGS)
@@ -122,5 +123,17 @@ def test_a_file_that_computes_something_else_is_an_error(
     monkeypatch.setattr(export, "read_program", lambda path: slightly_off)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     assert export_policy(config, trained_checkpoint(config), Path("a.pt"), tmp_path) == 1
-    assert any("wanted the same logits and values" in line for line in lines)
+    assert any(PROGRAM in line and "at most 0.001, got 0.01" in line for line in lines)
     assert any("pip install -r requirements-export.txt" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("frame_shape", "axes"),
+    [((4,), ["feature"]), ((10, 5), ["height", "width"]), ((10, 5, 3), ["height", "width", "colour"])],
+)
+def test_the_axes_of_a_frame_are_named_by_its_shape(frame_shape: tuple[int, ...], axes: list[str]) -> None:
+    config = small_config(**SETTINGS)
+    spec = replace(make_spec(config.env), frame_shape=frame_shape)
+    described = export.describe(config, spec, trained_checkpoint(config), Path("a.pt"), {})
+    assert described["input"]["axes"] == ["batch", "frames", *axes]
+    assert len(described["input"]["shape"]) == 2 + len(axes)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from absl import flags
 
-from learner.evaluation.protocols import apply_protocol
+from learner.evaluation.protocol import apply_protocol
 from learner.machine.machine import Machine, fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config
 from learner.settings.presets import PRESETS, apply_preset, load_preset

@@ -1,6 +1,7 @@
-"""A run's evaluations as the training loop sees them: when they are made, and what they leave behind.
+"""Evaluation in parallel with training: when the training loop evaluates its policy, and what it keeps of the result.
 
-Each is a line in evaluations.jsonl, and the checkpoint that played best is kept.
+Every `eval_period` updates the loop hands the current weights to the evaluation process (`evaluator.py`). Each result becomes a
+line in evaluations.jsonl, and the checkpoint with the best mean return is kept as best.pt.
 """
 
 from __future__ import annotations
@@ -21,45 +22,62 @@ from learner.settings.config import Config
 log = logging.getLogger("springbok")
 
 
-class Evaluations:
-    """Those of one run; does nothing where `eval_period` is 0."""
+class EvaluationSchedule:
+    """The evaluations of one run. It does nothing if `eval_period` is 0.
+
+    Args:
+        network: only its layout is read here.
+        resumed: the checkpoint from which the run resumes, if any.
+    """
 
     def __init__(self, config: Config, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
+        self._period = config.training.eval_period
+        self._last_update = 0  # number of updates at the last request
         self._evaluator: Evaluator | None = None
-        if config.training.eval_period:
+        if self._period:
             self._evaluator = Evaluator(config, network, run.animation)
             self._log = EvaluationLog(run, evaluation_protocol(config.env, config.test.greedy), resumed)
 
     def start(self, update: int) -> None:
-        """Start the process that plays; update: how many are made."""
+        """Start the evaluation process. update: number of updates made so far."""
         if self._evaluator:
-            self._evaluator.start(update)
+            self._last_update = update
+            self._evaluator.start()
 
-    def step(self, network: nn.Module, counters: Counters, checkpoint: Callable[[], Checkpoint]) -> Evaluation | None:
-        """Once an update: what was found since the last call; asks for the next evaluation when it is due.
+    def step(self, network: nn.Module, counters: Counters, make_checkpoint: Callable[[], Checkpoint]) -> Evaluation | None:
+        """Call once per update: request the next evaluation if it is due. Returns a result that arrived since the last call.
 
-        checkpoint: makes one of the run as it is now, to be kept if it plays best.
+        Args:
+            network: the policy after `counters.updates` updates.
+            make_checkpoint: returns a checkpoint of the run as it is now.
         """
         if not self._evaluator:
             return None
         if found := self._evaluator.take():
             self._log.settle(found)
-        if self._evaluator.due(counters.updates):
-            self._log.propose(checkpoint())
+        # One evaluation runs at a time. One that falls due meanwhile waits, so on a busy machine evaluations become rarer
+        # and training does not become slower.
+        if self._evaluator.ready and counters.updates // self._period > self._last_update // self._period:
+            self._last_update = counters.updates
+            # The checkpoint is written before its result is known: training changes the weights while they are evaluated.
+            self._log.propose(make_checkpoint())
             self._evaluator.ask(network, counters)
         return found
 
     def stop(self) -> None:
-        """End the process; what it was playing is lost. Safe to call twice."""
+        """End the process and discard an unfinished evaluation. Safe to call twice."""
         if self._evaluator:
             self._evaluator.stop()
-            self._log.forget()
+            self._log.discard()
 
 
 class EvaluationLog:
-    """Stamps every evaluation with the protocol it was made by; results of another protocol are never compared with it.
+    """Writes the results of a run's evaluations, and keeps the checkpoint with the best mean return.
 
-    resumed: what the run goes on from; evaluations of later updates no longer count.
+    Every result carries its protocol. Results of different protocols are never compared.
+
+    Args:
+        resumed: the checkpoint from which the run resumes; evaluations of later updates no longer count.
     """
 
     def __init__(self, run: RunDirectory, protocol: dict[str, Any], resumed: Checkpoint | None = None) -> None:
@@ -69,15 +87,15 @@ class EvaluationLog:
         self._best = self._best_so_far(resumed.counters.updates) if resumed else None
 
     def propose(self, checkpoint: Checkpoint) -> None:
-        """Keep what is about to be evaluated, until the result is known."""
+        """Keep the checkpoint as the candidate for the best one, until its result is known."""
         try:
             save_checkpoint(self._candidate, checkpoint)
         except OSError as error:
-            log.warning("The checkpoint to be evaluated was not kept: %s", error.strerror or error)
-            self.forget()
+            log.warning("The checkpoint under evaluation was not saved: %s", error.strerror or error)
+            self.discard()
 
     def settle(self, evaluation: Evaluation) -> None:
-        """Write the result down; what was proposed becomes the best checkpoint if it played better than any before."""
+        """Write the result. The candidate becomes the best checkpoint if its mean return is higher than any before."""
         line = {
             "update": evaluation.update,
             "steps": evaluation.steps,
@@ -92,25 +110,25 @@ class EvaluationLog:
                 self._candidate.replace(self._run.best)
                 self._best = evaluation.mean_return
         except OSError as error:
-            log.warning("The evaluation was not written: %s", error.strerror or error)
+            log.warning("The result of the evaluation was not saved: %s", error.strerror or error)
 
-    def forget(self) -> None:
-        """Remove what was proposed and never settled."""
+    def discard(self) -> None:
+        """Remove a candidate without a result."""
         try:
             self._candidate.unlink(missing_ok=True)
         except OSError as error:
             log.warning("%s was not removed: %s", self._candidate, error.strerror or error)
 
     def _best_so_far(self, update: int) -> float | None:
-        """Mean return of the best checkpoint, where an evaluation by this protocol made it the best; None otherwise."""
+        """Mean return of best.pt if an evaluation up to `update` by the same protocol produced it, otherwise None."""
         try:
-            kept = load_checkpoint(self._run.best).counters.updates
+            best_update = load_checkpoint(self._run.best).counters.updates
         except ValueError:
             return None
         returns = [
             line["mean_return"]
             for line in self._lines()
-            if line["update"] == kept <= update and line["protocol"] == self._protocol
+            if line["update"] == best_update <= update and line["protocol"] == self._protocol
         ]
         return returns[-1] if returns else None
 
@@ -120,4 +138,4 @@ class EvaluationLog:
                 try:
                     yield json.loads(line)
                 except ValueError:
-                    continue  # cut short by a full disk
+                    continue  # a full disk can leave an incomplete line

@@ -1,0 +1,89 @@
+"""The evaluation process: its priority, its games, and observations that cannot be shown as pictures."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from learner.evaluation import evaluator_process
+from learner.evaluation.evaluator_process import CLOCK, LOWEST_PRIORITY, EvaluationLoop, EvaluatorSetup
+from replay.slot_store import SharedArrays
+from replay.trajectory import Field
+from tests.builders import network_of
+from tests.learner.evaluation.support import TimedEpisodes
+from workers.weights import SharedWeights, weights_layout
+from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, VectorEnv
+
+
+def test_without_idle_scheduling_the_process_is_only_nice(monkeypatch: pytest.MonkeyPatch) -> None:
+    nice: list[int] = []
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "nice", nice.append)
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    evaluator_process._take_lowest_priority()
+    assert nice == [LOWEST_PRIORITY]
+
+
+def make_loop(spec: EnvSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> EvaluationLoop:
+    """The loop of a family whose episodes have observations of `spec` and two steps each."""
+
+    def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
+        return TimedEpisodes([2] * num_envs, spec)
+
+    family = SimpleNamespace(
+        matches=lambda env_id: env_id == spec.env,
+        make_spec=lambda config: spec,
+        describe=EnvDescription,
+        make_vector=make_vector,
+    )
+    monkeypatch.setitem(ENVIRONMENTS, "fake", family)
+    network = network_of("mlp", spec.observation_shape, spec.action_count)
+    shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
+    SharedWeights(shared).publish(network, 1)
+    setup = EvaluatorSetup(
+        env=EnvConfig(env=spec.env),
+        network="mlp",
+        episodes=5,
+        environments=2,
+        greedy=False,
+        seed=1,
+        animation=folder / "evaluation.gif",
+    )
+    return EvaluationLoop(setup, shared)
+
+
+@pytest.mark.parametrize(
+    ("frame_shape", "dtype", "animated"),
+    [
+        ((10, 8), "uint8", True),
+        ((10, 8, 3), "uint8", True),
+        ((10, 8, 4), "uint8", False),
+        ((10, 8), "float32", False),
+        ((4,), "float32", False),
+        ((4,), "uint8", False),
+    ],
+)
+def test_only_observations_that_are_images_are_animated(
+    frame_shape: tuple[int, ...], dtype: str, animated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EnvSpec("Fake-v0", frame_shape, dtype, 1, 2, ("NOOP", "MOVE"), 1)
+    loop = make_loop(spec, tmp_path, monkeypatch)
+    answer = loop.evaluate(10, stop=lambda: False)
+    np.testing.assert_array_equal(answer.returns, [2.0] * 5)
+    assert answer.animated is animated
+    assert (tmp_path / "evaluation.gif").exists() is animated
+
+
+def test_a_full_disk_loses_the_animation_but_not_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EnvSpec("Fake-v0", (10, 8), "uint8", 1, 2, ("NOOP", "MOVE"), 1)
+    loop = make_loop(spec, tmp_path / "missing folder", monkeypatch)
+    answer = loop.evaluate(10, stop=lambda: False)
+    assert (len(answer.returns), answer.animated) == (5, False)

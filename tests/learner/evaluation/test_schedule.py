@@ -1,0 +1,163 @@
+"""Evaluations are requested when they are due, and the checkpoint with the best mean return is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learner.evaluation import schedule as module
+from learner.evaluation.evaluator import Evaluation
+from learner.evaluation.schedule import EvaluationLog, EvaluationSchedule
+from learner.runs.checkpoint import Counters, load_checkpoint
+from learner.runs.directory import RunDirectory
+from tests.learner.runs.test_checkpoint import make_checkpoint
+from tests.support import small_config
+
+PROTOCOL = {"protocol": "classic"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path, "Catch-v0")
+
+
+class RecordingEvaluator:
+    """Records the updates at which it is asked. A test sets `ready` and `found`."""
+
+    def __init__(self, *_: object) -> None:
+        self.ready = True
+        self.found: Evaluation | None = None
+        self.asked: list[int] = []
+
+    def start(self) -> None:
+        pass
+
+    def ask(self, network: torch.nn.Module, counters: Counters) -> None:
+        self.asked.append(counters.updates)
+
+    def take(self) -> Evaluation | None:
+        found, self.found = self.found, None
+        return found
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def evaluator(monkeypatch: pytest.MonkeyPatch) -> RecordingEvaluator:
+    made = RecordingEvaluator()
+    monkeypatch.setattr(module, "Evaluator", lambda *_: made)
+    return made
+
+
+def make_schedule(run: RunDirectory, eval_period: int, update: int = 0) -> EvaluationSchedule:
+    schedule = EvaluationSchedule(small_config(eval_period=eval_period), run, torch.nn.Linear(1, 1), None)
+    schedule.start(update)
+    return schedule
+
+
+def step(schedule: EvaluationSchedule, update: int) -> Evaluation | None:
+    return schedule.step(torch.nn.Linear(1, 1), Counters(updates=update), lambda: make_checkpoint(update))
+
+
+def test_an_evaluation_is_requested_once_per_period(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    schedule = make_schedule(run, eval_period=10, update=15)
+    for update in range(16, 45):
+        step(schedule, update)
+    assert evaluator.asked == [20, 30, 40]
+
+
+def test_an_evaluation_that_falls_due_during_another_waits_for_it(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    schedule = make_schedule(run, eval_period=10)
+    for update in range(1, 45):
+        evaluator.ready = not 10 < update < 37
+        step(schedule, update)
+    assert evaluator.asked == [10, 37, 40]
+
+
+def test_the_result_belongs_to_the_checkpoint_of_the_request(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    """Training goes on between the request and the result."""
+    schedule = make_schedule(run, eval_period=10)
+    step(schedule, 10)
+    assert best(run) is None
+    evaluator.found = Evaluation(10, 400, (1.0,))
+    assert step(schedule, 17) == Evaluation(10, 400, (1.0,))
+    assert best(run) == 10
+
+
+def test_without_a_period_nothing_is_evaluated(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    schedule = make_schedule(run, eval_period=0)
+    assert step(schedule, 10) is None
+    schedule.stop()
+    assert evaluator.asked == []
+
+
+def test_stopping_discards_the_candidate(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    schedule = make_schedule(run, eval_period=10)
+    step(schedule, 10)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["candidate.pt"]
+    schedule.stop()
+    schedule.stop()
+    assert list(run.checkpoints.iterdir()) == []
+
+
+def settle(log: EvaluationLog, update: int, *returns: float) -> None:
+    log.propose(make_checkpoint(update))
+    log.settle(Evaluation(update, 10 * update, returns))
+
+
+def best(run: RunDirectory) -> int | None:
+    return load_checkpoint(run.best).counters.updates if run.best.exists() else None
+
+
+def test_the_checkpoint_with_the_best_mean_return_is_kept(run: RunDirectory) -> None:
+    log = EvaluationLog(run, PROTOCOL)
+    kept = []
+    for update, score in ((1, -3.0), (2, 4.0), (3, 4.0), (4, 1.0), (5, 9.0)):
+        settle(log, update, score)
+        kept.append(best(run))
+    assert kept == [1, 2, 2, 2, 5]
+    written = [json.loads(line) for line in run.evaluations.read_text().splitlines()]
+    assert [line["mean_return"] for line in written] == [-3.0, 4.0, 4.0, 1.0, 9.0]
+    assert written[-1] == {"update": 5, "steps": 50, "mean_return": 9.0, "returns": [9.0], "protocol": PROTOCOL}
+    log.discard()
+    assert [path.name for path in run.checkpoints.iterdir()] == ["best.pt"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "resumed_at", "kept"),
+    [
+        (PROTOCOL, 20, 10),  # 6.0 is still the best
+        ({"protocol": "machado"}, 20, 30),  # a result of another protocol is not compared
+        (PROTOCOL, 9, 30),  # the run resumed before that result
+    ],
+)
+def test_a_resumed_run_compares_only_comparable_results(
+    run: RunDirectory, protocol: dict[str, Any], resumed_at: int, kept: int
+) -> None:
+    settle(EvaluationLog(run, PROTOCOL), 10, 5.0, 7.0)
+    log = EvaluationLog(run, protocol, replace(make_checkpoint(0), counters=Counters(updates=resumed_at)))
+    settle(log, 30, 5.5)
+    assert best(run) == kept
+
+
+def test_a_full_disk_loses_the_candidate_but_not_the_run(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    log = EvaluationLog(run, PROTOCOL)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_checkpoint", full)
+        settle(log, 1, 5.0)
+    assert best(run) is None
+    settle(log, 2, 4.0)
+    assert best(run) == 2
+    assert len(lines) == 1
+    assert "No space left on device" in lines[0]
