@@ -42,7 +42,8 @@ class AttentiveReplay(RingReplay):
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         """Scores `[n]` of candidates."""
-        anchors = self._states(self.ring.read_last(np.array(list(self.ring.newest.values()))))[:, -1]
+        last_rows = self.ring.read_window(np.array(list(self.ring.newest.values())), self.ring.unroll_length - 1, length=1)
+        anchors = self._states(last_rows)[:, -1]
         return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
 
     def _states(self, trajectories: Fields) -> np.ndarray:

@@ -25,8 +25,7 @@ class DeviceStorage(PlainStorage):
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None, device: torch.device) -> None:
         self._device = device
         super().__init__(contract, capacity, memory)
-        (_, *self._frame_shape), dtype = contract.fields["frames"]
-        self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._dtype = torch.from_numpy(np.empty(0, contract.fields["frames"].dtype)).dtype
         self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[S, block_bytes]`
 
     def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
@@ -57,6 +56,6 @@ class DeviceStorage(PlainStorage):
             return self._kept[slot]
         return self.pool.gather(self._blocks[slot][-self.frames_stacked :]).cpu().numpy()  # only of those that were loaded
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor:
-        frames = self.pool.gather(np.concatenate(blocks))
-        return frames.view(self._dtype).reshape(len(blocks), -1, *self._frame_shape)
+    def _gather(self, blocks: np.ndarray, out: np.ndarray) -> Tensor:
+        frames = self.pool.gather(blocks.reshape(-1))
+        return frames.view(self._dtype).reshape(out.shape)

@@ -41,6 +41,7 @@ class Ring:
         self.size = 0
         self.inserted = 0
         self.newest: dict[int, int] = {}
+        self.unroll_length = context.contract.unroll_length
         self._contract = context.contract
         self._retention = retention
         self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
@@ -102,10 +103,27 @@ class Ring:
         frames = self.storage.read(slots, out)
         return out if frames is None else {**out, "frames": frames}
 
-    def read_last(self, slots: np.ndarray) -> Fields:
-        """Copies of their last steps alone, as trajectories of one step; no more than those is read."""
-        out = replace(self._contract, unroll_length=1).allocate(len(slots))
-        frames = self.storage.read_last(slots, out)
+    def read_window(self, slots: np.ndarray, starts: np.ndarray | int, length: int) -> Fields:
+        """Copies of consecutive rows of the trajectories in these slots, as trajectories of `length` rows.
+
+        A window has the S-1 frames before its first observation; those from before that observation's episode are black.
+        Plain storage reads no other frames. Compressed storage must unpack whole trajectories.
+
+        Args:
+            slots: int64 `[n]`.
+            starts: First row, for all slots or for each, int64 `[n]`.
+            length: Rows of a window, from 1 to T.
+
+        Raises ValueError if a window reaches beyond its trajectory.
+        """
+        rows = self.unroll_length
+        starts = np.broadcast_to(np.asarray(starts, np.int64), slots.shape)
+        if length < 1 or ((starts < 0) | (starts + length > rows)).any():
+            raise ValueError(
+                f"replay: wanted windows within {rows} rows, got {length} rows from starts {starts.min()} to {starts.max()}"
+            )
+        out = replace(self._contract, unroll_length=length).allocate(len(slots))
+        frames = self.storage.read_window(slots, starts, out)
         return out if frames is None else {**out, "frames": frames}
 
     def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> Tensor | None:

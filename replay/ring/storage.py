@@ -75,15 +75,17 @@ class Storage(ABC):
         """Write blocks into the pool, except for what slot `follows` has already. Returns their numbers."""
 
     @abstractmethod
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
-        """Write the frames that lie in these blocks, one array a trajectory, into `out`, `[n, T+S, *frame_shape]`.
+    def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """Write consecutive frames of the trajectories in these slots into `out`.
 
-        Returns them instead where they lie on a device.
+        Frames that lie on a device are returned instead, in the shape of `out`, which is left as it is.
+
+        Args:
+            slots: int64 `[n]`.
+            starts: Index of the first frame for each slot, int64 `[n]`.
+            hidden: Which of the first S frames read are black instead, bool `[n, S]`.
+            out: `[n, frames, *frame_shape]`.
         """
-
-    @abstractmethod
-    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
-        """The same of the last S+1 frames alone; of the first S those that are `hidden`, bool `[n, S]`, are black."""
 
     @classmethod
     def pool_bytes(cls, contract: TrajectoryContract, capacity: int, memory: int | None) -> int:
@@ -152,21 +154,39 @@ class Storage(ABC):
     def read(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
         """Copy the trajectories in these slots into `out`, contiguous `[n, *shape]` each field.
 
-        Where frames lie on a device, they are returned, and those of `out` are left as they are.
+        Frames that lie on a device are returned instead, and those of `out` are left as they are.
         """
         for name, column in self.columns.items():
             np.take(column, slots, axis=0, out=out[name], mode="clip")
-        return self._read_frames([self._blocks[slot] for slot in slots], out["frames"])
+        whole = np.zeros(len(slots), np.int64)
+        return self._read_frames(slots, whole, np.zeros((len(slots), self.frames_stacked), bool), out["frames"])
 
-    def read_last(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
-        """The same of their last step alone: `out` is that of trajectories with T=1.
+    def read_window(self, slots: np.ndarray, starts: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """Copy consecutive rows of the trajectories in these slots into `out`, as trajectories of that length.
 
-        As where a trajectory begins, frames from before the episode are black.
+        Frames that lie on a device are returned instead, and those of `out` are left as they are.
+
+        Args:
+            slots: int64 `[n]`.
+            starts: First row for each slot, int64 `[n]`.
+            out: `[n, *shape]` each field, allocated for trajectories of the window's length.
         """
+        steps = starts[:, None] + np.arange(out["actions"].shape[1])
         for name, column in self.columns.items():
-            out[name][...] = column[slots] if name == "environment_id" else column[slots, -1:]
-        hidden = hidden_frames(self.columns["reset"][slots, -self.frames_stacked :], self.frames_stacked)
-        return self._read_last_frames([self._blocks[slot] for slot in slots], hidden, out["frames"])
+            # A field whose shape does not depend on the length has no rows: it belongs to the whole trajectory.
+            has_rows = out[name].shape[1:] != column.shape[1:]
+            out[name][...] = column[slots[:, None], steps] if has_rows else column[slots]
+        return self._read_frames(slots, starts, self._before_episode(slots, starts), out["frames"])
+
+    def _before_episode(self, slots: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Which of the S frames shown by the observation at row `start` are from before its episode, bool `[n, S]`.
+
+        A stored trajectory has black frames there only at its own start. Inside it `stack_frames` blackens them by `reset`,
+        but a window that starts after the reset does not contain that row.
+        """
+        steps = starts[:, None] + np.arange(1 - self.frames_stacked, 1)
+        reset = self.columns["reset"][slots[:, None], np.maximum(steps, 0)] & (steps >= 0)
+        return hidden_frames(reset, self.frames_stacked)
 
     def state_dict(self) -> dict[str, Any]:
         """The written part, as tensors that look at the storage's own memory where they can."""
@@ -233,15 +253,17 @@ class PlainStorage(Storage):
         """The last S frames in this slot, uint8 `[S, block_bytes]`."""
         return self.pool.bytes[self._blocks[slot][-self.frames_stacked :]]
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
-        frames = _as_bytes(out).reshape(-1, self.block_bytes)
-        np.take(self.pool.bytes, np.concatenate(blocks), axis=0, out=frames, mode="clip")
-        return None
+    def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        length = out.shape[1]
+        spans = zip(slots.tolist(), starts.tolist(), strict=True)
+        blocks = np.concatenate([self._blocks[slot][start : start + length] for slot, start in spans]).reshape(-1, length)
+        blocks[:, : self.frames_stacked][hidden] = self._black
+        return self._gather(blocks, out)
 
-    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
-        last = np.stack([numbers[-out.shape[1] :] for numbers in blocks])
-        last[:, :-1][hidden] = self._black
-        return self._read_frames(list(last), out)
+    def _gather(self, blocks: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """Write the frames in these blocks, int64 `[n, frames]`, into `out`."""
+        np.take(self.pool.bytes, blocks.reshape(-1), axis=0, out=_as_bytes(out).reshape(-1, self.block_bytes), mode="clip")
+        return None
 
 
 class CompressedStorage(Storage):
@@ -267,17 +289,15 @@ class CompressedStorage(Storage):
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
         return self.pool.put(packed)
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
-        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
-            frames[:] = self._unpack(pages)
-
-    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> None:
-        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
-            frames[:] = self._unpack(pages)[-len(frames) :]  # LZ4 has to begin with the first
-        out[:, :-1][hidden] = 0
+    def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> None:
+        frame_bytes = out[:1, :1].nbytes
+        for frames, slot, start in zip(_as_bytes(out), slots.tolist(), starts.tolist(), strict=True):
+            first = start * frame_bytes
+            frames[:] = self._unpack(self._blocks[slot])[first : first + len(frames)]
+        out[:, : self.frames_stacked][hidden] = 0
 
     def _unpack(self, pages: np.ndarray) -> np.ndarray:
-        """All frames of the trajectory in these pages, uint8 `[bytes]`."""
+        """All frames of the trajectory in these pages, uint8 `[bytes]`; LZ4 can only start with the first."""
         content = np.take(self.pool.bytes, pages, axis=0).reshape(-1)
         end = SIZE_BYTES + int(content[:SIZE_BYTES].view(np.uint32)[0])
         plain = lz4.block.decompress(content[SIZE_BYTES:end], uncompressed_size=self._frames_bytes)

@@ -83,7 +83,7 @@ def test_any_play_in_any_order_comes_back_as_from_host_memory(data: st.DataObjec
             assert ring.storage.bytes_claimed == host.storage.bytes_claimed
             check_ring(ring, offered)
             check_last_steps(ring)
-            assert isinstance(ring.read_last(ring.slots)["frames"], torch.Tensor)
+            assert isinstance(ring.read_window(ring.slots, 0, 1)["frames"], torch.Tensor)
             assert isinstance(ring.read(ring.slots)["frames"], torch.Tensor)
 
 
@@ -126,12 +126,12 @@ def test_nothing_is_read_back_to_see_what_is_shared(gathered: list[int]) -> None
     assert gathered == [4, 4, 4]
 
 
-def test_of_last_steps_one_observation_more_is_read(gathered: list[int]) -> None:
+def test_only_the_frames_of_a_window_are_read(gathered: list[int]) -> None:
     contract = TrajectoryContract(5, (40,), "uint8", 4, 2)
     ring = ring_on(torch.device("cpu"), contract, 10)
     play(ring, [Environment(0, contract, np.random.default_rng(1), 0.1)], 10)
-    ring.read_last(ring.slots[:3])
-    assert gathered == [3 * (4 + 1)]
+    ring.read_window(ring.slots[:3], 2, 2)
+    assert gathered == [3 * (4 + 2)]
 
 
 def test_last_frames_are_kept_of_the_newest_trajectories_alone() -> None:

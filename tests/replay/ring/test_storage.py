@@ -107,7 +107,7 @@ def check_ring(ring: Ring, offered: dict[int, Arrays]) -> None:
 
 def check_last_steps(ring: Ring) -> None:
     """What is read of them alone is what the whole trajectories end with, and shows the same observation."""
-    last, whole = ring.read_last(ring.slots), ring.read(ring.slots)
+    last, whole = ring.read_window(ring.slots, ring.unroll_length - 1, 1), ring.read(ring.slots)
     stack = ring.storage.frames_stacked
     assert last["frames"].shape[1] == stack + 1
     for name, array in last.items():
