@@ -6,6 +6,7 @@ trajectory and over time the ratios are exact.
 
 from __future__ import annotations
 
+import ast
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from replay.base import Replay
+from replay.signature import check_contract
 from replay.trajectory import Arrays, DeviceFrames, TrajectoryContract
 
 
@@ -122,18 +124,28 @@ class Mixture:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`; what was stored here is forgotten. Raises ValueError where settings differ."""
+        saved = _upgraded(state["settings"])
+        check_contract(saved["contract"], self.contract)
         for name, wanted in self._settings().items():
-            if state["settings"].get(name) != wanted:
-                raise ValueError(f"replay state: wanted {name} {wanted}, got {state['settings'].get(name)}")
+            if name != "contract" and saved.get(name) != wanted:
+                raise ValueError(f"replay state: wanted {name} {wanted}, got {saved.get(name)}")
         with self.lock:
             self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
             for replay, one in zip(self.replays, state["replays"], strict=True):
                 replay.load_state_dict(one)
 
-    def _settings(self) -> dict[str, str]:
+    def _settings(self) -> dict[str, Any]:
         return {
-            "contract": str(self.contract),
-            "batch_size": str(self.batch_size),
-            "sample_ratio": str(self.ratios.tolist()),
-            "replays": str([replay.settings for replay in self.replays]),
+            "contract": self.contract.signature(),
+            "batch_size": self.batch_size,
+            "sample_ratio": self.ratios.tolist(),
+            "replays": [replay.settings for replay in self.replays],
         }
+
+
+def _upgraded(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they are saved now. Earlier versions saved the text of each value."""
+    return {
+        name: ast.literal_eval(value) if isinstance(value, str) and name != "contract" else value
+        for name, value in settings.items()
+    }

@@ -19,6 +19,9 @@ from replay.interleave import interleave
 
 Arrays = dict[str, np.ndarray]
 
+Signature = dict[str, list[Any]]
+"""Name -> [shape, dtype] of every field of a contract, as plain data."""
+
 Fields = Mapping[str, Any]
 """n trajectories, `[n, *shape]` each field: arrays, but for frames that lie on a device, which are a tensor there."""
 
@@ -69,6 +72,10 @@ class TrajectoryContract:
             "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere
             "environment_id": Field((), "int32"),  # which environment of the run it comes from
         }
+
+    def signature(self) -> Signature:
+        """Returns [shape, dtype] of every field: the only thing by which files identify a contract."""
+        return {name: [list(field.shape), field.dtype] for name, field in self.fields.items()}
 
     @property
     def bytes_per_trajectory(self) -> int:

@@ -148,7 +148,7 @@ def test_a_state_of_other_settings_is_refused_before_anything_is_changed(changes
 @pytest.mark.parametrize(
     ("contract", "batch_size", "ratios", "said"),
     [
-        (replace(CONTRACT, frame_shape=(4,)), 5, (0.5, 0.5), "contract"),
+        (replace(CONTRACT, frame_shape=(4,)), 5, (0.5, 0.5), "field frames"),
         (CONTRACT, 6, (0.5, 0.5), "batch_size"),
         (CONTRACT, 5, (0.4, 0.6), "sample_ratio"),
         (CONTRACT, 5, (1.0,), "sample_ratio"),
@@ -161,7 +161,7 @@ def test_a_state_of_another_run_s_shape_is_refused(
         configs = [ReplayConfig("standard", 9, ratio) for ratio in ratios]
         return make_mixture(configs, contract, batch_size, 0.0, np.random.default_rng(0))
 
-    with pytest.raises(ValueError, match=f"^replay state: wanted {said} .*, got "):
+    with pytest.raises(ValueError, match=f"^(replay state|saved trajectories): wanted {said} .*, got "):
         make(contract, batch_size, ratios).load_state_dict(make(CONTRACT, 5, (0.5, 0.5)).state_dict())
 
 
