@@ -37,18 +37,11 @@ __all__ = [
     "settle_capacities",
 ]
 
-SAMPLINGS: dict[str | None, Callable[[ReplayConfig, ReplayContext], Replay]] = {
-    None: StandardReplay,
-    "elite_sampling": EliteReplay,
-    "attentive_sampling": AttentiveReplay,
-}
-
 REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
     "queue": lambda config, context: QueueReplay(context.contract, config.capacity, context.share),
     "standard": StandardReplay,
     "elite": EliteReplay,
     "attentive": AttentiveReplay,
-    "custom": lambda config, context: SAMPLINGS[config.sampling](config, context),
 }
 
 

@@ -23,8 +23,8 @@ class ReplayConfig:
     that they hold in any case, and 0 as long as nobody knows how large those are (see `replay.memory`). compress: keep the
     frames compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
 
-    retention: what a full standard replay keeps, `fifo` or `reservoir`. sample_strategy and insert_strategy: what a custom
-    replay does; insert_strategy also goes with elite and attentive ones. The others belong to those strategies.
+    retention: what a full standard replay keeps, `fifo` or `reservoir`. insert_strategy: which trajectory makes room in a
+    full replay instead, `elite_insertion` or None. The others belong to elite and attentive sampling and to that strategy.
     """
 
     type: str
@@ -33,7 +33,6 @@ class ReplayConfig:
     retention: str = "fifo"
     dist_function: str = "ln_norm"
     p: float = 2.0
-    sample_strategy: str | None = None
     insert_strategy: str | None = None
     elite_sampling_strategy: str = "strategy3"
     elite_batch_size: int = 10
@@ -44,11 +43,6 @@ class ReplayConfig:
     device: str = "cpu"
 
     @property
-    def sampling(self) -> str | None:
-        """`elite_sampling`, `attentive_sampling`, or None: as it comes or uniform."""
-        return {"elite": "elite_sampling", "attentive": "attentive_sampling"}.get(self.type, self.sample_strategy)
-
-    @property
     def keeps_newest(self) -> bool:
         """Whether a full one always lets its oldest trajectory go; a queue keeps all."""
         return self.type != "queue" and self.retention == "fifo" and self.insert_strategy is None
@@ -56,13 +50,13 @@ class ReplayConfig:
     @property
     def needs_features(self) -> bool:
         """Whether its trajectories must carry the features of the policy that acted."""
-        compares = self.insert_strategy is not None or self.sampling == "elite_sampling"
+        compares = self.insert_strategy is not None or self.type == "elite"
         return compares and self.dist_function not in POLICY_DISTANCES
 
     @property
     def needs_encode(self) -> bool:
         """Whether it asks the learner what the current network makes of stored trajectories."""
-        return self.insert_strategy is not None or self.sampling is not None
+        return self.insert_strategy is not None or self.type in ("elite", "attentive")
 
 
 class Encoded(NamedTuple):

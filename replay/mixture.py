@@ -124,11 +124,12 @@ class Mixture:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`; what was stored here is forgotten. Raises ValueError where settings differ."""
-        saved = _upgraded(state["settings"])
+        wanted = self._settings()
+        saved = _upgraded(state["settings"], wanted)
         check_contract(saved["contract"], self.contract)
-        for name, wanted in self._settings().items():
-            if name != "contract" and saved.get(name) != wanted:
-                raise ValueError(f"replay state: wanted {name} {wanted}, got {saved.get(name)}")
+        for name in ("batch_size", "sample_ratio", "replays"):
+            if saved[name] != wanted[name]:
+                raise ValueError(f"replay state: wanted {name} {wanted[name]}, got {saved[name]}")
         with self.lock:
             self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
             for replay, one in zip(self.replays, state["replays"], strict=True):
@@ -143,9 +144,20 @@ class Mixture:
         }
 
 
-def _upgraded(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they are saved now. Earlier versions saved the text of each value."""
-    return {
+def _upgraded(saved: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Saved settings in the form in which they are saved now.
+
+    Earlier versions saved the text of each value, and the type `custom` for a standard, elite or attentive replay.
+    """
+    values = {
         name: ast.literal_eval(value) if isinstance(value, str) and name != "contract" else value
-        for name, value in settings.items()
+        for name, value in saved.items()
     }
+    # The saved settings of a custom replay do not say how it sampled. Nothing that is stored depends on it. Mixtures of
+    # different lengths are told apart by their sample ratios, which are compared before the replays.
+    own_types = [replay["type"] for replay in wanted["replays"]]
+    values["replays"] = [
+        {**replay, "type": own} if replay["type"] == "custom" and own != "queue" else replay
+        for replay, own in zip(values["replays"], own_types, strict=False)
+    ]
+    return values

@@ -30,6 +30,9 @@ TYPES: dict[str, tuple[str, ...]] = {
 }
 """Type -> the keys it takes beside those that every replay has, without those of its strategies."""
 
+SAMPLED_AS = {None: "standard", "elite_sampling": "elite", "attentive_sampling": "attentive"}
+"""The `sample_strategy` of a custom replay -> the type that samples so."""
+
 ANNEALED = ("dist_function", "p", "lambda_batch_multiplier", "alfa_annealing_factor")
 STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
     "elite_sampling": (*ANNEALED, "elite_sampling_strategy"),
@@ -111,6 +114,8 @@ def _parse_entry(where: str, entry: object) -> ReplayConfig:
         raise ValueError(f"{where}: wanted either capacity or memory, got {'both' if named else 'neither'}")
     values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in entry.items()}
     _check_combination(where, values)
+    if values["type"] == "custom":
+        values["type"] = SAMPLED_AS[values.pop("sample_strategy", None)]
     return ReplayConfig(**{"capacity": 0, **values})
 
 

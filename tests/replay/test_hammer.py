@@ -37,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "elite on a device": {"type": "elite", "capacity": 14, "device": "cuda"},
     "elite that inserts": {"type": "elite", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
     "attentive": {"type": "attentive", "capacity": 14},
-    "custom": {"type": "custom", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
+    "standard that inserts": {**STANDARD, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
 }
 
 

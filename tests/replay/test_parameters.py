@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, parse_replay_parameters
-from replay.parameters import KEYS
+from replay.parameters import KEYS, TYPES
 from replay.trajectory import TrajectoryContract
 
 CONTRACT = TrajectoryContract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
@@ -34,7 +34,7 @@ ANYTHING = st.recursive(
 NEARLY_RIGHT = st.lists(
     st.fixed_dictionaries(
         {
-            "type": st.one_of(st.sampled_from(sorted(REPLAYS)), ANYTHING),
+            "type": st.one_of(st.sampled_from(sorted(TYPES)), ANYTHING),
             "capacity": st.one_of(st.integers(-1, 10**13), ANYTHING),
             "sample_ratio": st.one_of(st.sampled_from([0.25, 0.5, 1, 1.0]), ANYTHING),
         },
@@ -215,10 +215,8 @@ EARLIER = (
 
 
 def test_a_line_of_the_earlier_platform_parses_as_it_stands() -> None:
-    custom, queue = parse_replay_parameters(EARLIER)
-    assert custom == ReplayConfig(
-        "custom", 1000, 0.5, sample_strategy="elite_sampling", lambda_batch_multiplier=6.0, alfa_annealing_factor=2.0
-    )
+    elite, queue = parse_replay_parameters(EARLIER)
+    assert elite == ReplayConfig("elite", 1000, 0.5, lambda_batch_multiplier=6.0, alfa_annealing_factor=2.0)
     assert queue == ReplayConfig("queue", 1, 0.5)
 
 
@@ -226,19 +224,35 @@ def test_every_key_arrives() -> None:
     settings = {
         "dist_function": "ln_norm",
         "p": 3.0,
-        "sample_strategy": "elite_sampling",
         "insert_strategy": "elite_insertion",
         "elite_sampling_strategy": "strategy4",
         "elite_batch_size": 7,
         "lambda_batch_multiplier": 2.5,
         "alfa_annealing_factor": 0.5,
     }
-    assert parse_replay_parameters(entry(type="custom", **settings)) == (ReplayConfig("custom", 1, 1.0, **settings),)  # type: ignore[arg-type]
+    assert parse_replay_parameters(entry(type="elite", **settings)) == (ReplayConfig("elite", 1, 1.0, **settings),)  # type: ignore[arg-type]
     assert parse_replay_parameters(entry(type="standard", retention="reservoir"))[0].retention == "reservoir"
 
 
 def test_every_key_is_a_field_of_the_settings() -> None:
-    assert set(ReplayConfig.__dataclass_fields__) == KEYS | {"compress"}
+    assert set(ReplayConfig.__dataclass_fields__) == KEYS - {"sample_strategy"} | {"compress"}
+
+
+@pytest.mark.parametrize(
+    ("strategies", "kind", "insert_strategy"),
+    [
+        ({"sample_strategy": "elite_sampling"}, "elite", None),
+        ({"sample_strategy": "attentive_sampling"}, "attentive", None),
+        ({"insert_strategy": "elite_insertion"}, "standard", "elite_insertion"),
+        ({"sample_strategy": "elite_sampling", "insert_strategy": "elite_insertion"}, "elite", "elite_insertion"),
+        ({"sample_strategy": "attentive_sampling", "insert_strategy": "elite_insertion"}, "attentive", "elite_insertion"),
+    ],
+)
+def test_a_custom_replay_is_the_kind_that_its_strategies_name(
+    strategies: dict[str, str], kind: str, insert_strategy: str | None
+) -> None:
+    (replay,) = parse_replay_parameters(entry(type="custom", **strategies))
+    assert replay == ReplayConfig(kind, 1, 1.0, insert_strategy=insert_strategy)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

@@ -145,6 +145,21 @@ def test_a_state_of_other_settings_is_refused_before_anything_is_changed(changes
     assert_same(other.state_dict(), empty)
 
 
+@pytest.mark.parametrize("name", ["elite_1", "attentive", "inserting"])
+def test_a_custom_replay_of_an_earlier_version_is_the_kind_that_it_amounts_to(name: str) -> None:
+    """Earlier versions saved settings as text, and `custom` as their type."""
+    original, source = mixture_of(name, "capacity"), Source(1)
+    for _ in range(30):
+        original.insert(source.next())
+    state = through_a_file(original.state_dict())
+    settings = state["settings"]
+    settings["replays"][0]["type"] = "custom"
+    state["settings"] = {key: value if key == "contract" else str(value) for key, value in settings.items()}
+    copy = mixture_of(name, "capacity", seed=9)
+    copy.load_state_dict(state)
+    assert_same(copy.state_dict(), original.state_dict())
+
+
 @pytest.mark.parametrize(
     ("contract", "batch_size", "ratios", "said"),
     [

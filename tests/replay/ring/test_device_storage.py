@@ -43,7 +43,7 @@ REPLAYING = [name for name in KINDS if name != "queue"]
 def ring_on(device: torch.device | None, contract: TrajectoryContract, capacity: int, **how: Any) -> Ring:
     """A ring whose frames lie on this device; None: in host memory."""
     more = {"dist_function": "kl_policy"} if "insert_strategy" in how else {}
-    config = ReplayConfig("custom", capacity, 1.0, device="cuda" if device else "cpu", **how, **more)
+    config = ReplayConfig("standard", capacity, 1.0, device="cuda" if device else "cpu", **how, **more)
     made_in = replace(context(encode_rewards), contract=contract)
     return make_ring(config, replace(made_in, device=device) if device else made_in)
 

@@ -20,7 +20,7 @@ GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "elite.json").read_text()
 
 def kept(capacity: int, written: int, seed: int = 7, **settings: Any) -> list[int]:
     """Numbers in the ring after `written` trajectories, sorted; the network is now at number 0."""
-    ring = make_ring(ReplayConfig("custom", capacity, 1.0, **settings), context(now_at(0), seed=seed))
+    ring = make_ring(ReplayConfig("standard", capacity, 1.0, **settings), context(now_at(0), seed=seed))
     for number in range(written):
         ring.insert(numbered(number))
     return sorted(numbers_of(ring.read(np.arange(ring.size))).tolist())
@@ -57,7 +57,7 @@ def test_an_elite_batch_is_a_part_of_the_ring() -> None:
 
 def test_a_ring_that_is_not_full_is_not_measured() -> None:
     encode = now_at(0)
-    config = ReplayConfig("custom", 3, 1.0, insert_strategy="elite_insertion", elite_batch_size=9)
+    config = ReplayConfig("standard", 3, 1.0, insert_strategy="elite_insertion", elite_batch_size=9)
     ring = make_ring(config, context(encode))
     for number in range(3):
         ring.insert(numbered(number))
@@ -72,7 +72,7 @@ def test_reference_victims(case: dict[str, Any]) -> None:
     target = np.array(case["inputs"]["target_features"], np.float32)
     count, length, width = behaviour.shape
     contract = TrajectoryContract(length, (1,), "uint8", 1, 2, feature_count=width)
-    config = ReplayConfig("custom", count, 1.0, elite_batch_size=count)
+    config = ReplayConfig("standard", count, 1.0, elite_batch_size=count)
     ring = make_ring(config, replace(context(), contract=contract))
     for number in range(count):
         trajectory = {name: np.zeros(field.shape, field.dtype) for name, field in contract.fields.items()}
@@ -82,10 +82,10 @@ def test_reference_victims(case: dict[str, Any]) -> None:
 
 
 def test_missing_functions_and_features_are_told_at_once() -> None:
-    config = ReplayConfig("custom", 3, 1.0, insert_strategy="elite_insertion")
-    with pytest.raises(ValueError, match="custom replay: wanted a function that encodes trajectories, got none"):
+    config = ReplayConfig("standard", 3, 1.0, insert_strategy="elite_insertion")
+    with pytest.raises(ValueError, match="standard replay: wanted a function that encodes trajectories, got none"):
         make_ring(config, context())
     without = replace(context(now_at(0)), contract=replace(CONTRACT, feature_count=0))
-    with pytest.raises(ValueError, match="custom replay: ln_norm wanted trajectories with features, got none"):
+    with pytest.raises(ValueError, match="standard replay: ln_norm wanted trajectories with features, got none"):
         make_ring(config, without)
     make_ring(replace(config, dist_function="kl_policy"), without)

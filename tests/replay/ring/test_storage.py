@@ -87,7 +87,7 @@ def drawn_environments(data: st.DataObject) -> tuple[TrajectoryContract, np.rand
 
 def ring_of(contract: TrajectoryContract, capacity: int, **settings: Any) -> Ring:
     more = {"dist_function": "kl_policy"} if "insert_strategy" in settings else {}
-    config = ReplayConfig("custom", capacity, 1.0, **settings, **more)
+    config = ReplayConfig("standard", capacity, 1.0, **settings, **more)
     return make_ring(config, replace(context(encode), contract=contract))
 
 
@@ -126,7 +126,7 @@ def test_any_play_in_any_order_comes_back_byte_for_byte(data: st.DataObject) -> 
     capacity = data.draw(st.integers(1, 8), "capacity")
     memory = None
     if data.draw(st.booleans(), "told in bytes"):
-        memory = storage_class(ReplayConfig("custom", 0, 1.0, compress=compress)).most_bytes(contract, capacity)
+        memory = storage_class(ReplayConfig("standard", 0, 1.0, compress=compress)).most_bytes(contract, capacity)
     kept = data.draw(st.sampled_from(RETENTIONS), "retention")
     ring = ring_of(contract, capacity, memory=memory, compress=compress, **kept)
     offered: dict[int, Arrays] = {}
@@ -350,7 +350,7 @@ def test_a_trajectory_that_moves_stays_what_it_was(
 ) -> None:
     """More and more are heavy. Meanwhile another ring goes on from this one's state; earlier code never closed holes."""
     source = LightAndHeavy()
-    memory = storage_class(ReplayConfig("custom", 0, 1.0, compress=compress)).most_bytes(source.contract, 30)
+    memory = storage_class(ReplayConfig("standard", 0, 1.0, compress=compress)).most_bytes(source.contract, 30)
     ring, copy = (ring_of(source.contract, 30, memory=memory, compress=compress, **kept) for _ in range(2))
     offered, drawn, moves = {}, Counter[int](), 0
     with monkeypatch.context() as before:
