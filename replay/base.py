@@ -37,7 +37,7 @@ class ReplayConfig:
     elite_sampling_strategy: str = "strategy3"
     elite_batch_size: int = 10
     lambda_batch_multiplier: float = 6.0
-    alfa_annealing_factor: float = 2.0
+    annealing_factor: float = 2.0
     memory: int | None = None
     compress: bool = False
     device: str = "cpu"

@@ -33,7 +33,7 @@ TYPES: dict[str, tuple[str, ...]] = {
 SAMPLED_AS = {None: "standard", "elite_sampling": "elite", "attentive_sampling": "attentive"}
 """The `sample_strategy` of a custom replay -> the type that samples so."""
 
-ANNEALED = ("dist_function", "p", "lambda_batch_multiplier", "alfa_annealing_factor")
+ANNEALED = ("dist_function", "p", "lambda_batch_multiplier", "annealing_factor")
 STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
     "elite_sampling": (*ANNEALED, "elite_sampling_strategy"),
     "attentive_sampling": ANNEALED,
@@ -56,11 +56,13 @@ NUMBERS: dict[str, tuple[str, float, float]] = {
     "sample_ratio": ("in (0, 1]", 0, 1),
     "p": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
     "lambda_batch_multiplier": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
-    "alfa_annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
+    "annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
 }
 """Key -> the range in words, and its ends; an end of 0 is no part of it."""
 
 KEYS = {*ALWAYS, *SIZES, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
+EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
+"""Key of earlier versions, which is still accepted -> its name today."""
 
 
 def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
@@ -105,18 +107,27 @@ def needs_encode(configs: Sequence[ReplayConfig]) -> bool:
 def _parse_entry(where: str, entry: object) -> ReplayConfig:
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: wanted an object with type, sample_ratio and capacity or memory, got {_short(repr(entry))}")
-    if unknown := sorted(set(entry) - KEYS):
-        known = ", ".join(sorted(_taken_keys(entry)))
+    given = _named_as_today(where, entry)
+    if unknown := sorted(set(given) - KEYS):
+        known = ", ".join(sorted(_taken_keys(given)))
         raise ValueError(f"{where}: unknown key {_short(repr(unknown[0]))}; known are {known}")
-    if missing := sorted(set(ALWAYS) - set(entry)):
+    if missing := sorted(set(ALWAYS) - set(given)):
         raise ValueError(f"{where}: {missing[0]!r} is missing")
-    if len(named := set(SIZES) & set(entry)) != 1:
+    if len(named := set(SIZES) & set(given)) != 1:
         raise ValueError(f"{where}: wanted either capacity or memory, got {'both' if named else 'neither'}")
-    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in entry.items()}
+    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in given.items()}
     _check_combination(where, values)
     if values["type"] == "custom":
         values["type"] = SAMPLED_AS[values.pop("sample_strategy", None)]
     return ReplayConfig(**{"capacity": 0, **values})
+
+
+def _named_as_today(where: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry without keys of earlier versions. Raises ValueError if a key stands there by both names."""
+    for earlier, today in EARLIER_KEYS.items():
+        if {earlier, today} <= set(entry):
+            raise ValueError(f"{where}: wanted either {today} or {earlier}, its earlier name, got both")
+    return {EARLIER_KEYS.get(key, key): value for key, value in entry.items()}
 
 
 def _parse_value(wanted: str, key: str, value: Any) -> Any:

@@ -32,7 +32,7 @@ class AttentiveReplay(RingReplay):
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, scores = self.config, None
-        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
+        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
         rows = self.ring.candidates(count, multiplier)
         if len(rows) > count:
             scores = self._scores(rows)

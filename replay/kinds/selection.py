@@ -12,7 +12,7 @@ import numpy as np
 
 
 def annealed_multiplier(start: float, annealing: float, progress: float) -> float:
-    """lambda_u = max(1, lambda_0 - (lambda_0 - 1) * progress / alfa): falls from `start` to 1 while progress goes to alfa."""
+    """Returns max(1, start - (start - 1) * progress / annealing), which reaches 1 when progress reaches annealing."""
     return max(1.0, start - (start - 1) * progress / annealing)
 
 

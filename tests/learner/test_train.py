@@ -67,7 +67,7 @@ def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepare
 
 
 KINDS = {
-    "elite": {"type": "elite", "lambda_batch_multiplier": 3, "alfa_annealing_factor": 1.0},
+    "elite": {"type": "elite", "lambda_batch_multiplier": 3, "annealing_factor": 1.0},
     "elite on the policy": {"type": "elite", "dist_function": "kl_policy", "elite_sampling_strategy": "strategy1"},
     "elite that inserts": {"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 4},
     "attentive": {"type": "attentive", "dist_function": "cos_dist"},

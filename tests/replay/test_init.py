@@ -117,7 +117,7 @@ def test_annealing_ends_uniform_and_without_a_forward_pass(name: str) -> None:
     """Chi-square over 8 trajectories; 30 is beyond its 99.9 % point for 7 degrees of freedom."""
     kind, settings = KINDS[name]
     encode = NumberEncoder(lambda numbers: numbers)
-    replay = build(kind, 8, 8, made_in=context(encode, progress=0.5), alfa_annealing_factor=0.5, **settings)
+    replay = build(kind, 8, 8, made_in=context(encode, progress=0.5), annealing_factor=0.5, **settings)
     counts = np.bincount(np.concatenate([sample(replay, 2) for _ in range(1000)]), minlength=8)
     assert encode.asked == []
     assert len(counts) == 8

@@ -216,8 +216,20 @@ EARLIER = (
 
 def test_a_line_of_the_earlier_platform_parses_as_it_stands() -> None:
     elite, queue = parse_replay_parameters(EARLIER)
-    assert elite == ReplayConfig("elite", 1000, 0.5, lambda_batch_multiplier=6.0, alfa_annealing_factor=2.0)
+    assert elite == ReplayConfig("elite", 1000, 0.5, lambda_batch_multiplier=6.0, annealing_factor=2.0)
     assert queue == ReplayConfig("queue", 1, 0.5)
+
+
+def test_an_earlier_name_of_a_key_is_accepted() -> None:
+    earlier, today = (
+        parse_replay_parameters(entry(type="elite", **{name: 0.5})) for name in ("alfa_annealing_factor", "annealing_factor")
+    )
+    assert earlier == today == (ReplayConfig("elite", 1, 1.0, annealing_factor=0.5),)
+
+
+def test_an_earlier_name_beside_the_name_of_today_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: .*annealing_factor.*alfa_annealing_factor.*, got both$"):
+        parse_replay_parameters(entry(type="elite", annealing_factor=0.5, alfa_annealing_factor=0.5))
 
 
 def test_every_key_arrives() -> None:
@@ -228,7 +240,7 @@ def test_every_key_arrives() -> None:
         "elite_sampling_strategy": "strategy4",
         "elite_batch_size": 7,
         "lambda_batch_multiplier": 2.5,
-        "alfa_annealing_factor": 0.5,
+        "annealing_factor": 0.5,
     }
     assert parse_replay_parameters(entry(type="elite", **settings)) == (ReplayConfig("elite", 1, 1.0, **settings),)  # type: ignore[arg-type]
     assert parse_replay_parameters(entry(type="standard", retention="reservoir"))[0].retention == "reservoir"
@@ -283,8 +295,8 @@ def test_strategies_may_be_named_by_their_number(number: int) -> None:
         ({"type": "elite", "elite_sampling_strategy": 1.0}, "wanted elite_sampling_strategy strategy1 or .* got 1.0"),
         ({"type": "elite", "lambda_batch_multiplier": 0.9}, "wanted lambda_batch_multiplier in .* got 0.9"),
         ({"type": "elite", "lambda_batch_multiplier": "6"}, "wanted lambda_batch_multiplier in .* got '6'"),
-        ({"type": "elite", "alfa_annealing_factor": 0}, "wanted alfa_annealing_factor in .* got 0"),
-        ({"type": "elite", "alfa_annealing_factor": float("inf")}, "wanted alfa_annealing_factor in .* got inf"),
+        ({"type": "elite", "annealing_factor": 0}, "wanted annealing_factor in .* got 0"),
+        ({"type": "elite", "annealing_factor": float("inf")}, "wanted annealing_factor in .* got inf"),
         ({"type": "elite", "insert_strategy": None}, "wanted insert_strategy elite_insertion, got None"),
         ({"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 0}, "wanted elite_batch_size .* got 0"),
         ({"type": "standard", "retention": "lifo"}, "wanted retention fifo or reservoir, got 'lifo'"),

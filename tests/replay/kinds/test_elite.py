@@ -43,7 +43,7 @@ def test_features_and_logits_are_each_measured_by_their_own(dist_function: str) 
 def test_as_many_candidates_are_encoded_as_the_schedule_says() -> None:
     for progress, wanted in ((0.0, 24), (0.5, 14), (0.9, 6)):
         encode = now_at(3)
-        replay = elite(64, encode, progress, lambda_batch_multiplier=6.0, alfa_annealing_factor=1.0)
+        replay = elite(64, encode, progress, lambda_batch_multiplier=6.0, annealing_factor=1.0)
         sample(replay, 4)
         assert [len(asked) for asked in encode.asked] == [wanted]
 
