@@ -204,6 +204,20 @@ def test_a_missing_encoder_is_told_at_once(name: str) -> None:
         build(kind, 5, made_in=context(None), **settings)
 
 
+@ALL
+def test_an_encoder_is_needed_only_where_a_replay_asks_for_one(name: str) -> None:
+    kind, settings = KINDS[name]
+    configs = [ReplayConfig(kind, 20, 0.5, **settings), ReplayConfig("queue", 1, 0.5)]
+    if needs_encode(configs):
+        with pytest.raises(ValueError, match="wanted a function that encodes"):
+            make_mixture(configs, CONTRACT, 4, 0.0, np.random.default_rng(1), encode=None)
+        return
+    mixture = make_mixture(configs, CONTRACT, 4, 0.0, np.random.default_rng(1), encode=None)
+    for number in range(40):
+        mixture.insert(numbered(number))
+    numbers_of(mixture.sample().columns)
+
+
 def test_a_restored_generator_gives_the_replays_new_numbers() -> None:
     """Two mixtures built one after the other from one generator must not draw alike: a resumed run would repeat itself."""
     contract = TrajectoryContract(2, (3,), "float32", 1, 2)
