@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from replay.kinds.distances import POLICY_DISTANCES, make_distance
-from replay.trajectory import Arrays, Fields, TrajectoryContract
+from replay.trajectory import Fields, TrajectoryContract
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,6 @@ class Replay(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()` of a replay with the same settings; what was stored here is forgotten."""
-
-
-def copy_rows(storage: Arrays, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
-    """Copy trajectories `rows` of `storage` into `out`, field by field."""
-    for name, array in storage.items():
-        np.take(array, rows, axis=0, out=out[name], mode="clip")
 
 
 def behaviour_distances(config: ReplayConfig, encoded: Encoded, trajectories: Fields) -> np.ndarray:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from replay.base import ReplayConfig
 from replay.mixture import largest_share
-from replay.ring.storage import BLOCK_OVERHEAD, storage_class
+from replay.ring.storage import PAGE_OVERHEAD, storage_class
 from replay.trajectory import TrajectoryContract
 
 UNITS = {
@@ -81,7 +81,7 @@ def replay_bytes(
         if config.type != "queue" and config.memory is not None:
             size = config.memory
         elif config.keeps_newest and not config.compress and config.device == "cpu":
-            frame_bytes = storage_class(config).layout(contract)[0] + BLOCK_OVERHEAD
+            frame_bytes = storage_class(config).layout(contract)[0] + PAGE_OVERHEAD
             shared = max(0, config.capacity - environment_count) * contract.frames_stacked
             size -= shared * frame_bytes
         sizes.append(size)

@@ -33,18 +33,18 @@ class AttentiveReplay(RingReplay):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, scores = self.config, None
         multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
-        rows = self.ring.candidates(count, multiplier)
-        if len(rows) > count:
-            scores = self._scores(rows)
-            chosen = nearest(scores, self.ring.draws[rows], count)
-            rows, scores = rows[chosen], scores[chosen]
-        return self.ring.give(rows, out, scores)
+        slots = self.ring.candidates(count, multiplier)
+        if len(slots) > count:
+            scores = self._scores(slots)
+            chosen = nearest(scores, self.ring.draws[slots], count)
+            slots, scores = slots[chosen], scores[chosen]
+        return self.ring.give(slots, out, scores)
 
-    def _scores(self, rows: np.ndarray) -> np.ndarray:
+    def _scores(self, slots: np.ndarray) -> np.ndarray:
         """Scores `[n]` of candidates."""
         last_rows = self.ring.read_window(np.array(list(self.ring.newest.values())), self.ring.unroll_length - 1, length=1)
         anchors = self._states(last_rows)[:, -1]
-        return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
+        return anchor_scores(self._states(self.ring.read(slots)), anchors, self.config.dist_function, self.config.p)
 
     def _states(self, trajectories: Fields) -> np.ndarray:
         """What the current network makes of n trajectories, `[n, T, F]`."""

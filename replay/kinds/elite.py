@@ -28,10 +28,10 @@ class EliteReplay(RingReplay):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, distances = self.config, None
         multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
-        rows = self.ring.candidates(count, multiplier)
-        if len(rows) > count:
-            trajectories = self.ring.read(rows)
+        slots = self.ring.candidates(count, multiplier)
+        if len(slots) > count:
+            trajectories = self.ring.read(slots)
             distances = behaviour_distances(config, self.encode(trajectories), trajectories)
-            chosen = self.strategy(distances, self.ring.draws[rows], count)
-            rows, distances = rows[chosen], distances[chosen]
-        return self.ring.give(rows, out, distances)
+            chosen = self.strategy(distances, self.ring.draws[slots], count)
+            slots, distances = slots[chosen], distances[chosen]
+        return self.ring.give(slots, out, distances)

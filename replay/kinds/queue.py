@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from replay.base import Replay, copy_rows
+from replay.base import Replay
 from replay.trajectory import TrajectoryContract
 
 
@@ -41,9 +41,9 @@ class QueueReplay(Replay):
             self.first = (self.first + 1) % self.capacity
             self.size -= 1
             self.dropped += 1
-        row = (self.first + self.size) % self.capacity
+        slot = (self.first + self.size) % self.capacity
         for name, array in self.storage.items():
-            array[row] = trajectory[name]
+            array[slot] = trajectory[name]
         self.size += 1
 
     def can_sample(self, count: int) -> bool:
@@ -52,8 +52,9 @@ class QueueReplay(Replay):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
         if count > self.size:
             raise RuntimeError(f"queue replay: wanted {count} trajectories, {self.size} are waiting")
-        rows = (self.first + np.arange(count)) % self.capacity
-        copy_rows(self.storage, rows, out)
+        slots = (self.first + np.arange(count)) % self.capacity
+        for name, array in self.storage.items():
+            np.take(array, slots, axis=0, out=out[name], mode="clip")
         self.first = (self.first + count) % self.capacity
         self.size -= count
 
@@ -63,8 +64,8 @@ class QueueReplay(Replay):
         return {"waiting": float(self.size), "dropped": float(dropped)}
 
     def state_dict(self) -> dict[str, Any]:
-        rows = (self.first + np.arange(self.size)) % self.capacity
-        waiting = {name: torch.from_numpy(array[rows]) for name, array in self.storage.items()}
+        slots = (self.first + np.arange(self.size)) % self.capacity
+        waiting = {name: torch.from_numpy(array[slots]) for name, array in self.storage.items()}
         return {"waiting": waiting, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class Fifo(Retention):
     def __init__(self) -> None:
         self._oldest_first: deque[int] = deque()  # slots
 
-    def victim(self, ring: Ring) -> int:
+    def slot_to_evict(self, ring: Ring) -> int:
         return self._oldest_first.popleft()
 
     def kept(self, slot: int) -> None:
@@ -75,7 +75,7 @@ class Reservoir(Retention):
         self._key = self._generator.random()
         return self._key >= self._bar
 
-    def victim(self, ring: Ring) -> int | None:
+    def slot_to_evict(self, ring: Ring) -> int | None:
         smallest, slot = self._smallest_first[0]
         self._bar = min(self._key, smallest)
         if self._key < smallest:
@@ -111,7 +111,7 @@ class EliteInsertion(Retention):
         self._config = config
         self._encode = encode
 
-    def victim(self, ring: Ring) -> int:
+    def slot_to_evict(self, ring: Ring) -> int:
         slots = ring.distinct(min(self._config.elite_batch_size, ring.size))
         trajectories = ring.read(slots)
         distances = behaviour_distances(self._config, self._encode(trajectories), trajectories)

@@ -58,10 +58,10 @@ class Ring:
             if self._must_close_holes():
                 self._close_holes()
                 continue
-            victim = self._retention.victim(self)
-            if victim is None:
+            slot_to_evict = self._retention.slot_to_evict(self)
+            if slot_to_evict is None:
                 return None
-            self._evict(victim)
+            self._evict(slot_to_evict)
         environment = int(trajectory["environment_id"])
         slot = self.storage.write(trajectory, packed, self.newest.get(environment))
         self.newest[environment] = slot
@@ -211,7 +211,7 @@ class Retention(ABC):
         return True
 
     @abstractmethod
-    def victim(self, ring: Ring) -> int | None:
+    def slot_to_evict(self, ring: Ring) -> int | None:
         """The slot that makes room; None where the next trajectory itself is not kept. Asked until there is room."""
 
     def kept(self, slot: int) -> None:  # noqa: B027

@@ -1,8 +1,8 @@
-"""Where a ring keeps its trajectories, by slot: frames in a pool of blocks, every other field in an array.
+"""Where a ring keeps its trajectories, by slot: frames in a pool of pages, every other field in an array.
 
 Plain storage holds a frame once, however many trajectories show it. Consecutive trajectories of one environment overlap in
 S frames: those are compared byte by byte and shared. Where an episode ended in between, the later one shows black frames
-instead; black is one block for all. Compressed storage holds each trajectory's frames as one LZ4 block, cut into pages.
+instead; black is one page for all. Compressed storage holds each trajectory's frames as one LZ4 block, cut into pages.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ import torch
 from torch import Tensor
 
 from replay.base import ReplayConfig
-from replay.ring.blocks import BlockPool
 from replay.ring.growing import GrowingArray
+from replay.ring.pages import PagePool
 from replay.trajectory import TrajectoryContract, hidden_frames
 
 SLOT_OVERHEAD = 352
-"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. That of a
+"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its pages, the retention's record. That of a
 reservoir is the largest; a ring of the newest takes 100 less."""
 
-BLOCK_OVERHEAD = 24
-"""Bytes a block takes beside its content: its number, how often it is used, and its place among the unused."""
+PAGE_OVERHEAD = 24
+"""Bytes a page takes beside its content: its number, how often it is used, and its place among the unused."""
 
-PAGE_BYTES = 512
+COMPRESSED_PAGE_BYTES = 512
 SIZE_BYTES = 4  # before the compressed frames stands how long they are
 
 
 class Storage(ABC):
-    """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much.
+    """Slots for trajectories. Memory is claimed as slots and pages are first written, and `bytes_claimed` says how much.
 
     What is left of each array's last page is not counted: up to 2 MB each where NumPy asks for huge pages. Memory of slots
     that hold nothing is claimed until `close_holes`.
 
     capacity: slots. memory: bytes that are never exceeded; there are then more slots than that holds trajectories, and `fits`
-    says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_blocks: blocks of no trajectory.
+    says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_pages: pages of no trajectory.
     """
 
-    own_blocks = 0
+    own_pages = 0
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
-        self.block_bytes, _ = self.layout(contract)
+        self.page_bytes, _ = self.layout(contract)
         self.frames_stacked = contract.frames_stacked
         self.slot_bytes = _slot_bytes(contract)
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
-        self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.block_bytes)
+        self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.page_bytes)
         self._growing = {
             name: GrowingArray((self.capacity, *shape), dtype)
             for name, (shape, dtype) in contract.fields.items()
             if name != "frames"
         }
         self.columns = {name: growing.array for name, growing in self._growing.items()}
-        self._blocks: list[np.ndarray] = []  # of each slot ever written
+        self._pages: list[np.ndarray] = []  # of each slot ever written
         self._free: list[int] = []  # of those, the slots that hold nothing now
 
     @staticmethod
     @abstractmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
-        """Bytes of a block, and the most blocks that one trajectory takes."""
+        """Bytes of a page, and the most pages that one trajectory takes."""
 
     @abstractmethod
     def pack(self, frames: np.ndarray) -> np.ndarray:
-        """Frames `[T+S, *frame_shape]` as blocks, uint8 `[n, block_bytes]`."""
+        """Frames `[T+S, *frame_shape]` as pages, uint8 `[n, page_bytes]`."""
 
     @abstractmethod
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
-        """Write blocks into the pool, except for what slot `follows` has already. Returns their numbers."""
+        """Write pages into the pool, except for what slot `follows` has already. Returns their numbers."""
 
     @abstractmethod
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
@@ -89,20 +89,20 @@ class Storage(ABC):
 
     @classmethod
     def pool_bytes(cls, contract: TrajectoryContract, capacity: int, memory: int | None) -> int:
-        """The most that blocks ever take. With `memory` each of them comes with its part of a slot at least."""
-        block_bytes, most_blocks = cls.layout(contract)
-        blocks = capacity * most_blocks
+        """The most that pages ever take. With `memory` each of them comes with its part of a slot at least."""
+        page_bytes, most_pages = cls.layout(contract)
+        pages = capacity * most_pages
         if memory is not None:
             without, one = (cls.most_bytes(contract, count) for count in (0, 1))
-            blocks = (memory - without) * most_blocks // (one - without)
-        return (blocks + cls.own_blocks) * block_bytes
+            pages = (memory - without) * most_pages // (one - without)
+        return (pages + cls.own_pages) * page_bytes
 
     @classmethod
     def most_bytes(cls, contract: TrajectoryContract, count: int) -> int:
         """The most that `count` trajectories take."""
-        block_bytes, most_blocks = cls.layout(contract)
-        blocks = count * most_blocks + cls.own_blocks
-        return count * _slot_bytes(contract) + blocks * (block_bytes + BLOCK_OVERHEAD)
+        page_bytes, most_pages = cls.layout(contract)
+        pages = count * most_pages + cls.own_pages
+        return count * _slot_bytes(contract) + pages * (page_bytes + PAGE_OVERHEAD)
 
     @property
     def bytes_claimed(self) -> int:
@@ -114,37 +114,37 @@ class Storage(ABC):
         return len(self._free)
 
     def fits(self, packed: np.ndarray) -> bool:
-        """Whether a trajectory of these blocks can be written now, with no more than `memory` bytes claimed afterwards."""
+        """Whether a trajectory of these pages can be written now, with no more than `memory` bytes claimed afterwards."""
         new_slots = 0 if self._free else 1
-        new_blocks = max(0, len(packed) - self.pool.free)
-        return len(self._blocks) + new_slots <= self.capacity and self._bytes_with(new_slots, new_blocks) <= self.memory
+        new_pages = max(0, len(packed) - self.pool.free)
+        return len(self._pages) + new_slots <= self.capacity and self._bytes_with(new_slots, new_pages) <= self.memory
 
     def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
         """Copy one trajectory in; packed: its frames. follows: the slot it may share frames with. Returns its slot."""
-        blocks = self._put(packed, follows)
+        pages = self._put(packed, follows)
         if self._free:
             slot = self._free.pop()
-            self._blocks[slot] = blocks
+            self._pages[slot] = pages
         else:
-            slot = len(self._blocks)
-            self._blocks.append(blocks)
+            slot = len(self._pages)
+            self._pages.append(pages)
         for name, column in self.columns.items():
             column[slot] = trajectory[name]
         return slot
 
     def evict(self, slot: int) -> None:
-        self.pool.release(self._blocks[slot])
-        self._blocks[slot] = np.empty(0, np.int64)
+        self.pool.release(self._pages[slot])
+        self._pages[slot] = np.empty(0, np.int64)
         self._free.append(slot)
 
     def close_holes(self) -> dict[int, int]:
         """Move the highest slots into those that hold nothing, and give the memory behind back. Returns old slot -> new."""
-        count = len(self._blocks) - len(self._free)
+        count = len(self._pages) - len(self._free)
         into = sorted(slot for slot in self._free if slot < count)
-        moved = dict(zip(sorted(set(range(count, len(self._blocks))).difference(self._free)), into, strict=True))
+        moved = dict(zip(sorted(set(range(count, len(self._pages))).difference(self._free)), into, strict=True))
         for old, new in moved.items():
-            self._blocks[new] = self._blocks[old]
-        del self._blocks[count:]
+            self._pages[new] = self._pages[old]
+        del self._pages[count:]
         self._free.clear()
         for growing in self._growing.values():
             growing.array[into] = growing.array[list(moved)]
@@ -190,12 +190,12 @@ class Storage(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The written part, as tensors that look at the storage's own memory where they can."""
-        written = len(self._blocks)
+        written = len(self._pages)
         return {
             "columns": {name: torch.from_numpy(column[:written]) for name, column in self.columns.items()},
             "pool": self.pool.state_dict(),
-            "blocks": torch.from_numpy(np.concatenate([np.empty(0, np.int64), *self._blocks])),
-            "block_counts": [len(blocks) for blocks in self._blocks],
+            "blocks": torch.from_numpy(np.concatenate([np.empty(0, np.int64), *self._pages])),
+            "block_counts": [len(pages) for pages in self._pages],
             "free": list(self._free),
         }
 
@@ -204,25 +204,25 @@ class Storage(ABC):
         for name, column in self.columns.items():
             column[: len(counts)] = state["columns"][name].numpy()
         self.pool.load_state_dict(state["pool"])
-        self._blocks = [blocks.numpy().copy() for blocks in state["blocks"].split(counts)] if counts else []
+        self._pages = [pages.numpy().copy() for pages in state["blocks"].split(counts)] if counts else []
         self._free = list(state["free"])
 
-    def _make_pool(self, block_count: int) -> BlockPool:
-        return BlockPool(block_count, self.block_bytes)
+    def _make_pool(self, page_count: int) -> PagePool:
+        return PagePool(page_count, self.page_bytes)
 
-    def _bytes_with(self, new_slots: int, new_blocks: int) -> int:
-        slots, blocks = len(self._blocks) + new_slots, self.pool.claimed + new_blocks
-        return slots * self.slot_bytes + blocks * (self.block_bytes + BLOCK_OVERHEAD)
+    def _bytes_with(self, new_slots: int, new_pages: int) -> int:
+        slots, pages = len(self._pages) + new_slots, self.pool.claimed + new_pages
+        return slots * self.slot_bytes + pages * (self.page_bytes + PAGE_OVERHEAD)
 
 
 class PlainStorage(Storage):
-    """A block is a frame."""
+    """A page is a frame."""
 
-    own_blocks = 1  # black
+    own_pages = 1  # black
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)
-        self._black = self.pool.put(np.zeros((1, self.block_bytes), np.uint8))  # never released
+        self._black = self.pool.put(np.zeros((1, self.page_bytes), np.uint8))  # never released
 
     @staticmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
@@ -235,39 +235,39 @@ class PlainStorage(Storage):
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
         shared = self._shared(packed[: self.frames_stacked], follows)
         self.pool.share(shared[shared >= 0])
-        blocks = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
-        blocks[blocks < 0] = self.pool.put(packed[blocks < 0])
-        return blocks
+        pages = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
+        pages[pages < 0] = self.pool.put(packed[pages < 0])
+        return pages
 
     def _shared(self, head: np.ndarray, follows: int | None) -> np.ndarray:
-        """Blocks that hold a trajectory's first S frames already, int64 `[S]`, -1 where none does."""
+        """Pages that hold a trajectory's first S frames already, int64 `[S]`, -1 where none does."""
         shared = np.full(len(head), -1)
         if follows is not None:
-            tail = self._blocks[follows][-len(head) :]
+            tail = self._pages[follows][-len(head) :]
             shared = np.where((self._newest_frames(follows) == head).all(axis=1), tail, -1)
         missing = np.flatnonzero(shared < 0)
         shared[missing[~head[missing].any(axis=1)]] = self._black
         return shared
 
     def _newest_frames(self, slot: int) -> np.ndarray:
-        """The last S frames in this slot, uint8 `[S, block_bytes]`."""
-        return self.pool.bytes[self._blocks[slot][-self.frames_stacked :]]
+        """The last S frames in this slot, uint8 `[S, page_bytes]`."""
+        return self.pool.bytes[self._pages[slot][-self.frames_stacked :]]
 
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
         length = out.shape[1]
         spans = zip(slots.tolist(), starts.tolist(), strict=True)
-        blocks = np.concatenate([self._blocks[slot][start : start + length] for slot, start in spans]).reshape(-1, length)
-        blocks[:, : self.frames_stacked][hidden] = self._black
-        return self._gather(blocks, out)
+        pages = np.concatenate([self._pages[slot][start : start + length] for slot, start in spans]).reshape(-1, length)
+        pages[:, : self.frames_stacked][hidden] = self._black
+        return self._gather(pages, out)
 
-    def _gather(self, blocks: np.ndarray, out: np.ndarray) -> Tensor | None:
-        """Write the frames in these blocks, int64 `[n, frames]`, into `out`."""
-        np.take(self.pool.bytes, blocks.reshape(-1), axis=0, out=_as_bytes(out).reshape(-1, self.block_bytes), mode="clip")
+    def _gather(self, pages: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """Write the frames in these pages, int64 `[n, frames]`, into `out`."""
+        np.take(self.pool.bytes, pages.reshape(-1), axis=0, out=_as_bytes(out).reshape(-1, self.page_bytes), mode="clip")
         return None
 
 
 class CompressedStorage(Storage):
-    """A block is a page. LZ4 sees a repeated frame by itself: taking differences first did not make it smaller on Pong."""
+    """A page is a page. LZ4 sees a repeated frame by itself: taking differences first did not make it smaller on Pong."""
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)
@@ -276,11 +276,11 @@ class CompressedStorage(Storage):
     @staticmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
         size = _frames_bytes(contract)
-        return PAGE_BYTES, math.ceil((SIZE_BYTES + size + size // 255 + 16) / PAGE_BYTES)  # LZ4's bound
+        return COMPRESSED_PAGE_BYTES, math.ceil((SIZE_BYTES + size + size // 255 + 16) / COMPRESSED_PAGE_BYTES)  # LZ4's bound
 
     def pack(self, frames: np.ndarray) -> np.ndarray:
         compressed = lz4.block.compress(np.ascontiguousarray(frames), store_size=False)
-        packed = np.zeros((math.ceil((SIZE_BYTES + len(compressed)) / PAGE_BYTES), PAGE_BYTES), np.uint8)
+        packed = np.zeros((math.ceil((SIZE_BYTES + len(compressed)) / COMPRESSED_PAGE_BYTES), COMPRESSED_PAGE_BYTES), np.uint8)
         content = packed.reshape(-1)
         content[:SIZE_BYTES].view(np.uint32)[0] = len(compressed)
         content[SIZE_BYTES : SIZE_BYTES + len(compressed)] = np.frombuffer(compressed, np.uint8)
@@ -293,7 +293,7 @@ class CompressedStorage(Storage):
         frame_bytes = out[:1, :1].nbytes
         for frames, slot, start in zip(_as_bytes(out), slots.tolist(), starts.tolist(), strict=True):
             first = start * frame_bytes
-            frames[:] = self._unpack(self._blocks[slot])[first : first + len(frames)]
+            frames[:] = self._unpack(self._pages[slot])[first : first + len(frames)]
         out[:, : self.frames_stacked][hidden] = 0
 
     def _unpack(self, pages: np.ndarray) -> np.ndarray:

@@ -86,4 +86,4 @@ def storage_of(replay: Replay) -> Arrays:
     if not hasattr(replay, "ring"):
         return replay.storage  # type: ignore[attr-defined]
     storage = replay.ring.storage
-    return {**storage.columns, "blocks": np.asarray(storage.pool.bytes)[storage.pool.claimed :]}
+    return {**storage.columns, "pages": np.asarray(storage.pool.bytes)[storage.pool.claimed :]}

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import Mixture, ReplayConfig, make_mixture
-from replay.ring.blocks import DeviceBlockPool
 from replay.ring.device_storage import DeviceStorage
+from replay.ring.pages import DevicePagePool
 from replay.ring.retention import make_ring
 from replay.ring.ring import Ring
 from replay.ring.storage import PlainStorage
@@ -89,15 +89,15 @@ def test_any_play_in_any_order_comes_back_as_from_host_memory(data: st.DataObjec
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many blocks were read from a device, each time."""
+    """How many pages were read from a device, each time."""
     counts: list[int] = []
-    gather = DeviceBlockPool.gather
+    gather = DevicePagePool.gather
 
-    def count(pool: DeviceBlockPool, blocks: np.ndarray) -> torch.Tensor:
-        counts.append(len(blocks))
-        return gather(pool, blocks)
+    def count(pool: DevicePagePool, pages: np.ndarray) -> torch.Tensor:
+        counts.append(len(pages))
+        return gather(pool, pages)
 
-    monkeypatch.setattr(DeviceBlockPool, "gather", count)
+    monkeypatch.setattr(DevicePagePool, "gather", count)
     return counts
 
 
@@ -216,4 +216,4 @@ def test_a_state_has_no_more_than_what_is_claimed() -> None:
     ring = ring_on(torch.device("cpu"), CONTRACT, 1000)
     ring.insert(Source(1).next())
     content = ring.state_dict()["storage"]["pool"]["bytes"]
-    assert content.untyped_storage().nbytes() == ring.storage.pool.claimed * ring.storage.block_bytes
+    assert content.untyped_storage().nbytes() == ring.storage.pool.claimed * ring.storage.page_bytes

@@ -78,7 +78,7 @@ def test_reference_victims(case: dict[str, Any]) -> None:
         trajectory = {name: np.zeros(field.shape, field.dtype) for name, field in contract.fields.items()}
         ring.insert({**trajectory, "behaviour_features": behaviour[number], "actions": np.full(length, number)})
     insertion = EliteInsertion(config, lambda rows: Encoded(target[rows["actions"][:, 0]], np.zeros((count, length, 2))))
-    assert insertion.victim(ring) == case["outputs"]["elite_insertion_victim_ln_norm_p2"]
+    assert insertion.slot_to_evict(ring) == case["outputs"]["elite_insertion_victim_ln_norm_p2"]
 
 
 def test_missing_functions_and_features_are_told_at_once() -> None:

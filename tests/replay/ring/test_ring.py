@@ -18,9 +18,9 @@ def make_ring_of(capacity: int, written: int, min_fill: int = 1) -> Ring:
     return ring
 
 
-def give(ring: Ring, *rows: int, distances: list[float] | None = None) -> None:
+def give(ring: Ring, *slots: int, distances: list[float] | None = None) -> None:
     measured = None if distances is None else np.array(distances)
-    ring.give(np.array(rows), CONTRACT.allocate(len(rows)), measured)
+    ring.give(np.array(slots), CONTRACT.allocate(len(slots)), measured)
 
 
 def test_draws_are_counted_for_each_slot_until_it_is_written_again() -> None:
@@ -53,9 +53,9 @@ def test_age_goes_on_around_the_ring() -> None:
 def test_candidates_are_all_different(multiplier: float, wanted: int) -> None:
     ring = make_ring_of(20, written=10)
     for _ in range(20):
-        rows = ring.candidates(4, multiplier)
-        assert len(set(rows.tolist())) == len(rows) == wanted
-        assert set(rows.tolist()) <= set(range(10))
+        slots = ring.candidates(4, multiplier)
+        assert len(set(slots.tolist())) == len(slots) == wanted
+        assert set(slots.tolist()) <= set(range(10))
 
 
 def test_every_slot_is_a_candidate_as_often_as_any_other() -> None:
@@ -67,9 +67,9 @@ def test_every_slot_is_a_candidate_as_often_as_any_other() -> None:
 
 
 def test_too_few_stored_are_given_more_than_once() -> None:
-    rows = make_ring_of(20, written=3).candidates(50, 2.0)
-    assert len(rows) == 50
-    assert set(rows.tolist()) == {0, 1, 2}
+    slots = make_ring_of(20, written=3).candidates(50, 2.0)
+    assert len(slots) == 50
+    assert set(slots.tolist()) == {0, 1, 2}
 
 
 def test_what_is_read_is_a_copy() -> None:
