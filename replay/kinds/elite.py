@@ -1,6 +1,6 @@
-"""Elite replay: of several times as many random candidates, a batch takes those that suit the current policy best.
+"""Elite replay: a batch takes the random candidates that suit the current policy best.
 
-The multiple shrinks to one over the run; then sampling is uniform and costs no forward pass.
+The number of candidates shrinks to the number taken over the run. Sampling is then uniform and needs no forward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replay.ring.retention import require_encode
 
 
 class EliteReplay(RingReplay):
-    """Candidates are measured by how far the current network has moved from the one that acted, and picked by a strategy."""
+    """Measures how far the current network is from the one that acted, and selects among candidates by a strategy."""
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         super().__init__(config, context)

@@ -1,4 +1,4 @@
-"""Queue replay: bounded first-in first-out; each trajectory is given exactly once, which makes its columns fresh."""
+"""Queue replay: a bounded first-in first-out queue that gives each trajectory exactly once, so its columns are fresh."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from replay.trajectory import TrajectoryContract
 
 
 class QueueReplay(Replay):
-    """FIFO of at most `capacity` trajectories, and never of less than one batch's share.
+    """FIFO of at most `capacity` trajectories. The capacity is at least one batch's share.
 
-    Inserting into a full queue drops its oldest trajectory, counted in `dropped`. The mixture asks `has_room` first and lets
-    that happen only while no batch can be drawn at all: afterwards a full queue makes the workers wait.
+    Inserting into a full queue drops its oldest trajectory and counts it in `dropped`. The mixture asks `has_room` first.
+    It inserts into a full queue only while another replay is still filling and no batch can be drawn. Afterwards a full
+    queue makes the workers wait.
     """
 
     gives_replayed = False
@@ -51,7 +52,7 @@ class QueueReplay(Replay):
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
         if count > self.size:
-            raise RuntimeError(f"queue replay: wanted {count} trajectories, {self.size} are waiting")
+            raise RuntimeError(f"queue replay: wanted {count} waiting trajectories, got {self.size}")
         slots = (self.first + np.arange(count)) % self.capacity
         for name, array in self.storage.items():
             np.take(array, slots, axis=0, out=out[name], mode="clip")

@@ -1,4 +1,4 @@
-"""Plain storage whose frames lie on a device: no copy of them is in host memory, and none goes up again to be replayed."""
+"""Plain storage with its frames on a device: host memory holds no copy, and replaying them needs no transfer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from replay.trajectory import TrajectoryContract
 
 
 class DeviceStorage(PlainStorage):
-    """Only frames live on the device, in pages that are claimed at once; all other fields are in host memory.
+    """Storage with its frames on the device, in pages that are claimed at once, and all other fields in host memory.
 
-    The last S frames of each environment's newest trajectory stay in host memory too: what comes next is compared with them.
+    Host memory also keeps the last S frames of each environment's newest trajectory. The next trajectory is compared with
+    them, and reading them from the device would make the host wait at every insert.
     """
 
     pool: DevicePagePool
@@ -54,7 +55,8 @@ class DeviceStorage(PlainStorage):
     def _newest_frames(self, slot: int) -> np.ndarray:
         if slot in self._kept:
             return self._kept[slot]
-        return self.pool.gather(self._pages[slot][-self.frames_stacked :]).cpu().numpy()  # only of those that were loaded
+        # Only for trajectories from a saved state.
+        return self.pool.gather(self._pages[slot][-self.frames_stacked :]).cpu().numpy()
 
     def _gather(self, pages: np.ndarray, out: np.ndarray) -> Tensor:
         frames = self.pool.gather(pages.reshape(-1))

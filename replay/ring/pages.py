@@ -1,4 +1,4 @@
-"""A pool of equal pages of bytes that several trajectories may share, in host memory or on a device."""
+"""A pool of pages (equal pieces of bytes) that several trajectories may share, in host memory or on a device."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from torch import Tensor
 
 
 class PagePool:
-    """Pages are put, shared and released; one that nobody uses any more is the next to be written.
+    """Pages with a count of their users. A page without users is free and is written again before a new one is claimed.
 
-    bytes: uint8 `[count, page_bytes]`. claimed: pages ever written, the lowest ones; memory is claimed as they are. free:
-    those of them that nobody uses now.
+    Attributes:
+        bytes: uint8 `[count, page_bytes]`, an array, or a tensor if the pool is on a device.
+        claimed: Number of pages ever written. They are the lowest ones; the system gives memory as they are written.
+        free: Number of claimed pages without users.
     """
 
-    bytes: Any  # an array; on a device a tensor
+    bytes: Any
 
     def __init__(self, count: int, page_bytes: int) -> None:
         self._allocate(count, page_bytes)
         self.claimed = 0
         self.free = 0
         self._uses = np.zeros(count, np.int64)
-        self._unused = np.empty(count, np.int64)  # a stack, `free` high
+        self._unused = np.empty(count, np.int64)  # a stack of free pages; its height is `free`
 
     def put(self, content: np.ndarray) -> np.ndarray:
-        """Write content (uint8 `[n, page_bytes]`) into n pages, each used once. Returns their numbers, int64 `[n]`."""
+        """Write content (uint8 `[n, page_bytes]`) into n pages with one user each. Returns their numbers, int64 `[n]`."""
         reused = min(self.free, len(content))
         self.free -= reused
         fresh = np.arange(self.claimed, self.claimed + len(content) - reused)
@@ -37,18 +39,20 @@ class PagePool:
         return pages
 
     def share(self, pages: np.ndarray) -> None:
-        """Use these once more; a number may stand there several times."""
+        """Add one user for each number in `pages`. A number may occur several times."""
         np.add.at(self._uses, pages, 1)
 
     def release(self, pages: np.ndarray) -> None:
-        """Use these once less each."""
+        """Remove one user for each number in `pages`."""
         np.subtract.at(self._uses, pages, 1)
+        # A number that occurs twice must not be freed twice: a trajectory shares only the black page with itself, and the
+        # storage's own use of that page never ends.
         unused = pages[self._uses[pages] == 0]
         self._unused[self.free : self.free + len(unused)] = unused
         self.free += len(unused)
 
     def state_dict(self) -> dict[str, Any]:
-        """The claimed part, as tensors in host memory that look at the pool's own where they can."""
+        """Returns the claimed part as tensors in host memory, which share the pool's own memory if that is there too."""
         return {
             "bytes": self._claimed_bytes(),
             "uses": torch.from_numpy(self._uses[: self.claimed]),
@@ -71,37 +75,37 @@ class PagePool:
         return torch.from_numpy(self.bytes[: self.claimed])
 
     def _restore(self, content: Tensor) -> None:
-        """Write what `_claimed_bytes` gave into the lowest pages."""
+        """Write the result of `_claimed_bytes` into the lowest pages."""
         self.bytes[: len(content)] = content.numpy()
 
 
 class DevicePagePool(PagePool):
-    """The same in a device's memory: `bytes` is a tensor there, whose memory is claimed at once.
+    """A pool in a device's memory. `bytes` is a tensor there, and its memory is claimed at once.
 
-    On a GPU all that is done to it is queued in one stream, so nothing is read before it is written, nor overwritten before it
-    is read. That stream is not the learner's: whoever draws does not wait for updates. What was `put` may be overwritten as
-    soon as that returns. A `gather` waits for its own end, so any stream may read what it gives.
+    On a GPU one stream runs all work on the pool, so a page is read after it was written and before it is overwritten. The
+    stream is not the learner's: drawing does not wait for updates. `put` copies its content before it returns. `gather`
+    returns when its copy is complete, so any stream may read the result.
     """
 
     def __init__(self, count: int, page_bytes: int, device: torch.device) -> None:
         self._device = device
-        # Before the learner's where both wait: a thread waits for this one.
+        # A thread waits for this stream, so its work goes before the learner's if both are queued.
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
-        # blocking: a thread that waits sleeps, and leaves its core to the environments.
-        self._drawn = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        # blocking: the waiting thread sleeps and leaves its core to the environments.
+        self._gathered = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
         super().__init__(count, page_bytes)
 
     def gather(self, pages: np.ndarray) -> Tensor:
-        """A copy of these pages on the device, uint8 `[n, page_bytes]`.
+        """Returns a copy of these pages on the device, uint8 `[n, page_bytes]`.
 
-        Its memory goes back to the pool's own stream: another one that may still read it when it is dropped must have said so
-        (`Tensor.record_stream`).
+        Its memory returns to the pool's stream when the tensor is dropped. A reader in another stream must announce itself
+        with `Tensor.record_stream`.
         """
         with torch.cuda.stream(self._stream):
-            content = self.bytes.index_select(0, self._up(pages))
-            if self._drawn:
-                self._drawn.record()
-                self._drawn.synchronize()
+            content = self.bytes.index_select(0, self._to_device(pages))
+            if self._gathered:
+                self._gathered.record()
+                self._gathered.synchronize()
         return content
 
     def _allocate(self, count: int, page_bytes: int) -> None:
@@ -110,7 +114,7 @@ class DevicePagePool(PagePool):
 
     def _write(self, pages: np.ndarray, content: np.ndarray) -> None:
         with torch.cuda.stream(self._stream):
-            self.bytes.index_copy_(0, self._up(pages), self._up(content))
+            self.bytes.index_copy_(0, self._to_device(pages), self._to_device(content))
 
     def _claimed_bytes(self) -> Tensor:
         with torch.cuda.stream(self._stream):
@@ -120,7 +124,7 @@ class DevicePagePool(PagePool):
         with torch.cuda.stream(self._stream):
             self.bytes[: len(content)].copy_(content)
 
-    def _up(self, array: np.ndarray) -> Tensor:
-        """Nobody waits for it: PyTorch keeps the page-locked copy until it has gone up."""
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        """Returns a copy on the device. The host does not wait: PyTorch keeps the page-locked copy until it is transferred."""
         host = torch.from_numpy(array)
         return host.pin_memory().to(self._device, non_blocking=True) if self._stream else host.to(self._device)
