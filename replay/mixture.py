@@ -168,8 +168,8 @@ def _upgraded(saved: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
         name: ast.literal_eval(value) if isinstance(value, str) and name != "contract" else value
         for name, value in saved.items()
     }
-    # The saved settings of a custom replay do not say how it sampled. Nothing that is stored depends on it. Mixtures of
-    # different lengths are told apart by their sample ratios, which are compared before the replays.
+    # The saved settings of a custom replay do not say how it sampled. Nothing that is stored depends on it. Mixtures
+    # of different lengths differ in their sample ratios, which are compared before the replays.
     own_types = [replay["type"] for replay in wanted["replays"]]
     values["replays"] = [
         {**replay, "type": own} if replay["type"] == "custom" and own != "queue" else replay

@@ -1,4 +1,4 @@
-"""Files identify a contract by its fields: what fits is loaded, also from earlier versions, and a misfit names its field."""
+"""Files identify a contract by its fields. A file that fits is loaded, and an error names the first field that differs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_signature_is_plain_data_of_every_field() -> None:
 
 
 @pytest.mark.parametrize("features", [0, 256])
-def test_the_text_of_an_earlier_version_is_read_as_its_fields(features: int) -> None:
+def test_a_contract_saved_as_text_gives_the_same_signature(features: int) -> None:
     contract = replace(OLD_CONTRACT, feature_count=features)
     text = OLD_REPR.replace("256", str(features))
     assert signature_of_repr(text) == contract.signature()
@@ -87,27 +87,26 @@ def test_the_first_field_that_differs_is_named_with_both_shapes(
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_field_that_is_not_saved_is_named() -> None:
+def test_a_missing_field_is_named() -> None:
     without = replace(OLD_CONTRACT, feature_count=0).signature()
     with pytest.raises(ValueError, match=r"field behaviour_features .*\(5, 256\).*, got none$"):
         check_contract(without, OLD_CONTRACT)
 
 
 @pytest.mark.parametrize("text", ["", "3", "f(", "TrajectoryContract()", OLD_REPR.replace("(10, 5)", "x"), "[1]\n" * 99])
-def test_a_text_that_is_no_contract_is_refused_in_one_line(text: str) -> None:
+def test_any_other_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ValueError, match="wanted a contract, got ") as caught:
         check_contract(text, OLD_CONTRACT)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("state", [{}, {"settings": {}}, {"settings": 3}])
-def test_a_state_of_no_mixture_is_refused(state: dict[str, Any]) -> None:
+def test_anything_but_the_state_of_a_mixture_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="wanted the state of a mixture"):
         check_saved_mixture(state, OLD_CONTRACT)
 
 
-def test_a_misfit_is_found_where_the_file_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any part of a training is built."""
+def test_a_replay_of_another_contract_is_refused_when_its_file_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = load_checkpoint(OLD_FILE.parent / "update_000000199.pt")
     config = small_config(**checkpoint.settings)
     assert load_fitting_replay(OLD_FILE, checkpoint, config)["mixture"]["settings"]["contract"] == OLD_REPR

@@ -1,4 +1,4 @@
-"""A page stays as long as anybody uses it, and memory is claimed no faster than needed."""
+"""A page stays as long as it has users, and free pages are reused before more memory is claimed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def content(*values: int) -> np.ndarray:
     return np.repeat(np.array(values, np.uint8)[:, None], 3, axis=1)
 
 
-def test_pages_are_written_from_the_lowest_on() -> None:
+def test_the_lowest_pages_are_written_first() -> None:
     pool = PagePool(9, 3)
     assert pool.put(content(5, 6)).tolist() == [0, 1]
     assert pool.put(content(7)).tolist() == [2]
@@ -19,7 +19,7 @@ def test_pages_are_written_from_the_lowest_on() -> None:
     np.testing.assert_array_equal(pool.bytes[:3], content(5, 6, 7))
 
 
-def test_what_nobody_uses_is_written_before_more_is_claimed() -> None:
+def test_free_pages_are_reused_before_more_are_claimed() -> None:
     pool = PagePool(9, 3)
     pages = pool.put(content(1, 2, 3))
     pool.release(pages[:2])
@@ -28,7 +28,7 @@ def test_what_nobody_uses_is_written_before_more_is_claimed() -> None:
     assert (pool.free, pool.claimed) == (0, 4)
 
 
-def test_a_shared_page_outlives_its_first_owner() -> None:
+def test_a_shared_page_stays_until_its_last_user_releases_it() -> None:
     pool = PagePool(9, 3)
     pages = pool.put(content(1, 2))
     pool.share(pages[[1, 1]])

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from replay.ring.ring import Ring
-from replay.trajectory import TrajectoryContract, stack_frames
-from tests.replay.ring.test_storage import Environment, raw, ring_of
+from replay.trajectory import TrajectoryContract
+from tests.replay.ring.support import Environment, check_window, raw, ring_of
 
-PLACES: dict[str, dict[str, Any]] = {"plain": {}, "compressed": {"compress": True}, "device": {"device": "cuda"}}
+PLACES: dict[str, dict[str, Any]] = {"plain": {}, "compressed": {"compress": True}, "device": {"device": torch.device("cpu")}}
 PLACE = pytest.mark.parametrize("place", PLACES)
 
 
@@ -25,22 +25,6 @@ def filled_ring(place: str, frames_stacked: int = 3, frame_dtype: str = "uint8",
     for number in range(12):
         ring.insert(environments[number % 2].next())
     return ring
-
-
-def check_window(ring: Ring, slots: np.ndarray, starts: np.ndarray | int, length: int) -> None:
-    """The window's stacks are the whole trajectories' stacks in those rows, and every other field is sliced."""
-    window, whole = ring.read_window(slots, starts, length), ring.read(slots)
-    stack = ring.storage.frames_stacked
-    assert window["frames"].shape[:2] == (len(slots), length + stack)
-    shown, wanted = (stack_frames(torch.as_tensor(read["frames"]), read["reset"], stack) for read in (window, whole))
-    for column, start in enumerate(np.broadcast_to(starts, slots.shape).tolist()):
-        rows = slice(start, start + length)
-        assert raw(shown[:, column].contiguous()) == raw(wanted[start : start + length + 1, column].contiguous())
-        for name, array in window.items():
-            if name == "environment_id":
-                assert array[column] == whole[name][column]
-            elif name != "frames":
-                assert raw(array[column]) == raw(whole[name][column, rows]), name
 
 
 @PLACE
