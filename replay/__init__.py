@@ -37,23 +37,19 @@ __all__ = [
     "settle_capacities",
 ]
 
-SAMPLINGS: dict[str | None, Callable[[ReplayConfig, ReplayContext], Replay]] = {
-    None: StandardReplay,
-    "elite_sampling": EliteReplay,
-    "attentive_sampling": AttentiveReplay,
-}
-
 REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
     "queue": lambda config, context: QueueReplay(context.contract, config.capacity, context.share),
     "standard": StandardReplay,
     "elite": EliteReplay,
     "attentive": AttentiveReplay,
-    "custom": lambda config, context: SAMPLINGS[config.sampling](config, context),
 }
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
-    """Refuse a batch that a replay can never give; `settle_capacities` does so for memory. Raises ValueError."""
+    """Raises ValueError if a batch takes more trajectories from a replay than its capacity.
+
+    `settle_capacities` checks replays whose size is given as memory.
+    """
     for index, config in enumerate(configs):
         share = config.sample_ratio * batch_size
         if config.type != "queue" and config.memory is None and share > config.capacity:
@@ -74,15 +70,25 @@ def make_mixture(
     progress: Callable[[], float] = lambda: 0.0,
     device: torch.device = ReplayContext.device,
 ) -> Mixture:
-    """Build the replays of a run.
+    """Returns the replays of a run as a mixture.
 
-    fill_in_factor: part of a replay's capacity that is written before training starts. encode, progress and device: see
-    ReplayContext; where `needs_encode(configs)` says so, encode is needed.
+    Args:
+        configs: As parsed.
+        contract: Of the trajectories.
+        batch_size: Trajectories in a batch.
+        fill_in_factor: Fraction of a replay's capacity that is inserted before it gives any trajectory.
+        generator: Gives one seed to each replay.
+        encode: See ReplayContext. It may be None unless `needs_encode(configs)`.
+        progress: See ReplayContext.
+        device: The learner's.
+
+    Raises ValueError if a replay is too small for a batch, or needs `encode` or features and does not get them.
     """
     check_replays(configs, batch_size)
     replays = []
     settled = settle_capacities(configs, contract, batch_size)
-    # Drawn, not spawned: a generator restored from a checkpoint goes on, and so do the replays' own.
+    # Seeds are drawn from the generator, not spawned. Spawning would not advance the generator's saved state, and the
+    # replays of a resumed run would repeat the draws of the run before.
     seeds = generator.integers(2**63, size=len(configs)).tolist()
     for config, share, seed in zip(settled, shares(configs, batch_size), seeds, strict=True):
         child = np.random.default_rng(seed)
@@ -93,7 +99,7 @@ def make_mixture(
 
 
 def replay_names(configs: Sequence[ReplayConfig]) -> list[str]:
-    """A name for each replay's metrics: its kind, numbered from the second of a kind on."""
+    """Returns a name for each replay's metrics: its kind, with a number from the second of a kind on."""
     kinds = [config.type for config in configs]
     earlier = [kinds[:index].count(kind) for index, kind in enumerate(kinds)]
     return [kind if not count else f"{kind}_{count + 1}" for kind, count in zip(kinds, earlier, strict=True)]

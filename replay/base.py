@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from replay.kinds.distances import POLICY_DISTANCES, make_distance
-from replay.trajectory import Arrays, Fields, TrajectoryContract
+from replay.trajectory import Fields, TrajectoryContract
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class ReplayConfig:
     that they hold in any case, and 0 as long as nobody knows how large those are (see `replay.memory`). compress: keep the
     frames compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
 
-    retention: what a full standard replay keeps, `fifo` or `reservoir`. sample_strategy and insert_strategy: what a custom
-    replay does; insert_strategy also goes with elite and attentive ones. The others belong to those strategies.
+    retention: what a full standard replay keeps, `fifo` or `reservoir`. insert_strategy: which trajectory makes room in a
+    full replay instead, `elite_insertion` or None. The others belong to elite and attentive sampling and to that strategy.
     """
 
     type: str
@@ -33,20 +33,14 @@ class ReplayConfig:
     retention: str = "fifo"
     dist_function: str = "ln_norm"
     p: float = 2.0
-    sample_strategy: str | None = None
     insert_strategy: str | None = None
     elite_sampling_strategy: str = "strategy3"
     elite_batch_size: int = 10
     lambda_batch_multiplier: float = 6.0
-    alfa_annealing_factor: float = 2.0
+    annealing_factor: float = 2.0
     memory: int | None = None
     compress: bool = False
     device: str = "cpu"
-
-    @property
-    def sampling(self) -> str | None:
-        """`elite_sampling`, `attentive_sampling`, or None: as it comes or uniform."""
-        return {"elite": "elite_sampling", "attentive": "attentive_sampling"}.get(self.type, self.sample_strategy)
 
     @property
     def keeps_newest(self) -> bool:
@@ -56,13 +50,13 @@ class ReplayConfig:
     @property
     def needs_features(self) -> bool:
         """Whether its trajectories must carry the features of the policy that acted."""
-        compares = self.insert_strategy is not None or self.sampling == "elite_sampling"
+        compares = self.insert_strategy is not None or self.type == "elite"
         return compares and self.dist_function not in POLICY_DISTANCES
 
     @property
     def needs_encode(self) -> bool:
         """Whether it asks the learner what the current network makes of stored trajectories."""
-        return self.insert_strategy is not None or self.sampling is not None
+        return self.insert_strategy is not None or self.type in ("elite", "attentive")
 
 
 class Encoded(NamedTuple):
@@ -135,12 +129,6 @@ class Replay(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()` of a replay with the same settings; what was stored here is forgotten."""
-
-
-def copy_rows(storage: Arrays, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
-    """Copy trajectories `rows` of `storage` into `out`, field by field."""
-    for name, array in storage.items():
-        np.take(array, rows, axis=0, out=out[name], mode="clip")
 
 
 def behaviour_distances(config: ReplayConfig, encoded: Encoded, trajectories: Fields) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Bytes and trajectories: sizes as people write them, how many trajectories they hold, and what a mixture takes."""
+"""Bytes and trajectories: reading sizes, the number of trajectories that fit into them, and the memory of a mixture."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import replace
 
 from replay.base import ReplayConfig
 from replay.mixture import largest_share
-from replay.ring.storage import BLOCK_OVERHEAD, storage_class
+from replay.ring.storage import PAGE_OVERHEAD, storage_class
 from replay.trajectory import TrajectoryContract
 
 UNITS = {
     **{unit: 1000**power for power, unit in enumerate(("KB", "MB", "GB", "TB"), start=1)},
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)},
 }
-LARGEST_SIZE = 10**15  # bytes; no machine has them
+LARGEST_SIZE = 10**15  # bytes; more than any machine has
 SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?) ?({'|'.join(UNITS)})")
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as 8GB, 500MB or 1.5GiB. Raises ValueError."""
+    """Returns the bytes of a size such as 8GB, 500MB or 1.5GiB. Raises ValueError with what was wanted."""
     found = SIZE.fullmatch(text)
     size = int(float(found[1]) * UNITS[found[2]]) if found else 0
     if not 1 <= size <= LARGEST_SIZE:
@@ -30,17 +30,18 @@ def parse_size(text: str) -> int:
 
 
 def shares(configs: Sequence[ReplayConfig], batch_size: int) -> list[int]:
-    """The most trajectories that one batch takes from each replay."""
-    total = sum(config.sample_ratio for config in configs)  # one, but for what the tolerance lets pass
+    """Returns the largest number of trajectories that one batch takes from each replay."""
+    total = sum(config.sample_ratio for config in configs)  # 1 within the tolerance of parsing
     return [largest_share(config.sample_ratio / total, batch_size) for config in configs]
 
 
 def settle_capacities(
     configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int
 ) -> tuple[ReplayConfig, ...]:
-    """Give each replay that names `memory` the capacity that it holds in any case, and each queue room for a batch's share.
+    """Returns the configs with the capacity filled in where `memory` is given, and queues with room for a batch's share.
 
-    Raises ValueError where a memory is too small for what a batch takes.
+    The capacity is the number of trajectories that fit even if none can be compressed or shared. Raises ValueError if memory
+    is too small for a batch's share.
     """
     settled = []
     for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):
@@ -60,7 +61,7 @@ def settle_capacities(
 
 
 def most_bytes(config: ReplayConfig, contract: TrajectoryContract, count: int) -> int:
-    """The most that `count` trajectories take in this replay."""
+    """Returns the most bytes that `count` trajectories take in this replay."""
     if config.type == "queue":
         return count * contract.bytes_per_trajectory
     return storage_class(config).most_bytes(contract, count)
@@ -69,11 +70,11 @@ def most_bytes(config: ReplayConfig, contract: TrajectoryContract, count: int) -
 def replay_bytes(
     configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int, environment_count: int
 ) -> list[int]:
-    """The most that each replay takes when it is full.
+    """Returns the most bytes that each replay takes when it is full.
 
-    A ring that is told in trajectories and keeps the newest shares every frame that environments show twice
-    (see `replay.ring.storage`): only the oldest trajectory of each environment has its first S frames alone. On a device
-    nothing is saved by that: what all frames could take is claimed at once.
+    A ring with `capacity` that keeps the newest trajectories stores every frame once (see `replay.ring.storage`). Only the
+    oldest trajectory of each environment has first S frames of its own. On a device sharing saves nothing, because memory
+    for all frames is claimed at once.
     """
     sizes = []
     for config in settle_capacities(configs, contract, batch_size):
@@ -81,7 +82,7 @@ def replay_bytes(
         if config.type != "queue" and config.memory is not None:
             size = config.memory
         elif config.keeps_newest and not config.compress and config.device == "cpu":
-            frame_bytes = storage_class(config).layout(contract)[0] + BLOCK_OVERHEAD
+            frame_bytes = storage_class(config).layout(contract)[0] + PAGE_OVERHEAD
             shared = max(0, config.capacity - environment_count) * contract.frames_stacked
             size -= shared * frame_bytes
         sizes.append(size)
@@ -89,7 +90,7 @@ def replay_bytes(
 
 
 def device_bytes(configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int) -> list[int]:
-    """How much of that lies on the learner's device, from the start on."""
+    """Returns the bytes that each replay claims on the learner's device when it is built."""
     return [
         0 if config.device == "cpu" else storage_class(config).pool_bytes(contract, config.capacity, config.memory)
         for config in settle_capacities(configs, contract, batch_size)

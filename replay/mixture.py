@@ -1,11 +1,12 @@
-"""The mixture: every trajectory goes into every replay, every batch takes each replay's share.
+"""The mixture: every trajectory goes into every replay, and every batch takes each replay's share.
 
-Shares are settled by carrying credit over: with ratios 0.7/0.2/0.1 and batches of 8, single batches differ by one
-trajectory and over time the ratios are exact.
+Shares are whole numbers, and credit carries the rest over to the next batch. With ratios 0.7/0.2/0.1 and batches of 8, the
+shares of single batches differ by one trajectory, and over time the ratios are exact.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,18 +17,26 @@ import torch
 
 from replay.base import Replay
 from replay.batch import HostBatch
+from replay.signature import check_contract
 from replay.trajectory import Arrays, TrajectoryContract
 
 
 def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Shares (int `[R]`, summing to batch_size) of the next batch, and the credit (`[R]`) it carries over.
+    """Returns the shares of a batch (int64 `[R]`, with sum batch_size) and the credit left for the next one (`[R]`).
 
-    Seat by seat: every replay earns its ratio, the one with the most credit takes the seat, ties to the earlier replay.
+    For each place of the batch, every replay earns its ratio. The replay with the most credit takes the place and pays 1.
+    Among equals, the earlier replay takes it.
+
+    Args:
+        ratios: `[R]`, with sum 1.
+        batch_size: Number of places.
+        credit: `[R]`, zeros before the first batch. It always sums to 0.
     """
     shares = np.zeros(len(ratios), np.int64)
     credit = credit.copy()
     for _ in range(batch_size):
         credit += ratios
+        # Sums of 0.1 differ in the last digit, which must not decide between equal credits.
         chosen = int(np.argmax(np.round(credit, 9)))
         credit[chosen] -= 1
         shares[chosen] += 1
@@ -35,15 +44,21 @@ def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tupl
 
 
 def largest_share(ratio: float, batch_size: int) -> int:
-    """A bound on what a replay with this ratio gives to one batch: its part rounded up, and one that was carried over."""
+    """Returns a bound on a replay's share of one batch: ratio * batch_size rounded up, and one carried over."""
     return min(batch_size, math.ceil(ratio * batch_size) + 1)
 
 
 class Mixture:
-    """Several replays, one batch. `replays` and `ratios` go together; ratios sum to one.
+    """Several replays that make one batch together.
 
-    One thread may insert while another samples: each call has the replays to itself, and what is sampled is copied meanwhile.
-    lock: whoever holds it has them to itself for longer than a call.
+    One thread may insert while another samples. A call has the replays to itself and copies what it gives. A thread that
+    holds `lock` has them to itself over several calls.
+
+    Args:
+        contract: Of the trajectories.
+        replays: R replays.
+        ratios: R sample ratios; they are divided by their sum.
+        batch_size: Trajectories in a batch.
     """
 
     def __init__(
@@ -58,7 +73,8 @@ class Mixture:
         self.lock = threading.RLock()
 
     def can_insert(self) -> bool:
-        """Whether to take a trajectory now: every replay has room, or one of them still needs data before any batch."""
+        """Returns whether to take a trajectory now: every replay has room, or no batch can be drawn yet."""
+        # While a replay still fills, a full queue must take more: waiting for it to drain would block the run forever.
         with self.lock:
             return all(replay.has_room() for replay in self.replays) or not self.can_sample()
 
@@ -72,7 +88,7 @@ class Mixture:
             return all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
 
     def sample(self, out: Arrays | None = None) -> HostBatch:
-        """The next batch; ask `can_sample` first. out: memory for its columns, `[B, *shape]` each field; else it is new."""
+        """Returns the next batch. Ask `can_sample` first. out: memory for its columns, `[B, *shape]` each field."""
         columns = self.contract.allocate(self.batch_size) if out is None else out
         device_frames = []
         with self.lock:
@@ -80,8 +96,8 @@ class Mixture:
             first = 0
             for replay, share in zip(self.replays, shares, strict=True):
                 if share:
-                    rows = {name: array[first : first + share] for name, array in columns.items()}
-                    if (frames := replay.sample(int(share), rows)) is not None:
+                    part = {name: array[first : first + share] for name, array in columns.items()}
+                    if (frames := replay.sample(int(share), part)) is not None:
                         device_frames.append((first, frames))
                 first += int(share)
             self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
@@ -90,14 +106,14 @@ class Mixture:
         return HostBatch(columns, is_replay, source, device_frames)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Of every replay, in their order, numbers about what it gave since the last call."""
+        """Returns for every replay, in order, numbers about what it gave since the last call."""
         with self.lock:
             return [replay.metrics() for replay in self.replays]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a mixture with the same settings needs to go on to the bit, as tensors, numbers and text.
+        """Returns all that a mixture with the same settings needs to continue with the same bits: tensors, numbers and text.
 
-        Tensors look at the replays' own memory where they can: hold `lock` until they are saved.
+        Tensors may share the replays' own memory: hold `lock` until they are saved.
         """
         with self.lock:
             return {
@@ -108,19 +124,41 @@ class Mixture:
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`; what was stored here is forgotten. Raises ValueError where settings differ."""
-        for name, wanted in self._settings().items():
-            if state["settings"].get(name) != wanted:
-                raise ValueError(f"replay state: wanted {name} {wanted}, got {state['settings'].get(name)}")
+        """Continue from `state_dict()`; all present content is dropped. Raises ValueError if settings differ."""
+        wanted = self._settings()
+        saved = _upgraded(state["settings"], wanted)
+        check_contract(saved["contract"], self.contract)
+        for name in ("batch_size", "sample_ratio", "replays"):
+            if saved[name] != wanted[name]:
+                raise ValueError(f"replay state: wanted {name} {wanted[name]}, got {saved[name]}")
         with self.lock:
             self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
             for replay, one in zip(self.replays, state["replays"], strict=True):
                 replay.load_state_dict(one)
 
-    def _settings(self) -> dict[str, str]:
+    def _settings(self) -> dict[str, Any]:
         return {
-            "contract": str(self.contract),
-            "batch_size": str(self.batch_size),
-            "sample_ratio": str(self.ratios.tolist()),
-            "replays": str([replay.settings for replay in self.replays]),
+            "contract": self.contract.signature(),
+            "batch_size": self.batch_size,
+            "sample_ratio": self.ratios.tolist(),
+            "replays": [replay.settings for replay in self.replays],
         }
+
+
+def _upgraded(saved: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Returns saved settings in the form in which they are saved now.
+
+    Earlier versions saved the text of each value, and the type `custom` for a standard, elite or attentive replay.
+    """
+    values = {
+        name: ast.literal_eval(value) if isinstance(value, str) and name != "contract" else value
+        for name, value in saved.items()
+    }
+    # The saved settings of a custom replay do not say how it sampled. Nothing that is stored depends on it. Mixtures
+    # of different lengths differ in their sample ratios, which are compared before the replays.
+    own_types = [replay["type"] for replay in wanted["replays"]]
+    values["replays"] = [
+        {**replay, "type": own} if replay["type"] == "custom" and own != "queue" else replay
+        for replay, own in zip(values["replays"], own_types, strict=False)
+    ]
+    return values

@@ -1,6 +1,7 @@
-"""`--replay_parameters`: a JSON list of replays, read into ReplayConfigs, every mistake in one line.
+"""`--replay_parameters`: a JSON list of replays, parsed into ReplayConfigs. Every mistake is one line.
 
-A replay takes the keys of its type and of the strategies it names, and no others: a key that would have no effect is a mistake.
+A replay takes the keys of its type and of the strategies that it names. Any other key would have no effect and is refused.
+The type `custom` exists here only: it is translated into the type that its strategies amount to.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from replay.kinds.selection import STRATEGIES
 from replay.memory import parse_size
 from replay.ring.retention import INSERTIONS, RETENTIONS
 
-RATIO_TOLERANCE = 1e-3  # ratios written with three digits (0.333) still count as summing to one
+RATIO_TOLERANCE = 1e-3  # of the sum of ratios, so that three times 0.333 is accepted
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
-LARGEST_NUMBER = 10**6  # of the numbers that have no bound of their own; nothing near it makes sense
+LARGEST_NUMBER = 10**6  # for numbers without a bound of their own; far above any sensible value
 
 SIZES = ("capacity", "memory")
 ALWAYS = ("type", "sample_ratio")
@@ -28,9 +29,12 @@ TYPES: dict[str, tuple[str, ...]] = {
     "queue": (),
     "standard": ("retention", "device"),
 }
-"""Type -> the keys it takes beside those that every replay has, without those of its strategies."""
+"""Type -> its own keys, without those of every replay and those of its strategies."""
 
-ANNEALED = ("dist_function", "p", "lambda_batch_multiplier", "alfa_annealing_factor")
+SAMPLED_AS = {None: "standard", "elite_sampling": "elite", "attentive_sampling": "attentive"}
+"""`sample_strategy` of a custom replay -> the type with that sampling."""
+
+ANNEALED = ("dist_function", "p", "lambda_batch_multiplier", "annealing_factor")
 STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
     "elite_sampling": (*ANNEALED, "elite_sampling_strategy"),
     "attentive_sampling": ANNEALED,
@@ -53,21 +57,24 @@ NUMBERS: dict[str, tuple[str, float, float]] = {
     "sample_ratio": ("in (0, 1]", 0, 1),
     "p": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
     "lambda_batch_multiplier": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
-    "alfa_annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
+    "annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
 }
-"""Key -> the range in words, and its ends; an end of 0 is no part of it."""
+"""Key -> the range in words, its lower end (excluded if 0) and its upper end."""
 
 KEYS = {*ALWAYS, *SIZES, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
+EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
+"""Key of earlier versions, still accepted -> its present name."""
 
 
 def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
-    """Read a JSON list of objects, each with at least type, sample_ratio, and capacity (trajectories) or memory (a size).
+    """Returns the replays of a JSON list of objects.
 
-    Raises ValueError with one line that says what was wanted and what came.
+    Each object has at least type, sample_ratio, and either capacity (trajectories) or memory (a size). Raises ValueError in
+    one line with what was wanted and what came.
     """
     try:
         entries = json.loads(text, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, too many brackets
+    except (ValueError, RecursionError) as error:  # not JSON, a number with thousands of digits, too many brackets
         raise ValueError(
             f"replay_parameters: wanted a JSON list of objects, got {_short(text)} ({_short(str(error))})"
         ) from None
@@ -85,37 +92,48 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entry) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{_short(repr(twice))} stands twice in one object")
+        raise ValueError(f"{_short(repr(twice))} occurs twice in one object")
     return entry
 
 
 def needs_features(configs: Sequence[ReplayConfig]) -> bool:
-    """Whether trajectories must carry the features of the policy that acted."""
+    """Returns whether trajectories must contain the features of the policy that acted."""
     return any(config.needs_features for config in configs)
 
 
 def needs_encode(configs: Sequence[ReplayConfig]) -> bool:
-    """Whether the learner must be able to encode stored trajectories with the current network."""
+    """Returns whether a replay asks the learner to encode stored trajectories with the current network."""
     return any(config.needs_encode for config in configs)
 
 
 def _parse_entry(where: str, entry: object) -> ReplayConfig:
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: wanted an object with type, sample_ratio and capacity or memory, got {_short(repr(entry))}")
-    if unknown := sorted(set(entry) - KEYS):
-        known = ", ".join(sorted(_taken_keys(entry)))
-        raise ValueError(f"{where}: unknown key {_short(repr(unknown[0]))}; known are {known}")
-    if missing := sorted(set(ALWAYS) - set(entry)):
-        raise ValueError(f"{where}: {missing[0]!r} is missing")
-    if len(named := set(SIZES) & set(entry)) != 1:
+    given = _named_as_today(where, entry)
+    if unknown := sorted(set(given) - KEYS):
+        known = ", ".join(sorted(_taken_keys(given)))
+        raise ValueError(f"{where}: wanted known keys ({known}), got {_short(repr(unknown[0]))}")
+    if missing := sorted(set(ALWAYS) - set(given)):
+        raise ValueError(f"{where}: wanted the key {missing[0]!r}, got none")
+    if len(named := set(SIZES) & set(given)) != 1:
         raise ValueError(f"{where}: wanted either capacity or memory, got {'both' if named else 'neither'}")
-    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in entry.items()}
+    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in given.items()}
     _check_combination(where, values)
+    if values["type"] == "custom":
+        values["type"] = SAMPLED_AS[values.pop("sample_strategy", None)]
     return ReplayConfig(**{"capacity": 0, **values})
 
 
+def _named_as_today(where: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entry with present names of all keys. Raises ValueError if a key is given by both its names."""
+    for earlier, today in EARLIER_KEYS.items():
+        if {earlier, today} <= set(entry):
+            raise ValueError(f"{where}: wanted either {today} or its earlier name {earlier}, got both")
+    return {EARLIER_KEYS.get(key, key): value for key, value in entry.items()}
+
+
 def _parse_value(wanted: str, key: str, value: Any) -> Any:
-    """One value as ReplayConfig has it; `wanted` begins the line of a mistake."""
+    """Returns one value as ReplayConfig holds it. `wanted` is the beginning of an error line. Raises ValueError."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if key in CHOICES:
         if key == "elite_sampling_strategy" and number and value in (1, 2, 3, 4) and isinstance(value, int):
@@ -141,18 +159,18 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
 
 
 def _check_combination(where: str, values: dict[str, Any]) -> None:
-    """Refuse keys that this replay would never look at."""
+    """Refuse keys that this replay would never read. Raises ValueError."""
     if values["type"] == "custom" and not {"sample_strategy", "insert_strategy"} & set(values):
-        raise ValueError(f"{where}: a custom replay wanted sample_strategy or insert_strategy, got neither")
+        raise ValueError(f"{where}: wanted sample_strategy or insert_strategy in a custom replay, got neither")
     taken = _taken_keys(values)
     for key in sorted(set(values) - taken):
-        raise ValueError(f"{where}: this {values['type']} replay takes no {key}; wanted of {', '.join(sorted(taken))}")
+        raise ValueError(f"{where}: wanted keys of this {values['type']} replay ({', '.join(sorted(taken))}), got {key}")
     if "p" in values and values.get("dist_function", ReplayConfig.dist_function) != "ln_norm":
         raise ValueError(f"{where}: wanted p only with dist_function ln_norm, got it with {values['dist_function']}")
 
 
 def _taken_keys(entry: dict[str, Any]) -> set[str]:
-    """Keys that a replay with this type and these strategies takes; wrong values among them count as none."""
+    """Returns the keys that a replay with this type and these strategies takes. Invalid types and strategies add none."""
     kind = entry.get("type")
     keys = {*ALWAYS, *SIZES, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
     named = [entry.get(key) for key in ("sample_strategy", "insert_strategy") if key in keys]

@@ -1,8 +1,8 @@
-"""Shared memory: one arena, allocated before any child starts, seen by every process as named numpy arrays.
+"""Shared memory: one arena, allocated before any process starts, that every process sees as named numpy arrays.
 
-The arena is an anonymous file (`memfd_create`) where the system has one: it needs no room in /dev/shm, has no name that could
-leak, and is gone when the last process that maps it dies, by whatever signal. Elsewhere it is an unlinked temporary file.
-Slots are the trajectories in it; only their indices travel between processes.
+The arena is an anonymous file (`memfd_create`). It needs no room in /dev/shm, has no name that could leak, and ends with the
+last process that maps it, even if a signal kills that process. Systems without `memfd_create` get an unlinked temporary file.
+A slot holds one trajectory. Only indices of slots travel between processes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ import numpy as np
 
 from replay.trajectory import Arrays, Field, TrajectoryContract, poison_arrays
 
-ALIGNMENT = 64  # bytes: one cache line, so that two processes never write to the same one
+ALIGNMENT = 64  # bytes of a cache line: two processes that write different arrays must not share a line
 
 
 class SharedArrays:
-    """Named numpy arrays in one shared mapping. Hand it to a spawned process as an argument: the file descriptor travels.
+    """Named numpy arrays in one shared mapping, which starts as zeros.
 
-    layout: name -> Field (full shape, dtype). The memory starts as zeros.
+    Pass it to a spawned process as an argument: pickling sends the file descriptor.
+
+    Args:
+        layout: Name -> Field (full shape, dtype).
+        descriptor: An open file to map. None creates one.
     """
 
     def __init__(self, layout: Mapping[str, Field], descriptor: int | None = None) -> None:
@@ -33,7 +37,7 @@ class SharedArrays:
         offsets, size = _offsets(self.layout)
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self.size = size
-        mapping = mmap.mmap(self.descriptor, size)  # kept by the arrays alone
+        mapping = mmap.mmap(self.descriptor, size)  # lives as long as an array refers to it
         self.arrays: Arrays = {}
         for name, field in self.layout.items():
             count = math.prod(field.shape)
@@ -44,7 +48,7 @@ class SharedArrays:
         return _from_descriptor, (self.layout, reduction.DupFd(self.descriptor))
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping goes with the last array that looks at it."""
+        """Close the descriptor. The mapping ends with the last array that refers to it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -52,12 +56,15 @@ class SharedArrays:
 
 
 def slot_layout(contract: TrajectoryContract, slot_count: int) -> dict[str, Field]:
-    """Layout of `slot_count` trajectories, each field `[slot_count, *shape]`."""
+    """Returns the layout of `slot_count` trajectories, each field `[slot_count, *shape]`."""
     return {name: Field((slot_count, *field.shape), field.dtype) for name, field in contract.fields.items()}
 
 
 def slots_of(shared: SharedArrays, contract: TrajectoryContract, *, poison: bool = False) -> Arrays:
-    """The slots' arrays of an arena that was laid out with `slot_layout`."""
+    """Returns the arrays of the slots in an arena whose layout contains that of `slot_layout`.
+
+    poison: fill them with values that no environment or policy writes.
+    """
     slots = {name: shared.arrays[name] for name in contract.fields}
     if poison:
         poison_arrays(slots)

@@ -18,6 +18,9 @@ Arrays = dict[str, np.ndarray]
 FEATURES = "behaviour_features"
 """Field of the acting network's features, which some replays compare with those of the current network."""
 
+Signature = dict[str, list[Any]]
+"""Name -> [shape, dtype] of every field of a contract, as plain data."""
+
 Fields = Mapping[str, Any]
 """n trajectories, `[n, *shape]` each field: arrays, except that frames on a device are a tensor there."""
 
@@ -76,6 +79,10 @@ class TrajectoryContract:
             "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere
             "environment_id": Field((), "int32"),  # the environment of the run that it comes from
         }
+
+    def signature(self) -> Signature:
+        """Returns [shape, dtype] of every field: the only thing by which files identify a contract."""
+        return {name: [list(field.shape), field.dtype] for name, field in self.fields.items()}
 
     @property
     def batch_fields(self) -> tuple[str, ...]:

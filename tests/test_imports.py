@@ -19,7 +19,7 @@ OURS = (*PACKAGES, *COMMAND_LINE, "benchmarks", "tests")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "wrappers": (),
     "replay": (),
-    "agents": ("replay.trajectory", "wrappers.spec"),
+    "agents": ("replay.trajectory", "replay.batch", "wrappers.spec"),
     "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store", "replay.interleave"),
     "learner": ("wrappers", "replay", "agents", "workers"),
 }
@@ -69,7 +69,7 @@ def test_imports_point_one_way(path: Path) -> None:
         ("replay", "from replay.base import Replay", True),
         ("replay", "from wrappers.spec import EnvSpec", False),
         ("wrappers", "import replay", False),
-        ("agents", "from replay.trajectory import Batch", True),
+        ("agents", "from replay.batch import Batch", True),
         ("agents", "from replay import Mixture", False),
         ("agents", "def f():\n    import workers.base", False),
         ("workers", "from replay.slot_store import SharedArrays", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -60,8 +61,10 @@ class SerialWorkers(Workers):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`, after `start`. Raises ValueError where settings differ or environments do not repeat."""
-        if state["settings"] != self._settings():
-            raise ValueError(f"wanted workers of {self._settings()}, got {state['settings']}")
+        # Format 2 saved a text that begins with the same two numbers.
+        saved = [int(number) for number in re.findall(r"\d+", str(state["settings"]))[:2]]
+        if saved != self._settings():
+            raise ValueError(f"wanted [worker_count, envs_per_worker] {self._settings()}, got {saved}")
         for worker, rollout in enumerate(self._rollouts):
             rollout.observations = self._envs[worker].load_state_dict(state["envs"][worker])
             if not torch.from_numpy(rollout.observations).equal(state["observations"][worker]):
@@ -75,9 +78,9 @@ class SerialWorkers(Workers):
                 own.copy_(rows[name])
         self._free = [self._block(worker) for worker in state["free"]]
 
-    def _settings(self) -> str:
-        config = self.setup.config
-        return str([config.worker_count, config.envs_per_worker, self.setup.env, self.setup.contract])
+    def _settings(self) -> list[int]:
+        """What decides how many environments there are and how they are divided."""
+        return [self.setup.config.worker_count, self.setup.config.envs_per_worker]
 
     def _block(self, worker: int) -> Block:
         return block_of(self.setup.config, worker, 0)

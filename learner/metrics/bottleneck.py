@@ -17,7 +17,7 @@ WAITS = 0.15  # the part of its time that somebody waits before something limits
 HEAVY = 0.3  # the part of the learner's time that batches may take in its own thread
 WORN = 0.7  # effective sample size of fresh trajectories below which their age costs too much
 
-GUESSES = ("elite", "attentive", "custom")
+GUESSES = ("elite", "attentive")
 """Replays that draw candidates and compare them."""
 
 

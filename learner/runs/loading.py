@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from learner.building import make_agent, make_network_shapes
+from learner.building import make_agent, make_contract, make_network_shapes
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
 from learner.settings.config import DEFAULTS, Config, Settings
 from replay import parse_replay_parameters
+from replay.signature import check_saved_mixture
 from wrappers import make_spec
 
 LOADING_ONLY = (
@@ -103,7 +104,9 @@ def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> d
         before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
         if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
             raise ValueError(f"{name} was {before}")
-    return load_replay(path, checkpoint)
+    state = load_replay(path, checkpoint)
+    check_saved_mixture(state.get("mixture", {}), make_contract(config))
+    return state
 
 
 def _keep_the_same(before: Any, now: Any) -> bool:

@@ -1,7 +1,8 @@
-"""Attentive replay: of several times as many random candidates, a batch takes those most like where the environments are now.
+"""Attentive replay: a batch takes the random candidates that are most similar to the environments' present states.
 
-The idea is Attentive Experience Replay (Sun et al., AAAI 2020), carried over from single transitions and one environment to
-trajectories and many. The multiple shrinks to one over the run; then sampling is uniform and costs no forward pass.
+Source: Attentive Experience Replay (Sun et al., AAAI 2020), extended from single transitions and one environment to
+trajectories and many environments. The number of candidates shrinks to the number taken over the run. Sampling is then
+uniform and needs no forward pass.
 """
 
 from __future__ import annotations
@@ -20,10 +21,7 @@ from replay.trajectory import Fields
 
 
 class AttentiveReplay(RingReplay):
-    """Anchors are the last rows of each environment's newest stored trajectory, as the current network sees them.
-
-    There may be hundreds, so no more of those trajectories is read or encoded.
-    """
+    """Compares candidates with anchors: the last row of each environment's newest stored trajectory."""
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         super().__init__(config, context)
@@ -32,27 +30,30 @@ class AttentiveReplay(RingReplay):
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, scores = self.config, None
-        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
-        rows = self.ring.candidates(count, multiplier)
-        if len(rows) > count:
-            scores = self._scores(rows)
-            chosen = nearest(scores, self.ring.draws[rows], count)
-            rows, scores = rows[chosen], scores[chosen]
-        return self.ring.give(rows, out, scores)
+        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
+        slots = self.ring.candidates(count, multiplier)
+        if len(slots) > count:
+            scores = self._scores(slots)
+            chosen = nearest(scores, self.ring.draws[slots], count)
+            slots, scores = slots[chosen], scores[chosen]
+        return self.ring.give(slots, out, scores)
 
-    def _scores(self, rows: np.ndarray) -> np.ndarray:
-        """Scores `[n]` of candidates."""
-        anchors = self._states(self.ring.read_last(np.array(list(self.ring.newest.values()))))[:, -1]
-        return anchor_scores(self._states(self.ring.read(rows)), anchors, self.config.dist_function, self.config.p)
+    def _scores(self, slots: np.ndarray) -> np.ndarray:
+        """Returns the candidates' scores `[n]`; small is similar."""
+        # There may be hundreds of environments. Reading and encoding one row of each, instead of a whole trajectory, keeps
+        # the anchors cheaper than the candidates.
+        last_rows = self.ring.read_window(np.array(list(self.ring.newest.values())), self.ring.unroll_length - 1, length=1)
+        anchors = self._states(last_rows)[:, -1]
+        return anchor_scores(self._states(self.ring.read(slots)), anchors, self.config.dist_function, self.config.p)
 
     def _states(self, trajectories: Fields) -> np.ndarray:
-        """What the current network makes of n trajectories, `[n, T, F]`."""
+        """Returns the current network's logits or features of n trajectories' rows, `[n, T, F]`."""
         encoded = self.encode(trajectories)
         return encoded.logits if self.config.dist_function in POLICY_DISTANCES else encoded.features
 
 
 def anchor_scores(states: np.ndarray, anchors: np.ndarray, dist_function: str, p: float) -> np.ndarray:
-    """min over anchors of mean over t of dist(state, anchor). states `[n, T, F]`, anchors `[E, F]`. Returns `[n]`."""
+    """Returns min over anchors of mean over t of dist(state, anchor), `[n]`. states `[n, T, F]`, anchors `[E, F]`."""
     count, length, width = states.shape
     distances = state_distances(dist_function, p, states.reshape(count * length, width), anchors)
     return distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)

@@ -1,7 +1,7 @@
-"""How far trajectories are from the current policy: pure functions, small means near.
+"""Distances of trajectories from the current policy: pure functions, small is near.
 
-`target` is what the current network makes of a trajectory's states, `behaviour` what the network that acted made of them, both
-`[n, T, F]`; every function returns `[n]` in float64. x_T, the state that no action was taken in, has no part in it.
+`target` is the current network's output for a trajectory's states, `behaviour` the output of the network that acted. Both are
+`[n, T, F]`. Every function returns float64 `[n]`. The state x_T is left out: no action was taken in it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def ln_norm(target: np.ndarray, behaviour: np.ndarray, p: float = 2.0) -> np.ndarray:
-    """(sum over t and f of |target - behaviour|^p)^(1/p)."""
+    """Returns (sum over t and f of |target - behaviour|^p)^(1/p)."""
     return _norm(_flat(target) - _flat(behaviour), p)
 
 
 def cos_dist(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
-    """One minus the cosine of the flattened vectors, in [0, 2]. A vector of zeros is at 1 of all but another one, at 0."""
+    """Returns one minus the cosine of the flattened vectors, in [0, 2].
+
+    A zero vector has distance 0 to another zero vector and 1 to any other vector.
+    """
     one, other = _flat(target), _flat(behaviour)
     return 1 - _cosine(np.sum(one * other, axis=1), _norm(one, 2), _norm(other, 2))
 
 
 def kl_div(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
-    """Sum over t of KL(softmax target_t || softmax behaviour_t)."""
+    """Returns the sum over t of KL(softmax target_t || softmax behaviour_t)."""
     log_target, log_behaviour = _log_softmax(target), _log_softmax(behaviour)
     return np.sum(np.exp(log_target) * (log_target - log_behaviour), axis=(1, 2))
 
 
 def kl_policy(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
-    """The same on policy logits `[n, T, A]`, which every trajectory stores."""
+    """Returns `kl_div` of policy logits `[n, T, A]`, which every trajectory stores."""
     return kl_div(target, behaviour)
 
 
@@ -44,18 +47,22 @@ DISTANCES: dict[str, Callable[..., np.ndarray]] = {
 }
 
 POLICY_DISTANCES = ("kl_policy",)
-"""Those that compare policy logits instead of features."""
+"""Distances that compare policy logits instead of features."""
 
 
 def make_distance(name: str, p: float) -> Distance:
-    """The function of that name; p is that of ln_norm."""
+    """Returns the function of that name; p is used by ln_norm only."""
     return partial(ln_norm, p=p) if name == "ln_norm" else DISTANCES[name]
 
 
 def state_distances(name: str, p: float, states: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """Distance of each state to each anchor, as the function of that name has it for trajectories of one step.
+    """Returns the distance of each state to each anchor, `[N, E]`: that of trajectories with one step.
 
-    states `[N, F]` (target), anchors `[E, F]` (behaviour). Returns `[N, E]`.
+    Args:
+        name: Key of `DISTANCES`.
+        p: Exponent of ln_norm.
+        states: The targets, `[N, F]`.
+        anchors: The behaviour, `[E, F]`.
     """
     one, other = states.astype(np.float64), anchors.astype(np.float64)
     if name == "cos_dist":
@@ -73,7 +80,7 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 
 def _norm(vectors: np.ndarray, p: float) -> np.ndarray:
-    """p-norm of each row, scaled by its largest entry, so that no power of it overflows or vanishes."""
+    """Returns the p-norm of each vector `[n, F]`. Entries are divided by the largest first, so that no power overflows."""
     if p == 2:
         return np.sqrt(np.einsum("nf,nf->n", vectors, vectors))
     size = np.abs(vectors)
@@ -83,11 +90,9 @@ def _norm(vectors: np.ndarray, p: float) -> np.ndarray:
 
 
 def _euclidean(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Length of each difference: |a|^2 + |b|^2 - 2ab, in float64. one `[N, F]`, other `[E, F]`. Returns `[N, E]`.
-
-    What they have in common is taken off first. A distance of zero may then come out as some 5e-8 of the distance to that
-    centre, about what features are rounded by as float32; any that is not tiny is exact to many more digits.
-    """
+    """Returns the length of each difference, `[N, E]` float64, as |a|^2 + |b|^2 - 2ab. one `[N, F]`, other `[E, F]`."""
+    # Nearly equal squares cancel in this form. Subtracting a common centre first makes them small: the error of a zero
+    # distance is then some 5e-8 of the distance to the centre, like the rounding of float32 features.
     centre = other.mean(axis=0)
     one, other = one - centre, other - centre
     squares = one @ other.T

@@ -1,6 +1,6 @@
-"""Elite replay: of several times as many random candidates, a batch takes those that suit the current policy best.
+"""Elite replay: a batch takes the random candidates that suit the current policy best.
 
-The multiple shrinks to one over the run; then sampling is uniform and costs no forward pass.
+The number of candidates shrinks to the number taken over the run. Sampling is then uniform and needs no forward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replay.ring.retention import require_encode
 
 
 class EliteReplay(RingReplay):
-    """Candidates are measured by how far the current network has moved from the one that acted, and picked by a strategy."""
+    """Measures how far the current network is from the one that acted, and selects among candidates by a strategy."""
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         super().__init__(config, context)
@@ -27,11 +27,11 @@ class EliteReplay(RingReplay):
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, distances = self.config, None
-        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.alfa_annealing_factor, self.progress())
-        rows = self.ring.candidates(count, multiplier)
-        if len(rows) > count:
-            trajectories = self.ring.read(rows)
+        multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
+        slots = self.ring.candidates(count, multiplier)
+        if len(slots) > count:
+            trajectories = self.ring.read(slots)
             distances = behaviour_distances(config, self.encode(trajectories), trajectories)
-            chosen = self.strategy(distances, self.ring.draws[rows], count)
-            rows, distances = rows[chosen], distances[chosen]
-        return self.ring.give(rows, out, distances)
+            chosen = self.strategy(distances, self.ring.draws[slots], count)
+            slots, distances = slots[chosen], distances[chosen]
+        return self.ring.give(slots, out, distances)

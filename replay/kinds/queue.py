@@ -1,4 +1,4 @@
-"""Queue replay: bounded first-in first-out; each trajectory is given exactly once, which makes its columns fresh."""
+"""Queue replay: a bounded first-in first-out queue that gives each trajectory exactly once, so its columns are fresh."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from replay.base import Replay, copy_rows
+from replay.base import Replay
 from replay.trajectory import TrajectoryContract
 
 
 class QueueReplay(Replay):
-    """FIFO of at most `capacity` trajectories, and never of less than one batch's share.
+    """FIFO of at most `capacity` trajectories. The capacity is at least one batch's share.
 
-    Inserting into a full queue drops its oldest trajectory, counted in `dropped`. The mixture asks `has_room` first and lets
-    that happen only while no batch can be drawn at all: afterwards a full queue makes the workers wait.
+    Inserting into a full queue drops its oldest trajectory and counts it in `dropped`. The mixture asks `has_room` first.
+    It inserts into a full queue only while another replay is still filling and no batch can be drawn. Afterwards a full
+    queue makes the workers wait.
     """
 
     gives_replayed = False
@@ -41,9 +42,9 @@ class QueueReplay(Replay):
             self.first = (self.first + 1) % self.capacity
             self.size -= 1
             self.dropped += 1
-        row = (self.first + self.size) % self.capacity
+        slot = (self.first + self.size) % self.capacity
         for name, array in self.storage.items():
-            array[row] = trajectory[name]
+            array[slot] = trajectory[name]
         self.size += 1
 
     def can_sample(self, count: int) -> bool:
@@ -51,9 +52,10 @@ class QueueReplay(Replay):
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
         if count > self.size:
-            raise RuntimeError(f"queue replay: wanted {count} trajectories, {self.size} are waiting")
-        rows = (self.first + np.arange(count)) % self.capacity
-        copy_rows(self.storage, rows, out)
+            raise RuntimeError(f"queue replay: wanted {count} waiting trajectories, got {self.size}")
+        slots = (self.first + np.arange(count)) % self.capacity
+        for name, array in self.storage.items():
+            np.take(array, slots, axis=0, out=out[name], mode="clip")
         self.first = (self.first + count) % self.capacity
         self.size -= count
 
@@ -63,8 +65,8 @@ class QueueReplay(Replay):
         return {"waiting": float(self.size), "dropped": float(dropped)}
 
     def state_dict(self) -> dict[str, Any]:
-        rows = (self.first + np.arange(self.size)) % self.capacity
-        waiting = {name: torch.from_numpy(array[rows]) for name, array in self.storage.items()}
+        slots = (self.first + np.arange(self.size)) % self.capacity
+        waiting = {name: torch.from_numpy(array[slots]) for name, array in self.storage.items()}
         return {"waiting": waiting, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

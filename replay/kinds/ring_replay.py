@@ -1,4 +1,4 @@
-"""What the replaying kinds have in common: a ring. They differ in what `sample` draws from it."""
+"""The common part of the replaying kinds, which keep a ring and differ in how `sample` draws from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replay.ring.retention import make_ring
 
 
 class RingReplay(Replay):
-    """Gives nothing before `min_fill` trajectories were written."""
+    """A replay on a ring. It gives nothing before `min_fill` trajectories were inserted."""
 
     gives_replayed = True
 

@@ -1,6 +1,7 @@
-"""Which of n candidate trajectories a batch takes: pure functions of their distances and of how often each was drawn.
+"""Selection among n candidate trajectories: pure functions of their distances and of how often each was drawn.
 
-Every strategy returns k different positions in `[0, n)`. Candidates are ordered by distance, ties by position.
+Every strategy takes distances `[n]`, draws `[n]` and count k. It returns k different positions in [0, n), int64 `[k]`, and
+raises ValueError unless 1 <= k <= n. Candidates are ordered by distance, ties by position.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ import numpy as np
 
 
 def annealed_multiplier(start: float, annealing: float, progress: float) -> float:
-    """lambda_u = max(1, lambda_0 - (lambda_0 - 1) * progress / alfa): falls from `start` to 1 while progress goes to alfa."""
+    """Returns max(1, start - (start - 1) * progress / annealing), which reaches 1 when progress reaches annealing."""
     return max(1.0, start - (start - 1) * progress / annealing)
 
 
 def candidate_count(stored: int, count: int, multiplier: float) -> int:
-    """How many different candidates are drawn for a batch of `count`; needs stored >= count."""
-    wanted = math.floor(round(multiplier * count, 6))  # 4.35 times 100 is 435, whatever floats make of it
+    """Returns the number of different candidates for a batch of `count`. There must be at least `count` stored."""
+    wanted = math.floor(round(multiplier * count, 6))  # rounded: 4.35 * 100 is 434.99999999999994 in floats, wanted is 435
     return min(stored, max(count, wanted))
 
 
 def nearest(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
-    """The nearest ones. distances and draws `[n]`; returns positions `[count]`."""
+    """Returns the nearest candidates."""
     return _by_distance(distances, count)[:count]
 
 
 def strided(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
-    """Evenly spread over the order of distances, the nearest one included."""
+    """Returns candidates evenly spread over the order of distances, with the nearest."""
     order = _by_distance(distances, count)
     return order[_starts(len(order), count)[:-1]]
 
 
 def least_replayed(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
-    """Those that were drawn least often, ties to the nearer."""
+    """Returns the candidates drawn least often. Among equals, the nearer goes first."""
     order = _by_distance(distances, count)
     return order[np.argsort(draws[order], kind="stable")][:count]
 
 
 def bucket_least_replayed(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
-    """The order of distances is cut into `count` runs; from each the one drawn least often, ties to the nearer."""
+    """Returns the candidate drawn least often from each of `count` runs, into which the order of distances is cut."""
     order = _by_distance(distances, count)
     starts = _starts(len(order), count)
     runs = [order[first:end] for first, end in zip(starts[:-1], starts[1:], strict=True)]
@@ -59,10 +60,10 @@ STRATEGIES: dict[str, Strategy] = {
 
 def _by_distance(distances: np.ndarray, count: int) -> np.ndarray:
     if not 1 <= count <= len(distances):
-        raise ValueError(f"wanted from 1 to {len(distances)} of as many candidates, got {count}")
+        raise ValueError(f"wanted to select from 1 to {len(distances)} candidates, got {count}")
     return np.argsort(distances, kind="stable")
 
 
 def _starts(candidates: int, count: int) -> np.ndarray:
-    """p_0 .. p_count with p_j = floor(j * n / k): where each of `count` runs begins, and the end."""
+    """Returns the start of each of `count` runs and the end of the last: floor(j * n / k) for j in 0..k."""
     return np.arange(count + 1) * candidates // count

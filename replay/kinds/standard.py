@@ -11,7 +11,7 @@ from replay.kinds.ring_replay import RingReplay
 
 
 class StandardReplay(RingReplay):
-    """What a full ring keeps is its retention's business."""
+    """Draws uniformly. The ring's retention decides which trajectories it keeps."""
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         return self.ring.give(self.ring.uniform(count), out)

@@ -1,4 +1,4 @@
-"""Plain storage whose frames lie on a device: no copy of them is in host memory, and none goes up again to be replayed."""
+"""Plain storage with its frames on a device: host memory holds no copy, and replaying them needs no transfer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from replay.ring.blocks import DeviceBlockPool
+from replay.ring.pages import DevicePagePool
 from replay.ring.storage import PlainStorage
 from replay.trajectory import TrajectoryContract
 
 
 class DeviceStorage(PlainStorage):
-    """Only frames live on the device, in blocks that are claimed at once; all other fields are in host memory.
+    """Storage with its frames on the device, in pages that are claimed at once, and all other fields in host memory.
 
-    The last S frames of each environment's newest trajectory stay in host memory too: what comes next is compared with them.
+    Host memory also keeps the last S frames of each environment's newest trajectory. The next trajectory is compared with
+    them, and reading them from the device would make the host wait at every insert.
     """
 
-    pool: DeviceBlockPool
+    pool: DevicePagePool
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None, device: torch.device) -> None:
         self._device = device
         super().__init__(contract, capacity, memory)
-        (_, *self._frame_shape), dtype = contract.fields["frames"]
-        self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-        self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[S, block_bytes]`
+        self._dtype = torch.from_numpy(np.empty(0, contract.fields["frames"].dtype)).dtype
+        self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[S, page_bytes]`
 
     def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
         slot = super().write(trajectory, packed, follows)
@@ -49,14 +49,15 @@ class DeviceStorage(PlainStorage):
         super().load_state_dict(state)
         self._kept.clear()
 
-    def _make_pool(self, block_count: int) -> DeviceBlockPool:
-        return DeviceBlockPool(block_count, self.block_bytes, self._device)
+    def _make_pool(self, page_count: int) -> DevicePagePool:
+        return DevicePagePool(page_count, self.page_bytes, self._device)
 
     def _newest_frames(self, slot: int) -> np.ndarray:
         if slot in self._kept:
             return self._kept[slot]
-        return self.pool.gather(self._blocks[slot][-self.frames_stacked :]).cpu().numpy()  # only of those that were loaded
+        # Only for trajectories from a saved state.
+        return self.pool.gather(self._pages[slot][-self.frames_stacked :]).cpu().numpy()
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor:
-        frames = self.pool.gather(np.concatenate(blocks))
-        return frames.view(self._dtype).reshape(len(blocks), -1, *self._frame_shape)
+    def _gather(self, pages: np.ndarray, out: np.ndarray) -> Tensor:
+        frames = self.pool.gather(pages.reshape(-1))
+        return frames.view(self._dtype).reshape(out.shape)

@@ -1,4 +1,4 @@
-"""Arrays that claim memory row by row as it is written, and give it back."""
+"""Arrays whose memory the system gives as slots are written, and takes back when the highest slots are given up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FORGET: int | None = getattr(mmap, "MADV_DONTNEED", None)
 
 
 class GrowingArray:
-    """`array` has zeros in rows that were never written, which take no memory.
+    """`array`, `[slots, ...]`, is zero in slots that were never written; those take no memory.
 
-    It lies in a mapping of its own: what NumPy allocates may share pages with other objects, or be kept by the C library.
+    The array has a mapping of its own. NumPy's memory may share system pages with other objects, or be kept by the C library.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
@@ -23,9 +23,10 @@ class GrowingArray:
         self.array = np.frombuffer(self._mapping, dtype, math.prod(shape)).reshape(shape)
 
     def give_back(self, first: int) -> None:
-        """Give the memory of row `first` and all behind it back to the system, but for a part of a page; they hold nothing now.
+        """Return the memory of slot `first` and all higher ones to the system. Their content is undefined afterwards.
 
-        Where the system has no way to do so, they stay as they are.
+        The system takes whole pages only, so the start of that memory may stay. Nothing happens on a system without
+        MADV_DONTNEED.
         """
         start = -(-first * self.array[:1].nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         if _FORGET is not None and start < self.array.nbytes:

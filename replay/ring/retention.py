@@ -1,4 +1,4 @@
-"""What a ring keeps: the newest, a uniform sample of everything, or what is nearest to the current policy."""
+"""Which trajectories a full ring keeps: the newest, a uniform sample of all, or those nearest to the current policy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ INSERTIONS = ("elite_insertion",)
 
 
 def make_ring(config: ReplayConfig, context: ReplayContext) -> Ring:
-    """The ring of a replay with these settings."""
+    """Returns the ring of a replay with these settings."""
     return Ring(config, context, _make_retention(config, context))
 
 
 def require_encode(config: ReplayConfig, context: ReplayContext) -> Encode:
-    """The learner's encode function. Raises ValueError where it is missing, or the features it is compared with are."""
+    """Returns the learner's encode function.
+
+    Raises ValueError if there is none, or if trajectories lack the features with which its result is compared.
+    """
     if context.encode is None:
         raise ValueError(f"{config.type} replay: wanted a function that encodes trajectories, got none")
     if config.needs_features and not context.contract.feature_count:
@@ -38,12 +41,12 @@ def _make_retention(config: ReplayConfig, context: ReplayContext) -> Retention:
 
 
 class Fifo(Retention):
-    """The newest trajectories."""
+    """Keeps the newest trajectories."""
 
     def __init__(self) -> None:
         self._oldest_first: deque[int] = deque()  # slots
 
-    def victim(self, ring: Ring) -> int:
+    def slot_to_evict(self, ring: Ring) -> int:
         return self._oldest_first.popleft()
 
     def kept(self, slot: int) -> None:
@@ -60,23 +63,25 @@ class Fifo(Retention):
 
 
 class Reservoir(Retention):
-    """Every trajectory gets a random key, the largest keys stay: at any time a uniform sample of all that came.
+    """Keeps a uniform sample of all trajectories so far.
 
-    A key below one that had to go has no place, even where there is room again: else small trajectories would stay oftener.
+    Each trajectory gets a random key, and the largest keys stay. Keys below any evicted key are rejected even when there is
+    room. Otherwise trajectories that compress well would be over-represented.
     """
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
-        self._smallest_first: list[tuple[float, int]] = []  # key and slot
-        self._key = 0.0  # of the trajectory that was asked about last
-        self._bar = 0.0  # the largest key that had to go
+        self._smallest_first: list[tuple[float, int]] = []  # a heap of (key, slot)
+        self._key = 0.0  # of the trajectory that `accepts` was asked about last
+        self._bar = 0.0  # the largest key that was evicted or rejected
 
     def accepts(self) -> bool:
         self._key = self._generator.random()
         return self._key >= self._bar
 
-    def victim(self, ring: Ring) -> int | None:
+    def slot_to_evict(self, ring: Ring) -> int | None:
         smallest, slot = self._smallest_first[0]
+        # The smaller of the two keys leaves. Stored keys and the accepted key are all >= the bar, so it never falls.
         self._bar = min(self._key, smallest)
         if self._key < smallest:
             return None
@@ -105,13 +110,13 @@ class Reservoir(Retention):
 
 
 class EliteInsertion(Retention):
-    """The farthest from the current policy of a few random trajectories makes room."""
+    """Evicts the trajectory farthest from the current policy, among a few that are drawn at random."""
 
     def __init__(self, config: ReplayConfig, encode: Encode) -> None:
         self._config = config
         self._encode = encode
 
-    def victim(self, ring: Ring) -> int:
+    def slot_to_evict(self, ring: Ring) -> int:
         slots = ring.distinct(min(self._config.elite_batch_size, ring.size))
         trajectories = ring.read(slots)
         distances = behaviour_distances(self._config, self._encode(trajectories), trajectories)

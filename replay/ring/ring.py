@@ -1,4 +1,4 @@
-"""The store of all replaying kinds: trajectories by slot, and of each slot when it was written and how often drawn."""
+"""The store of all replaying kinds: trajectories by slot, with the time of each slot's insert and its number of draws."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ from replay.ring.storage import Storage, storage_class
 from replay.trajectory import Fields
 
 MOST_HOLES = 1 / 32
-"""Empty slots, as a part of the written ones, beyond which it is worth the time to close them."""
+"""Empty slots per stored trajectory above which a ring is compacted. Compacting at every hole would take too long."""
 
 
 class Ring:
-    """At most `capacity` trajectories, or as many as fit into the config's `memory`; one thread writes and draws.
+    """At most `capacity` trajectories, or as many as fit into the config's `memory`. One thread inserts and draws.
 
-    With `memory` one may have to make room by letting several go, and what their slots take comes back by closing the holes:
-    a stored trajectory may then change its slot, in `insert` and nowhere else.
+    With `memory`, one insert may evict several trajectories, because compressed or shared frames differ in size. Their slots
+    are compacted later. Compaction moves other trajectories: a stored trajectory may change its slot in `insert`, and nowhere
+    else.
 
-    draws: `[slots]`, how often each slot was drawn since it was written. inserted: trajectories offered so far. newest: the
-    slot of each environment's newest trajectory, where it is still stored.
+    Attributes:
+        size: Number of stored trajectories.
+        inserted: Number of trajectories offered so far, stored or not.
+        draws: `[slots]`, how often each slot was drawn since it was written.
+        newest: Environment id -> slot of its newest trajectory, if that is still stored.
     """
 
     def __init__(self, config: ReplayConfig, context: ReplayContext, retention: Retention) -> None:
@@ -41,6 +45,7 @@ class Ring:
         self.size = 0
         self.inserted = 0
         self.newest: dict[int, int] = {}
+        self.unroll_length = context.contract.unroll_length
         self._contract = context.contract
         self._retention = retention
         self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
@@ -48,7 +53,7 @@ class Ring:
         self._tally = Tally()
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> int | None:
-        """Copy one trajectory in, once others have made room. Returns its slot, None where it was not kept."""
+        """Copy one trajectory in, after evicting as many others as needed. Returns its slot, or None if it was rejected."""
         self.inserted += 1
         if not self._retention.accepts():
             return None
@@ -57,10 +62,10 @@ class Ring:
             if self._must_close_holes():
                 self._close_holes()
                 continue
-            victim = self._retention.victim(self)
-            if victim is None:
+            evicted = self._retention.slot_to_evict(self)
+            if evicted is None:
                 return None
-            self._evict(victim)
+            self._evict(evicted)
         environment = int(trajectory["environment_id"])
         slot = self.storage.write(trajectory, packed, self.newest.get(environment))
         self.newest[environment] = slot
@@ -68,7 +73,7 @@ class Ring:
         self._inserted_at[slot] = self.inserted
         self._retention.kept(slot)
         self._slots[self.size], self._positions[slot] = slot, self.size
-        self.size += 1  # published only now that its data is written
+        self.size += 1  # from here on the slot can be drawn; its data is complete
         return slot
 
     @property
@@ -77,41 +82,67 @@ class Ring:
 
     @property
     def slots(self) -> np.ndarray:
-        """The written slots, `[size]`, in no order."""
+        """The slots that hold trajectories, int64 `[size]`, in no order."""
         return self._slots[: self.size]
 
     def uniform(self, count: int) -> np.ndarray:
-        """`count` slots, each of them any written one. Raises RuntimeError before min_fill."""
+        """Returns `count` slots drawn uniformly with replacement. Raises RuntimeError before min_fill."""
         self._require_ready()
         return self.slots[self.generator.integers(self.size, size=count)]
 
     def distinct(self, count: int) -> np.ndarray:
-        """`count` different written slots."""
+        """Returns `count` slots drawn uniformly without replacement."""
         return self.slots[self.generator.choice(self.size, count, replace=False, shuffle=False)]
 
     def candidates(self, count: int, multiplier: float) -> np.ndarray:
-        """Different slots, at least `count` and up to `multiplier` times as many; `uniform` where fewer are stored."""
+        """Returns different slots, at least `count` and up to `multiplier * count`.
+
+        If fewer than `count` trajectories are stored, returns `count` slots with replacement. Raises RuntimeError before
+        min_fill.
+        """
         self._require_ready()
         if self.size < count:
             return self.uniform(count)
         return self.distinct(candidate_count(self.size, count, multiplier))
 
     def read(self, slots: np.ndarray) -> Fields:
-        """Copies of the trajectories in these slots."""
+        """Returns copies of the trajectories in these slots."""
         out = self._contract.allocate(len(slots))
         frames = self.storage.read(slots, out)
         return out if frames is None else {**out, "frames": frames}
 
-    def read_last(self, slots: np.ndarray) -> Fields:
-        """Copies of their last steps alone, as trajectories of one step; no more than those is read."""
-        out = replace(self._contract, unroll_length=1).allocate(len(slots))
-        frames = self.storage.read_last(slots, out)
+    def read_window(self, slots: np.ndarray, starts: np.ndarray | int, length: int) -> Fields:
+        """Returns copies of consecutive rows of the trajectories in these slots, as trajectories of `length` rows.
+
+        A window has the S-1 frames before its first observation; those from before that observation's episode are black.
+        Plain storage reads no other frames. Compressed storage must unpack whole trajectories.
+
+        Args:
+            slots: int64 `[n]`.
+            starts: First row, for all slots or for each, int64 `[n]`.
+            length: Rows of a window, from 1 to T.
+
+        Raises ValueError if a window reaches beyond its trajectory.
+        """
+        rows = self.unroll_length
+        starts = np.broadcast_to(np.asarray(starts, np.int64), slots.shape)
+        if length < 1 or ((starts < 0) | (starts + length > rows)).any():
+            raise ValueError(
+                f"replay: wanted windows within {rows} rows, got {length} rows from starts {starts.min()} to {starts.max()}"
+            )
+        out = replace(self._contract, unroll_length=length).allocate(len(slots))
+        frames = self.storage.read_window(slots, starts, out)
         return out if frames is None else {**out, "frames": frames}
 
     def give(self, slots: np.ndarray, out: Mapping[str, np.ndarray], distances: np.ndarray | None = None) -> Tensor | None:
-        """Copy these slots into `out` and count them as drawn. distances `[len(slots)]`: those they were chosen by.
+        """Copy the trajectories in these slots into `out` and count them as drawn.
 
-        Frames that lie on a device are returned, see `Replay.sample`.
+        Returns the frames if they are on a device, see `Replay.sample`.
+
+        Args:
+            slots: int64 `[n]`.
+            out: `[n, *shape]` each field.
+            distances: `[n]`, by which the slots were chosen. None if they were drawn uniformly.
         """
         np.add.at(self.draws, slots, 1)
         self._tally.add("age", self.inserted - self._inserted_at[slots])
@@ -121,7 +152,10 @@ class Ring:
         return self.storage.read(slots, out)
 
     def metrics(self) -> dict[str, float]:
-        """Of what was given since the last call: mean age in inserts, mean and largest number of draws, mean distance."""
+        """Returns numbers about the trajectories given since the last call.
+
+        They are the mean age in inserts, the mean and largest number of draws, and the mean distance if there was one.
+        """
         return self._tally.read()
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,15 +190,21 @@ class Ring:
             del self.newest[environment]
         self.storage.evict(slot)
         self.size -= 1
+        # The last of the written slots takes the evicted one's position, so that `slots` stays without gaps.
         last, position = self._slots[self.size], self._positions[slot]
         self._slots[position], self._positions[last] = last, position
 
     def _must_close_holes(self) -> bool:
-        """Below `capacity` always: that many are held in any case."""
+        """Whether to compact before the next eviction.
+
+        Below `capacity` any hole must go: that many trajectories are promised to fit, and a hole's memory may be what is
+        missing. Above it a few holes may stay, so that one compaction serves many inserts.
+        """
         return self.storage.holes > (0 if self.size < self.capacity else MOST_HOLES * self.size)
 
     def _close_holes(self) -> None:
         moved = self.storage.close_holes()
+        # All that is known by slot follows: counters, positions in `slots`, newest trajectories, the retention's order.
         old, new = list(moved), list(moved.values())
         for by_slot in (self.draws, self._inserted_at, self._positions):
             by_slot[new] = by_slot[old]
@@ -186,31 +226,34 @@ def _make_storage(config: ReplayConfig, context: ReplayContext) -> Storage:
 
 
 class Retention(ABC):
-    """What a ring keeps once it is full."""
+    """Decides which trajectories a full ring keeps."""
 
     def accepts(self) -> bool:
-        """Whether the next trajectory is to be stored where there is room; asked once for each."""
+        """Returns whether the next trajectory may be stored at all. The ring asks once for each trajectory."""
         return True
 
     @abstractmethod
-    def victim(self, ring: Ring) -> int | None:
-        """The slot that makes room; None where the next trajectory itself is not kept. Asked until there is room."""
+    def slot_to_evict(self, ring: Ring) -> int | None:
+        """Returns the slot to evict next, or None to reject the next trajectory instead.
+
+        The ring asks again until the next trajectory fits.
+        """
 
     def kept(self, slot: int) -> None:  # noqa: B027
-        """The trajectory that was asked about lies in this slot now."""
+        """The trajectory that `accepts` was asked about has been stored in this slot."""
 
     def moved(self, slots: Mapping[int, int]) -> None:  # noqa: B027
-        """Some trajectories lie in another slot now: old slot -> new."""
+        """Trajectories have changed their slots: old slot -> new slot."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Go on from `state_dict()` of another one of its kind."""
+        """Continue from the `state_dict()` of a retention of the same kind."""
 
 
 class Tally:
-    """Means by name, and the largest number of draws, until they are read."""
+    """Sums values by name until their means are read, with the largest number of draws."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}

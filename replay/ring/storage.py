@@ -1,8 +1,10 @@
-"""Where a ring keeps its trajectories, by slot: frames in a pool of blocks, every other field in an array.
+"""Storage of a ring's trajectories by slot: frames in a pool of pages, every other field in an array.
 
-Plain storage holds a frame once, however many trajectories show it. Consecutive trajectories of one environment overlap in
-S frames: those are compared byte by byte and shared. Where an episode ended in between, the later one shows black frames
-instead; black is one block for all. Compressed storage holds each trajectory's frames as one LZ4 block, cut into pages.
+Plain storage holds a frame once, however many trajectories contain it. A trajectory begins with the S frames with which the
+one before it, of the same environment, ended. Storage compares them byte by byte and shares those that are equal. They
+differ after an episode's end: the later trajectory has black frames there, and one page is black for all trajectories.
+
+Compressed storage holds each trajectory's frames as one LZ4 block, cut into pages. It shares nothing.
 """
 
 from __future__ import annotations
@@ -19,89 +21,98 @@ from torch import Tensor
 
 from replay.base import ReplayConfig
 from replay.batch import hidden_frames
-from replay.ring.blocks import BlockPool
 from replay.ring.growing import GrowingArray
+from replay.ring.pages import PagePool
 from replay.trajectory import TrajectoryContract
 
 SLOT_OVERHEAD = 352
-"""Bytes a trajectory takes beside its fields: the ring's counters, the list of its blocks, the retention's record. That of a
-reservoir is the largest; a ring of the newest takes 100 less."""
+"""Bytes that a trajectory takes in addition to its fields: the ring's counters, the array of its pages' numbers, the
+retention's record. The value is that of a reservoir, which has the largest record. Fifo retention takes 100 bytes less."""
 
-BLOCK_OVERHEAD = 24
-"""Bytes a block takes beside its content: its number, how often it is used, and its place among the unused."""
+PAGE_OVERHEAD = 24
+"""Bytes that a page takes in addition to its content: its number, its count of users, its place in the stack of free pages."""
 
-PAGE_BYTES = 512
-SIZE_BYTES = 4  # before the compressed frames stands how long they are
+COMPRESSED_PAGE_BYTES = 512
+SIZE_BYTES = 4  # the length of the compressed frames, written before them
 
 
 class Storage(ABC):
-    """Slots for trajectories. Memory is claimed as slots and blocks are first written, and `bytes_claimed` says how much.
+    """Slots for trajectories.
 
-    What is left of each array's last page is not counted: up to 2 MB each where NumPy asks for huge pages. Memory of slots
-    that hold nothing is claimed until `close_holes`.
+    Memory is claimed when slots and pages are first written. `bytes_claimed` counts it, without the unused end of each
+    array's last system page (up to 2 MB each if NumPy asks for huge pages). The memory of empty slots stays claimed until
+    `close_holes`.
 
-    capacity: slots. memory: bytes that are never exceeded; there are then more slots than that holds trajectories, and `fits`
-    says when it is full. columns: `[capacity, *shape]` of each field but the frames. own_blocks: blocks of no trajectory.
+    Attributes:
+        capacity: Number of slots. With `memory` it is larger than the number of trajectories that fit; ask `fits`.
+        memory: Bytes that are never exceeded; infinite if the size was given in trajectories.
+        columns: `[capacity, *shape]` for each field except the frames.
+        own_pages: Number of pages that belong to no trajectory.
     """
 
-    own_blocks = 0
+    own_pages = 0
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
-        self.block_bytes, _ = self.layout(contract)
+        self.page_bytes, _ = self.layout(contract)
         self.frames_stacked = contract.frames_stacked
         self.slot_bytes = _slot_bytes(contract)
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
-        self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.block_bytes)
+        self.pool = self._make_pool(self.pool_bytes(contract, capacity, memory) // self.page_bytes)
         self._growing = {
             name: GrowingArray((self.capacity, *shape), dtype)
             for name, (shape, dtype) in contract.fields.items()
             if name != "frames"
         }
         self.columns = {name: growing.array for name, growing in self._growing.items()}
-        self._blocks: list[np.ndarray] = []  # of each slot ever written
-        self._free: list[int] = []  # of those, the slots that hold nothing now
+        self._pages: list[np.ndarray] = []  # page numbers of each slot ever written
+        self._free: list[int] = []  # slots among those that are empty now
 
     @staticmethod
     @abstractmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
-        """Bytes of a block, and the most blocks that one trajectory takes."""
+        """Returns the bytes of a page, and the largest number of pages that one trajectory takes."""
 
     @abstractmethod
     def pack(self, frames: np.ndarray) -> np.ndarray:
-        """Frames `[T+S, *frame_shape]` as blocks, uint8 `[n, block_bytes]`."""
+        """Returns frames `[T+S, *frame_shape]` as the content of pages, uint8 `[n, page_bytes]`."""
 
     @abstractmethod
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
-        """Write blocks into the pool, except for what slot `follows` has already. Returns their numbers."""
+        """Write packed frames into the pool, except those shared with slot `follows`. Returns their page numbers."""
 
     @abstractmethod
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
-        """Write the frames that lie in these blocks, one array a trajectory, into `out`, `[n, T+S, *frame_shape]`.
+    def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """Write consecutive frames of the trajectories in these slots into `out`.
 
-        Returns them instead where they lie on a device.
+        Returns the frames if they are on a device, in the shape of `out`, which is then not written.
+
+        Args:
+            slots: int64 `[n]`.
+            starts: Index of the first frame for each slot, int64 `[n]`.
+            hidden: Which of the first S frames read are black instead, bool `[n, S]`.
+            out: `[n, frames, *frame_shape]`.
         """
-
-    @abstractmethod
-    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
-        """The same of the last S+1 frames alone; of the first S those that are `hidden`, bool `[n, S]`, are black."""
 
     @classmethod
     def pool_bytes(cls, contract: TrajectoryContract, capacity: int, memory: int | None) -> int:
-        """The most that blocks ever take. With `memory` each of them comes with its part of a slot at least."""
-        block_bytes, most_blocks = cls.layout(contract)
-        blocks = capacity * most_blocks
+        """Returns the most bytes that pages ever take.
+
+        With `memory`, every trajectory claims a slot as well. That bounds the number of pages that fit into the rest.
+        """
+        page_bytes, most_pages = cls.layout(contract)
+        pages = capacity * most_pages
         if memory is not None:
             without, one = (cls.most_bytes(contract, count) for count in (0, 1))
-            blocks = (memory - without) * most_blocks // (one - without)
-        return (blocks + cls.own_blocks) * block_bytes
+            pages = (memory - without) * most_pages // (one - without)
+        return (pages + cls.own_pages) * page_bytes
 
     @classmethod
     def most_bytes(cls, contract: TrajectoryContract, count: int) -> int:
-        """The most that `count` trajectories take."""
-        block_bytes, most_blocks = cls.layout(contract)
-        blocks = count * most_blocks + cls.own_blocks
-        return count * _slot_bytes(contract) + blocks * (block_bytes + BLOCK_OVERHEAD)
+        """Returns the most bytes that `count` trajectories take."""
+        page_bytes, most_pages = cls.layout(contract)
+        pages = count * most_pages + cls.own_pages
+        return count * _slot_bytes(contract) + pages * (page_bytes + PAGE_OVERHEAD)
 
     @property
     def bytes_claimed(self) -> int:
@@ -109,41 +120,53 @@ class Storage(ABC):
 
     @property
     def holes(self) -> int:
-        """Slots that hold nothing and have memory all the same."""
+        """Number of empty slots whose memory is still claimed."""
         return len(self._free)
 
     def fits(self, packed: np.ndarray) -> bool:
-        """Whether a trajectory of these blocks can be written now, with no more than `memory` bytes claimed afterwards."""
+        """Returns whether packed frames can be written now with at most `memory` bytes claimed afterwards."""
         new_slots = 0 if self._free else 1
-        new_blocks = max(0, len(packed) - self.pool.free)
-        return len(self._blocks) + new_slots <= self.capacity and self._bytes_with(new_slots, new_blocks) <= self.memory
+        new_pages = max(0, len(packed) - self.pool.free)
+        return len(self._pages) + new_slots <= self.capacity and self._bytes_with(new_slots, new_pages) <= self.memory
 
     def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
-        """Copy one trajectory in; packed: its frames. follows: the slot it may share frames with. Returns its slot."""
-        blocks = self._put(packed, follows)
+        """Copy one trajectory into a slot. Ask `fits` first. Returns the slot.
+
+        Args:
+            trajectory: `[*shape]` each field.
+            packed: Its frames, from `pack`.
+            follows: Slot of the same environment's newest trajectory, whose frames may be shared. None if not stored.
+        """
+        pages = self._put(packed, follows)
         if self._free:
             slot = self._free.pop()
-            self._blocks[slot] = blocks
+            self._pages[slot] = pages
         else:
-            slot = len(self._blocks)
-            self._blocks.append(blocks)
+            slot = len(self._pages)
+            self._pages.append(pages)
         for name, column in self.columns.items():
             column[slot] = trajectory[name]
         return slot
 
     def evict(self, slot: int) -> None:
-        self.pool.release(self._blocks[slot])
-        self._blocks[slot] = np.empty(0, np.int64)
+        """Empty a slot. Pages that no other trajectory shares become free."""
+        self.pool.release(self._pages[slot])
+        self._pages[slot] = np.empty(0, np.int64)
         self._free.append(slot)
 
     def close_holes(self) -> dict[int, int]:
-        """Move the highest slots into those that hold nothing, and give the memory behind back. Returns old slot -> new."""
-        count = len(self._blocks) - len(self._free)
+        """Compact: move the highest trajectories into empty slots, and return the memory of the slots above to the system.
+
+        Returns old slot -> new slot for each trajectory that moved.
+        """
+        # `count` trajectories shall lie in slots 0 to count - 1. Those above move into the holes below, of which there are
+        # as many. Only numbers of pages move with them: the frames stay where they are.
+        count = len(self._pages) - len(self._free)
         into = sorted(slot for slot in self._free if slot < count)
-        moved = dict(zip(sorted(set(range(count, len(self._blocks))).difference(self._free)), into, strict=True))
+        moved = dict(zip(sorted(set(range(count, len(self._pages))).difference(self._free)), into, strict=True))
         for old, new in moved.items():
-            self._blocks[new] = self._blocks[old]
-        del self._blocks[count:]
+            self._pages[new] = self._pages[old]
+        del self._pages[count:]
         self._free.clear()
         for growing in self._growing.values():
             growing.array[into] = growing.array[list(moved)]
@@ -153,30 +176,47 @@ class Storage(ABC):
     def read(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
         """Copy the trajectories in these slots into `out`, contiguous `[n, *shape]` each field.
 
-        Where frames lie on a device, they are returned, and those of `out` are left as they are.
+        Returns the frames if they are on a device; those of `out` are then not written.
         """
         for name, column in self.columns.items():
             np.take(column, slots, axis=0, out=out[name], mode="clip")
-        return self._read_frames([self._blocks[slot] for slot in slots], out["frames"])
+        whole = np.zeros(len(slots), np.int64)
+        return self._read_frames(slots, whole, np.zeros((len(slots), self.frames_stacked), bool), out["frames"])
 
-    def read_last(self, slots: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
-        """The same of their last step alone: `out` is that of trajectories with T=1.
+    def read_window(self, slots: np.ndarray, starts: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """Copy consecutive rows of the trajectories in these slots into `out`, as trajectories of that length.
 
-        As where a trajectory begins, frames from before the episode are black.
+        Returns the frames if they are on a device; those of `out` are then not written.
+
+        Args:
+            slots: int64 `[n]`.
+            starts: First row for each slot, int64 `[n]`.
+            out: `[n, *shape]` each field, allocated for trajectories of the window's length.
         """
+        steps = starts[:, None] + np.arange(out["actions"].shape[1])
         for name, column in self.columns.items():
-            out[name][...] = column[slots] if name == "environment_id" else column[slots, -1:]
-        hidden = hidden_frames(self.columns["reset"][slots, -self.frames_stacked :], self.frames_stacked)
-        return self._read_last_frames([self._blocks[slot] for slot in slots], hidden, out["frames"])
+            # A field whose shape is the same for every length has no rows: it belongs to the whole trajectory.
+            has_rows = out[name].shape[1:] != column.shape[1:]
+            out[name][...] = column[slots[:, None], steps] if has_rows else column[slots]
+        return self._read_frames(slots, starts, self._before_episode(slots, starts), out["frames"])
+
+    def _before_episode(self, slots: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Returns which of the S frames of the observation at row `start` are from before its episode, bool `[n, S]`."""
+        # `stack_frames` blackens the frames before a reset, for which it needs the row of the reset. A window that starts
+        # after that row does not contain it, so these frames must be black in the window, as at a trajectory's own start.
+        steps = starts[:, None] + np.arange(1 - self.frames_stacked, 1)
+        reset = self.columns["reset"][slots[:, None], np.maximum(steps, 0)] & (steps >= 0)
+        return hidden_frames(reset, self.frames_stacked)
 
     def state_dict(self) -> dict[str, Any]:
-        """The written part, as tensors that look at the storage's own memory where they can."""
-        written = len(self._blocks)
+        """Returns the written part, as tensors that share the storage's own memory if it is in host memory."""
+        written = len(self._pages)
         return {
             "columns": {name: torch.from_numpy(column[:written]) for name, column in self.columns.items()},
             "pool": self.pool.state_dict(),
-            "blocks": torch.from_numpy(np.concatenate([np.empty(0, np.int64), *self._blocks])),
-            "block_counts": [len(blocks) for blocks in self._blocks],
+            # Files have called pages blocks from the beginning.
+            "blocks": torch.from_numpy(np.concatenate([np.empty(0, np.int64), *self._pages])),
+            "block_counts": [len(pages) for pages in self._pages],
             "free": list(self._free),
         }
 
@@ -185,25 +225,25 @@ class Storage(ABC):
         for name, column in self.columns.items():
             column[: len(counts)] = state["columns"][name].numpy()
         self.pool.load_state_dict(state["pool"])
-        self._blocks = [blocks.numpy().copy() for blocks in state["blocks"].split(counts)] if counts else []
+        self._pages = [pages.numpy().copy() for pages in state["blocks"].split(counts)] if counts else []
         self._free = list(state["free"])
 
-    def _make_pool(self, block_count: int) -> BlockPool:
-        return BlockPool(block_count, self.block_bytes)
+    def _make_pool(self, page_count: int) -> PagePool:
+        return PagePool(page_count, self.page_bytes)
 
-    def _bytes_with(self, new_slots: int, new_blocks: int) -> int:
-        slots, blocks = len(self._blocks) + new_slots, self.pool.claimed + new_blocks
-        return slots * self.slot_bytes + blocks * (self.block_bytes + BLOCK_OVERHEAD)
+    def _bytes_with(self, new_slots: int, new_pages: int) -> int:
+        slots, pages = len(self._pages) + new_slots, self.pool.claimed + new_pages
+        return slots * self.slot_bytes + pages * (self.page_bytes + PAGE_OVERHEAD)
 
 
 class PlainStorage(Storage):
-    """A block is a frame."""
+    """Storage whose pages are single frames."""
 
-    own_blocks = 1  # black
+    own_pages = 1  # the black frame
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)
-        self._black = self.pool.put(np.zeros((1, self.block_bytes), np.uint8))  # never released
+        self._black = self.pool.put(np.zeros((1, self.page_bytes), np.uint8))  # never released
 
     @staticmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
@@ -214,39 +254,50 @@ class PlainStorage(Storage):
         return np.ascontiguousarray(frames).reshape(len(frames), -1).view(np.uint8)
 
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
+        # Only the first S frames can be in the pool already. Every frame after them is new.
         shared = self._shared(packed[: self.frames_stacked], follows)
         self.pool.share(shared[shared >= 0])
-        blocks = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
-        blocks[blocks < 0] = self.pool.put(packed[blocks < 0])
-        return blocks
+        pages = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
+        pages[pages < 0] = self.pool.put(packed[pages < 0])
+        return pages
 
     def _shared(self, head: np.ndarray, follows: int | None) -> np.ndarray:
-        """Blocks that hold a trajectory's first S frames already, int64 `[S]`, -1 where none does."""
+        """Returns the pages that hold a trajectory's first S frames already, int64 `[S]`, -1 for a frame in no page.
+
+        head: the first S frames, uint8 `[S, page_bytes]`.
+        """
         shared = np.full(len(head), -1)
         if follows is not None:
-            tail = self._blocks[follows][-len(head) :]
+            # Frames are compared, not assumed equal: a trajectory may be missing in between, and after an episode's end the
+            # first frames are black.
+            tail = self._pages[follows][-len(head) :]
             shared = np.where((self._newest_frames(follows) == head).all(axis=1), tail, -1)
         missing = np.flatnonzero(shared < 0)
         shared[missing[~head[missing].any(axis=1)]] = self._black
         return shared
 
     def _newest_frames(self, slot: int) -> np.ndarray:
-        """The last S frames in this slot, uint8 `[S, block_bytes]`."""
-        return self.pool.bytes[self._blocks[slot][-self.frames_stacked :]]
+        """Returns the last S frames in this slot, uint8 `[S, page_bytes]`."""
+        return self.pool.bytes[self._pages[slot][-self.frames_stacked :]]
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> Tensor | None:
-        frames = _as_bytes(out).reshape(-1, self.block_bytes)
-        np.take(self.pool.bytes, np.concatenate(blocks), axis=0, out=frames, mode="clip")
+    def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
+        length = out.shape[1]
+        spans = zip(slots.tolist(), starts.tolist(), strict=True)
+        pages = np.concatenate([self._pages[slot][start : start + length] for slot, start in spans]).reshape(-1, length)
+        pages[:, : self.frames_stacked][hidden] = self._black
+        return self._gather(pages, out)
+
+    def _gather(self, pages: np.ndarray, out: np.ndarray) -> Tensor | None:
+        """Write the frames in these pages, int64 `[n, frames]`, into `out`; returns them if they are on a device."""
+        np.take(self.pool.bytes, pages.reshape(-1), axis=0, out=_as_bytes(out).reshape(-1, self.page_bytes), mode="clip")
         return None
-
-    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
-        last = np.stack([numbers[-out.shape[1] :] for numbers in blocks])
-        last[:, :-1][hidden] = self._black
-        return self._read_frames(list(last), out)
 
 
 class CompressedStorage(Storage):
-    """A block is a page. LZ4 sees a repeated frame by itself: taking differences first did not make it smaller on Pong."""
+    """Storage whose pages are pieces of compressed trajectories.
+
+    LZ4 finds repeated frames by itself. Taking differences between frames first did not make Pong smaller.
+    """
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)
@@ -255,11 +306,12 @@ class CompressedStorage(Storage):
     @staticmethod
     def layout(contract: TrajectoryContract) -> tuple[int, int]:
         size = _frames_bytes(contract)
-        return PAGE_BYTES, math.ceil((SIZE_BYTES + size + size // 255 + 16) / PAGE_BYTES)  # LZ4's bound
+        # size + size // 255 + 16 is LZ4's bound for content that does not compress.
+        return COMPRESSED_PAGE_BYTES, math.ceil((SIZE_BYTES + size + size // 255 + 16) / COMPRESSED_PAGE_BYTES)
 
     def pack(self, frames: np.ndarray) -> np.ndarray:
         compressed = lz4.block.compress(np.ascontiguousarray(frames), store_size=False)
-        packed = np.zeros((math.ceil((SIZE_BYTES + len(compressed)) / PAGE_BYTES), PAGE_BYTES), np.uint8)
+        packed = np.zeros((math.ceil((SIZE_BYTES + len(compressed)) / COMPRESSED_PAGE_BYTES), COMPRESSED_PAGE_BYTES), np.uint8)
         content = packed.reshape(-1)
         content[:SIZE_BYTES].view(np.uint32)[0] = len(compressed)
         content[SIZE_BYTES : SIZE_BYTES + len(compressed)] = np.frombuffer(compressed, np.uint8)
@@ -268,17 +320,15 @@ class CompressedStorage(Storage):
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
         return self.pool.put(packed)
 
-    def _read_frames(self, blocks: list[np.ndarray], out: np.ndarray) -> None:
-        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
-            frames[:] = self._unpack(pages)
-
-    def _read_last_frames(self, blocks: list[np.ndarray], hidden: np.ndarray, out: np.ndarray) -> None:
-        for frames, pages in zip(_as_bytes(out), blocks, strict=True):
-            frames[:] = self._unpack(pages)[-len(frames) :]  # LZ4 has to begin with the first
-        out[:, :-1][hidden] = 0
+    def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> None:
+        frame_bytes = out[:1, :1].nbytes
+        for frames, slot, start in zip(_as_bytes(out), slots.tolist(), starts.tolist(), strict=True):
+            first = start * frame_bytes
+            frames[:] = self._unpack(self._pages[slot])[first : first + len(frames)]
+        out[:, : self.frames_stacked][hidden] = 0
 
     def _unpack(self, pages: np.ndarray) -> np.ndarray:
-        """All frames of the trajectory in these pages, uint8 `[bytes]`."""
+        """Returns all frames of the trajectory in these pages, uint8 `[bytes]`. LZ4 can only unpack from the start."""
         content = np.take(self.pool.bytes, pages, axis=0).reshape(-1)
         end = SIZE_BYTES + int(content[:SIZE_BYTES].view(np.uint32)[0])
         plain = lz4.block.decompress(content[SIZE_BYTES:end], uncompressed_size=self._frames_bytes)
@@ -286,11 +336,12 @@ class CompressedStorage(Storage):
 
 
 def storage_class(config: ReplayConfig) -> type[Storage]:
+    """Returns the storage that a replay has in host memory."""
     return CompressedStorage if config.compress else PlainStorage
 
 
 def _as_bytes(frames: np.ndarray) -> np.ndarray:
-    """Frames of n trajectories, looked at as uint8 `[n, bytes]`."""
+    """Returns a view of n trajectories' frames, uint8 `[n, bytes]`."""
     return frames.reshape(len(frames), -1).view(np.uint8)
 
 

@@ -40,7 +40,7 @@ def mixture(device: str) -> str:
         [
             {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
             {"type": "standard", **share},
-            {"type": "elite", "lambda_batch_multiplier": 2, "alfa_annealing_factor": 1.0, **share},
+            {"type": "elite", "lambda_batch_multiplier": 2, "annealing_factor": 1.0, **share},
         ]
     )
 

@@ -112,4 +112,4 @@ def test_every_replay_kind_solves_the_toy_environment(tmp_path: Path, kind: str)
 
 
 def test_no_replay_kind_was_forgotten() -> None:
-    assert {"queue", *(str(kind["type"]) for kind in KINDS.values())} == set(REPLAYS)
+    assert {"queue", *(str(kind["type"]) for kind in KINDS.values())} == {*REPLAYS, "custom"}

@@ -67,11 +67,11 @@ def test_the_toy_environment_is_solved(tmp_path: Path, worker_kind: str, prepare
 
 
 KINDS = {
-    "elite": {"type": "elite", "lambda_batch_multiplier": 3, "alfa_annealing_factor": 1.0},
+    "elite": {"type": "elite", "lambda_batch_multiplier": 3, "annealing_factor": 1.0},
     "elite on the policy": {"type": "elite", "dist_function": "kl_policy", "elite_sampling_strategy": "strategy1"},
     "elite that inserts": {"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 4},
     "attentive": {"type": "attentive", "dist_function": "cos_dist"},
-    "custom": {"type": "custom", "sample_strategy": "elite_sampling"},
+    "custom": {"type": "custom", "insert_strategy": "elite_insertion", "elite_batch_size": 4},
     "standard": {"type": "standard"},
     "reservoir": {"type": "standard", "retention": "reservoir"},
 }
@@ -100,7 +100,7 @@ def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: 
     assert one.returns == other.returns
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     columns = read_metrics(run.metrics)
-    name = str(KINDS[kind]["type"])
+    name = str(KINDS[kind]["type"]).replace("custom", "standard")
     assert np.nanmax(columns[f"replay/{name}/age"]) > 0
     assert np.nanmax(columns[f"replay/{name}/policy_lag"]) > np.nanmax(columns["charts/policy_lag"]) >= 0
     assert np.nanmax(columns[f"replay/{name}/effective_sample_size"]) <= 1 + 1e-6

@@ -1,4 +1,4 @@
-"""Frames side by side become stacks: the same values, another place in memory."""
+"""Planes of frames become stacks with the same values in another memory order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replay.interleave import interleave, stack_innermost
 
 
 def random_bits(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Any bits at all, so also numbers that are none; but a bool is one of two."""
+    """Returns random bits, so also NaNs. A bool is 0 or 1."""
     if dtype == "bool":
         return np.random.default_rng(1).random(shape) < 0.5
     return np.frombuffer(np.random.default_rng(1).bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype).reshape(shape)
@@ -18,15 +18,15 @@ def random_bits(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "uint16", "float16", "int32", "float32", "int64", "float64"])
 @pytest.mark.parametrize("stack", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("pixels", [1, 7, 84 * 84])
-def test_every_element_gets_to_its_place_with_all_its_bits(dtype: str, stack: int, pixels: int) -> None:
+def test_every_element_arrives_with_all_its_bits(dtype: str, stack: int, pixels: int) -> None:
     frames = random_bits((3, stack + 2, pixels), dtype)
     out = np.zeros((3, pixels, stack), dtype)
-    interleave([frames[:, 1 + index] for index in range(stack)], out)  # rows that do not follow each other in memory
+    interleave([frames[:, 1 + index] for index in range(stack)], out)  # rows that are not contiguous in memory
     wanted = np.moveaxis(frames[:, 1 : 1 + stack], 1, 2)
     assert out.tobytes() == np.ascontiguousarray(wanted).tobytes()
 
 
-def test_no_row_is_nothing_to_do() -> None:
+def test_zero_rows_are_accepted() -> None:
     interleave([np.zeros((0, 5), np.uint8)] * 4, np.zeros((0, 5, 4), np.uint8))
 
 

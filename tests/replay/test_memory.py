@@ -1,4 +1,4 @@
-"""Sizes are read exactly, and become capacities that hold in any case."""
+"""Sizes are read exactly and give capacities that are reached in the worst case."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_sizes_are_decimal_or_binary(text: str, wanted: int) -> None:
 
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("kind", ["queue", "standard"])
-def test_memory_becomes_the_capacity_that_it_holds_in_any_case(kind: str, compress: bool) -> None:
+def test_memory_becomes_the_capacity_that_fits_in_the_worst_case(kind: str, compress: bool) -> None:
     config = ReplayConfig(kind, 0, 1.0, memory=10**9, compress=compress)
     (settled,) = settle_capacities([config], ATARI, 8)
     assert most_bytes(config, ATARI, 1) >= ATARI.bytes_per_trajectory
@@ -45,13 +45,13 @@ def test_memory_becomes_the_capacity_that_it_holds_in_any_case(kind: str, compre
     assert most_bytes(config, ATARI, settled.capacity) <= 10**9 < most_bytes(config, ATARI, settled.capacity + 1)
 
 
-def test_what_is_told_in_trajectories_stays() -> None:
+def test_a_size_in_trajectories_is_unchanged() -> None:
     configs = (ReplayConfig("queue", 9, 0.5), ReplayConfig("standard", 50, 0.5))
     assert settle_capacities(configs, ATARI, 8) == configs
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [("queue", 8), ("standard", 8), ("elite", 8)])
-def test_less_than_a_batch_takes_is_refused(kind: str, wanted: int) -> None:
+def test_memory_below_a_batch_s_share_is_refused(kind: str, wanted: int) -> None:
     enough = most_bytes(ReplayConfig(kind, 0, 1.0), SMALL, wanted)
     settle_capacities([ReplayConfig(kind, 0, 1.0, memory=enough)], SMALL, 8)
     message = (
@@ -65,7 +65,7 @@ def test_less_than_a_batch_takes_is_refused(kind: str, wanted: int) -> None:
 
 
 def test_a_queue_takes_what_it_allocates() -> None:
-    """At least the largest share of a batch, whatever its capacity."""
+    """The queue has at least the largest share of a batch, if its capacity is smaller."""
     configs = [ReplayConfig("queue", 1, 0.5), ReplayConfig("queue", 100, 0.5)]
     mixture = make_mixture(configs, SMALL, 32, 0.0, np.random.default_rng(0))
     allocated = [sum(array.nbytes for array in queue.storage.values()) for queue in mixture.replays]  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def test_a_queue_takes_what_it_allocates() -> None:
     assert allocated[0] == 17 * SMALL.bytes_per_trajectory
 
 
-def test_memory_is_what_a_ring_takes() -> None:
+def test_a_ring_takes_all_of_its_memory() -> None:
     config = ReplayConfig("standard", 0, 1.0, memory=10**9)
     assert replay_bytes([config], ATARI, 8, 16) == [10**9]
 
@@ -87,7 +87,7 @@ def test_a_million_atari_steps_take_less_than_eight_gigabytes() -> None:
     "settings",
     [{"retention": "reservoir"}, {"insert_strategy": "elite_insertion", "dist_function": "kl_policy"}, {"compress": True}],
 )
-def test_what_cannot_share_or_be_known_counts_in_full(settings: dict[str, Any]) -> None:
+def test_replays_that_cannot_rely_on_sharing_count_in_full(settings: dict[str, Any]) -> None:
     config = ReplayConfig("standard", 50_000, 1.0, **settings)
     assert replay_bytes([config], ATARI, 32, 512) == [most_bytes(config, ATARI, 50_000)]
 
@@ -99,8 +99,8 @@ def test_a_ring_smaller_than_its_environments_shares_nothing() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0])
-def test_filling_in_counts_the_trajectories_that_memory_holds_in_any_case(factor: float) -> None:
-    """Compressed, more will fit; training must not wait for those."""
+def test_the_fill_in_factor_counts_the_worst_case_capacity(factor: float) -> None:
+    """More compressed trajectories will fit, but training must not wait for them."""
     config = ReplayConfig("standard", 0, 1.0, memory=20_000, compress=True)
     mixture = make_mixture([config], SMALL, 4, factor, np.random.default_rng(0))
     (settled,) = settle_capacities([config], SMALL, 4)

@@ -1,4 +1,4 @@
-"""Every batch takes each replay's share: exact over time, intact columns, and no mixture that waits for ever."""
+"""Every batch takes each replay's share: exact over time, with intact columns, and without a deadlock."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from replay.kinds.queue import QueueReplay
 from replay.mixture import largest_share, next_shares
 from replay.trajectory import poison_arrays
 from tests.builders import trajectory_contract
-from tests.replay.support import storage_of
+from tests.replay import support
+from tests.replay.support import CONTRACT, numbered, storage_of
 
-CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
 SMALL_CONTRACT = trajectory_contract(unroll_length=1, frame_shape=(1,), frame_dtype="uint8", frames_stacked=1, action_count=1)
 
 
@@ -31,26 +31,19 @@ def mixture_of(*replays: tuple[str, int, float], batch_size: int = 10, fill_in_f
 
 
 def insert(mixture: Mixture, number: int) -> None:
-    """A trajectory that has its number in every field."""
-    trajectory = CONTRACT.allocate(1)
-    for array in trajectory.values():
-        array[:] = number % 100 if array.dtype != bool else number % 2
-    trajectory["environment_id"][:] = number
-    mixture.insert({name: array[0] for name, array in trajectory.items()})
+    """Insert trajectory `number`, which is its environment; every other field has number % 100."""
+    mixture.insert(numbered(number % 100, environment=number))
 
 
 def numbers_of(batch: HostBatch) -> np.ndarray:
-    """Numbers of a batch's trajectories; every field of a column must belong to the same one."""
+    """Returns the numbers of a batch's trajectories, of which every field must belong to the same one."""
     numbers = batch.columns["environment_id"]
-    for name, array in batch.columns.items():
-        wanted = numbers % 100 if array.dtype != bool else numbers % 2
-        if name != "environment_id":
-            assert (wanted.astype(array.dtype) == array.T).all(), name
+    assert (support.numbers_of(batch.columns) == numbers % 100).all()
     return numbers
 
 
 def run(mixture: Mixture, batches: int) -> list[HostBatch]:
-    """Feed as the batch feeder does: whenever it may, and only while it may; fail where that gives nothing."""
+    """Returns batches drawn as the feeder draws them. Fails if neither an insert nor a batch is possible."""
     drawn: list[HostBatch] = []
     number = 0
     for _ in range(batches):
@@ -60,13 +53,13 @@ def run(mixture: Mixture, batches: int) -> list[HostBatch]:
             insert(mixture, number)
             number += 1
             patience -= 1
-            assert patience, "data went in and no batch came out"
+            assert patience, "a thousand inserts and no batch"
         drawn.append(mixture.sample())
     return drawn
 
 
 def shares_over_time(ratios: list[float], batch_size: int, batches: int) -> np.ndarray:
-    """Shares `[batches, R]`."""
+    """Returns shares `[batches, R]`."""
     values = np.array(ratios) / sum(ratios)
     credit, rows = np.zeros(len(values)), []
     for _ in range(batches):
@@ -110,7 +103,7 @@ def test_shares_never_stray_from_their_ratios(weights: list[int], batch_size: in
 @pytest.mark.parametrize(
     ("ratio", "batch_size", "bound"), [(1.0, 8, 8), (0.5, 10, 6), (0.7, 8, 7), (0.01, 8, 2), (0.99, 8, 8), (0.01, 1, 1)]
 )
-def test_the_largest_share_is_the_part_rounded_up_and_one_more(ratio: float, batch_size: int, bound: int) -> None:
+def test_the_largest_share_is_the_exact_share_rounded_up_plus_one(ratio: float, batch_size: int, bound: int) -> None:
     assert largest_share(ratio, batch_size) == bound
 
 
@@ -118,13 +111,13 @@ def test_ties_go_to_the_earlier_replay() -> None:
     assert shares_over_time([0.5, 0.5], 1, 4).tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
 
 
-def test_ties_are_ties_whatever_the_last_digit_says() -> None:
-    """Credits are sums of tenths, which are no binary fractions."""
+def test_rounding_errors_do_not_break_ties() -> None:
+    """Credits are sums of tenths, which floats cannot represent."""
     turns = shares_over_time([0.1] * 10, 1, 50).argmax(1)
     assert turns.tolist() == [*range(10)] * 5
 
 
-def test_columns_are_intact_and_say_where_they_come_from() -> None:
+def test_columns_are_intact_and_name_their_source() -> None:
     mixture = mixture_of(("queue", 1, 0.3), ("standard", 50, 0.5), ("queue", 1, 0.2), batch_size=10)
     for batch in run(mixture, 20):
         numbers_of(batch)
@@ -160,7 +153,7 @@ def test_every_trajectory_goes_into_every_replay() -> None:
         assert set(numbers_of(batch)[batch.source == source]) == set(range(5))
 
 
-def test_a_new_batch_leaves_the_one_before_alone() -> None:
+def test_a_new_batch_does_not_change_the_previous_one() -> None:
     mixture = mixture_of(("queue", 4, 1.0), batch_size=2)
     first, second = run(mixture, 2)
     assert (numbers_of(first).tolist(), numbers_of(second).tolist()) == ([0, 1], [2, 3])
@@ -168,7 +161,7 @@ def test_a_new_batch_leaves_the_one_before_alone() -> None:
 
 @pytest.mark.parametrize("ratios", [(0.9, 0.1), (0.5, 0.5), (0.05, 0.95), (0.34, 0.66)])
 @pytest.mark.parametrize("capacity", [1, 7])
-def test_two_queues_of_different_ratios_never_wait_for_each_other(ratios: tuple[float, float], capacity: int) -> None:
+def test_two_queues_of_different_ratios_do_not_deadlock(ratios: tuple[float, float], capacity: int) -> None:
     mixture = mixture_of(("queue", capacity, ratios[0]), ("queue", capacity, ratios[1]), batch_size=6)
     batches = run(mixture, 60)
     counts = np.sum([np.bincount(batch.source, minlength=2) for batch in batches], axis=0)
@@ -177,7 +170,7 @@ def test_two_queues_of_different_ratios_never_wait_for_each_other(ratios: tuple[
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_no_mixture_waits_for_ever(data: st.DataObject) -> None:
+def test_no_mixture_deadlocks(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(("queue", "standard")), min_size=1, max_size=4))
     weights = [data.draw(st.integers(1, 30)) for _ in kinds]
     batch_size = data.draw(st.integers(1, 9))
@@ -190,8 +183,8 @@ def test_no_mixture_waits_for_ever(data: st.DataObject) -> None:
         assert len(numbers_of(batch)) == batch_size
 
 
-def test_ratios_that_sum_to_one_only_nearly_leave_room_for_a_share() -> None:
-    """Three digits are accepted: 0.333 three times. A large batch's share is then larger than ratio times batch."""
+def test_a_queue_has_room_for_its_share_if_ratios_sum_to_less_than_one() -> None:
+    """Ratios of 0.333 three times are accepted. The share of a large batch is then larger than ratio times batch."""
     configs = [ReplayConfig("queue", 1, 0.333), ReplayConfig("standard", 4096, 0.333), ReplayConfig("standard", 4096, 0.333)]
     mixture = make_mixture(configs, SMALL_CONTRACT, 4096, 0.0, np.random.default_rng(0))
     queue = mixture.replays[0]
@@ -221,7 +214,7 @@ def test_the_queue_drops_only_while_no_batch_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize(("factor", "needed"), [(0.0, 1), (0.2, 2), (0.25, 3), (1.0, 10)])
-def test_the_fill_in_factor_is_a_part_of_the_capacity(factor: float, needed: int) -> None:
+def test_the_fill_in_factor_is_a_fraction_of_the_capacity(factor: float, needed: int) -> None:
     mixture = mixture_of(("standard", 10, 1.0), batch_size=2, fill_in_factor=factor)
     for number in range(needed):
         assert not mixture.can_sample()
@@ -229,7 +222,7 @@ def test_the_fill_in_factor_is_a_part_of_the_capacity(factor: float, needed: int
     assert mixture.can_sample()
 
 
-def test_the_same_seed_draws_the_same_and_replays_draw_apart() -> None:
+def test_the_same_seed_repeats_draws_and_replays_draw_independently() -> None:
     def draw() -> list[list[int]]:
         mixture = mixture_of(("standard", 50, 0.5), ("standard", 50, 0.5), batch_size=40)
         for number in range(50):

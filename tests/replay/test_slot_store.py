@@ -1,4 +1,4 @@
-"""Shared memory: seen by every process, aligned, named nowhere, and gone when it is closed."""
+"""Shared memory is seen by every process, aligned and anonymous, and ends when it is closed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUT = {
 
 
 def add_one(shared: SharedArrays, answers: Connection) -> None:
-    """Runs in a spawned process: add one to everything, then wait for a word and say what stands there."""
+    """Runs in a spawned process: add one to every value, then wait for a message and send the values."""
     for array in shared.arrays.values():
         np.copyto(array, array + 1, casting="unsafe")
     answers.send("added")
@@ -34,7 +34,7 @@ def add_one(shared: SharedArrays, answers: Connection) -> None:
 
 
 def open_files() -> list[str]:
-    """What the descriptors of this process stand for."""
+    """Returns the names of the files that this process has open."""
     names = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -43,12 +43,12 @@ def open_files() -> list[str]:
 
 
 def memfds() -> int:
-    """Descriptors of anonymous memory that this process holds."""
+    """Returns the number of this process's descriptors of anonymous memory."""
     return sum(name.startswith("/memfd:") for name in open_files())
 
 
 def mapped() -> int:
-    """Mappings of anonymous memory files in this process."""
+    """Returns the number of this process's mappings of anonymous memory files."""
     return Path("/proc/self/maps").read_text().count("/memfd:")
 
 
@@ -77,7 +77,7 @@ def test_a_spawned_process_sees_the_same_memory_and_writes_back() -> None:
         shared.close()
 
 
-def test_arrays_are_aligned_apart_and_zero() -> None:
+def test_arrays_are_aligned_separate_and_zero() -> None:
     shared = SharedArrays(LAYOUT)
     spans = []
     assert ALIGNMENT == 64
@@ -94,7 +94,7 @@ def test_arrays_are_aligned_apart_and_zero() -> None:
     shared.close()
 
 
-def test_writing_one_field_leaves_the_others() -> None:
+def test_writing_one_field_does_not_change_the_others() -> None:
     shared = SharedArrays(slot_layout(CONTRACT, 3))
     for value, array in enumerate(shared.arrays.values(), start=1):
         array.fill(value)
@@ -114,7 +114,7 @@ def test_the_arena_is_an_anonymous_file() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
-def test_closing_gives_memory_and_descriptors_back() -> None:
+def test_closing_frees_memory_and_descriptors() -> None:
     held_before, mapped_before = memfds(), mapped()
     shared = SharedArrays({"large": Field((1 << 20,), "uint8")})
     shared.arrays["large"].fill(1)
@@ -147,7 +147,7 @@ def test_a_system_without_memfd_shares_an_unnamed_file(monkeypatch: pytest.Monke
     again.close()
 
 
-def test_slots_are_the_contract_s_fields_among_others() -> None:
+def test_slots_are_the_contract_s_fields_of_a_larger_layout() -> None:
     layout = {"weights": Field((10,), "float32"), **slot_layout(CONTRACT, 6)}
     shared = SharedArrays(layout)
     slots = slots_of(shared, CONTRACT)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from learner.building import make_contract
+from replay.trajectory import Field
 from tests.builders import network_of
 from tests.support import small_config
 from workers import SerialWorkers, WorkerError, WorkerSetup, random_observations, random_play, serial
@@ -69,7 +70,8 @@ class CarefulPolicy:
 
 def make_rollout(env: FloatCatch) -> Rollout:
     config = small_config(unroll_length=LAST_OF_A_BLOCK)
-    slots = make_contract(replace(config, env=CATCH)).allocate(3)
+    frame = Field(env.spec.frame_shape, env.spec.frame_dtype)
+    slots = replace(make_contract(replace(config, env=CATCH)), frame=frame).allocate(3)
     return Rollout(env, CarefulPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
 
 

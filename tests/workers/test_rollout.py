@@ -13,9 +13,9 @@ from learner.building import make_contract
 from replay.trajectory import Arrays, poison_arrays
 from tests.builders import fresh_batch
 from tests.support import small_config
-from workers.clocks import CLOCKS
+from workers.clocks import CLOCKS, cpu_seconds
 from workers.policy import Acted
-from workers.rollout import Rollout, cpu_seconds
+from workers.rollout import Rollout
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig, Step, VectorEnv
 

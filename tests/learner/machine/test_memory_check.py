@@ -23,7 +23,7 @@ from learner.machine.memory_check import (
     reserve_bytes,
 )
 from replay import make_mixture
-from replay.ring.storage import BLOCK_OVERHEAD
+from replay.ring.storage import PAGE_OVERHEAD
 from tests.support import small_config
 
 
@@ -97,7 +97,7 @@ def test_what_is_told_of_a_gpu_is_what_a_replay_claims_there(size: dict[str, Any
     beside = replay_memory(config)[0] - storage.pool.bytes.nbytes
     assert 0 < beside < replay_memory(config)[0]
     if "capacity" in size:
-        assert beside == 700 * storage.slot_bytes + len(storage.pool.bytes) * BLOCK_OVERHEAD
+        assert beside == 700 * storage.slot_bytes + len(storage.pool.bytes) * PAGE_OVERHEAD
 
 
 def test_frames_on_a_gpu_pass_through_host_memory_when_they_are_saved() -> None:

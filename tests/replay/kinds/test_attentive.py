@@ -1,4 +1,4 @@
-"""Attentive sampling takes what is most like where any of the environments is now."""
+"""Attentive sampling takes the trajectories most similar to the present state of any environment."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def attentive(encode: Encode, capacity: int = 64, *, multiplier: float = 1000.0)
 
 
 def own_number() -> NumberEncoder:
-    """A network that sees each trajectory as its number: distances are differences of numbers."""
+    """Returns a network whose output is the trajectory's number: distances are differences of numbers."""
     return NumberEncoder(lambda numbers: numbers)
 
 
-def test_the_nearest_to_any_environment_s_newest_are_taken() -> None:
+def test_the_nearest_to_the_newest_of_any_environment_are_taken() -> None:
     replay = attentive(own_number())
     for number in range(20):
         replay.insert(numbered(number, environment=0))
@@ -38,7 +38,7 @@ def test_the_nearest_to_any_environment_s_newest_are_taken() -> None:
     assert sorted(sample(replay, 4)) == [18, 19, 40, 41]
 
 
-def test_an_anchor_goes_with_its_slot() -> None:
+def test_an_anchor_is_dropped_with_its_slot() -> None:
     replay = attentive(own_number(), capacity=3)
     for number, environment in ((0, 5), (1, 6), (2, 6), (3, 6)):
         replay.insert(numbered(number, environment))
@@ -58,7 +58,7 @@ def test_anchors_and_candidates_are_encoded() -> None:
         assert len(candidates) == len(set(candidates)) == 4
 
 
-def test_of_anchors_only_the_last_step_is_encoded() -> None:
+def test_only_the_last_row_of_an_anchor_is_encoded() -> None:
     encode = own_number()
     steps: list[int] = []
 
@@ -74,8 +74,8 @@ def test_of_anchors_only_the_last_step_is_encoded() -> None:
 
 
 @pytest.mark.parametrize("place", [{}, {"compress": True}, {"device": "cuda"}], ids=["plain", "compressed", "device"])
-def test_of_anchors_only_the_last_step_is_read(place: dict[str, Any]) -> None:
-    """With hundreds of environments whole trajectories would be most of what a batch costs."""
+def test_only_the_last_row_of_an_anchor_is_read(place: dict[str, Any]) -> None:
+    """With hundreds of environments, reading whole trajectories would dominate the cost of a batch."""
     contract = trajectory_contract(40, (60, 60), "uint8", 2, 2, 4)
     sizes: list[int] = []
 
@@ -98,11 +98,11 @@ def test_of_anchors_only_the_last_step_is_read(place: dict[str, Any]) -> None:
     finally:
         tracemalloc.stop()
     assert sizes[-2] < 0.1 * 100 * whole
-    assert most < 0.3 * 100 * whole  # twelve candidates, and what else is there at the time
+    assert most < 0.3 * 100 * whole  # twelve candidates and small temporaries
 
 
 def test_the_anchor_is_the_last_row() -> None:
-    """Features run from the number up to its double: the newest trajectory, 10, ends at 20, where 20 begins."""
+    """Features of the two rows are the number and its double. The newest trajectory, 10, ends at 20."""
 
     def encode(trajectories: dict[str, np.ndarray]) -> Encoded:
         first = trajectories["actions"][:, :1].astype(np.float32)
@@ -117,7 +117,7 @@ def test_the_anchor_is_the_last_row() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DISTANCES))
-def test_scores_agree_with_the_slow_way(name: str) -> None:
+def test_scores_agree_with_a_slow_computation(name: str) -> None:
     generator = np.random.default_rng(1)
     states = generator.standard_normal((5, 3, 4)).astype(np.float32)
     anchors = generator.standard_normal((2, 4)).astype(np.float32)
@@ -129,7 +129,7 @@ def test_scores_agree_with_the_slow_way(name: str) -> None:
     np.testing.assert_allclose(anchor_scores(states, anchors, name, 2.0), wanted, rtol=1e-6, atol=1e-9)
 
 
-def test_no_behaviour_features_are_looked_at() -> None:
+def test_behaviour_features_are_not_used() -> None:
     replay = attentive(own_number())
     for number in range(10):
         replay.insert(numbered(number))

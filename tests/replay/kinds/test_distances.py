@@ -56,7 +56,7 @@ def test_a_trajectory_s_own_policy_is_the_nearest() -> None:
         assert (distance(target, behaviour) > 0.01).all(), name
 
 
-def test_p_is_that_of_the_norm() -> None:
+def test_p_is_the_exponent_of_the_norm() -> None:
     target, behaviour = random_pair()
     for p in (1.0, 1.5, 3.0):
         wanted = np.sum(np.abs(target - behaviour).astype(np.float64) ** p, axis=(1, 2)) ** (1 / p)
@@ -71,20 +71,20 @@ def test_no_power_overflows_or_vanishes(p: float) -> None:
     assert ln_norm(behaviour, behaviour, p)[0] == 0
 
 
-def test_opposite_directions_are_the_farthest_and_lengths_count_for_nothing() -> None:
+def test_the_cosine_distance_ignores_lengths_and_is_2_for_opposite_directions() -> None:
     target, _ = random_pair()
     np.testing.assert_allclose(cos_dist(target, -target), 2)
     np.testing.assert_allclose(cos_dist(target, 5 * target), 0, atol=1e-7)
 
 
-def test_zeros_have_a_cosine_distance() -> None:
+def test_zero_vectors_have_a_cosine_distance() -> None:
     zeros, ones = np.zeros((2, 1, 3), np.float32), np.ones((2, 1, 3), np.float32)
     assert cos_dist(zeros, ones).tolist() == [1, 1]
     assert cos_dist(zeros, zeros).tolist() == [0, 0]
 
 
 def test_the_target_comes_first_in_the_divergence() -> None:
-    """KL(p||q) of p = (0.9, 0.1) and q = (0.5, 0.5) is 0.368, the other way round 0.511; two steps, so twice."""
+    """For p = (0.9, 0.1) and q = (0.5, 0.5), KL(p||q) is 0.368 and KL(q||p) 0.511. There are two steps."""
     peaked, flat = np.log([[[0.9, 0.1]] * 2]), np.zeros((1, 2, 2))
     assert kl_div(peaked, flat)[0] == pytest.approx(2 * 0.3681, abs=1e-4)
     assert kl_div(flat, peaked)[0] == pytest.approx(2 * 0.5108, abs=1e-4)
@@ -95,13 +95,13 @@ def test_huge_logits_stay_finite() -> None:
     assert np.isfinite(kl_div(target, -target)).all()
 
 
-def test_only_the_policy_s_own_distance_does_without_features() -> None:
+def test_only_kl_policy_needs_no_features() -> None:
     assert POLICY_DISTANCES == ("kl_policy",)
 
 
 @pytest.mark.parametrize("name", sorted(DISTANCES))
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
-def test_a_state_is_as_far_as_a_trajectory_of_one_step(name: str, p: float) -> None:
+def test_a_state_has_the_distance_of_a_trajectory_with_one_step(name: str, p: float) -> None:
     states, anchors = random_pair()[0].reshape(-1, 3), random_pair(1)[0][0]
     got = state_distances(name, p, states, anchors)
     assert got.shape == (len(states), len(anchors))
@@ -113,15 +113,15 @@ def test_a_state_is_as_far_as_a_trajectory_of_one_step(name: str, p: float) -> N
 
 
 def plain_distances(states: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """Euclidean ones, each difference on its own, in float64."""
+    """Returns Euclidean distances in float64, from explicit differences."""
     differences = states.astype(np.float64)[:, None] - anchors.astype(np.float64)[None]
     return np.sqrt(np.sum(differences**2, axis=2))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
-def test_the_fast_euclidean_distance_is_the_plain_one(offset: float, size: float) -> None:
-    """However far all points are from zero."""
+def test_the_fast_euclidean_distance_equals_the_plain_one(offset: float, size: float) -> None:
+    """Also if all points are far from zero."""
     states, anchors = (size * (offset + points) for points in np.random.default_rng(1).standard_normal((2, 30, 50)))
     got, wanted = state_distances("ln_norm", 2.0, states, anchors), plain_distances(states, anchors)
     np.testing.assert_allclose(got, wanted, rtol=1e-12 + 1e-15 * offset)
@@ -129,8 +129,8 @@ def test_the_fast_euclidean_distance_is_the_plain_one(offset: float, size: float
 
 @pytest.mark.parametrize("gap", [0.0, 1e-12, 1e-6, 1e-3])
 @pytest.mark.parametrize("offset", [0.0, 1e3])
-def test_near_identical_points_are_as_far_as_features_are_exact(gap: float, offset: float) -> None:
-    """Points that are nearly anchors, in groups far from each other: off by less than float32 rounds features."""
+def test_errors_between_nearly_equal_points_are_below_float32_rounding(gap: float, offset: float) -> None:
+    """Each point is near one anchor, and anchors are far from each other."""
     generator = np.random.default_rng(2)
     anchors = offset + 10 * generator.standard_normal((20, 64))
     states = anchors + gap * generator.standard_normal(anchors.shape)
@@ -143,14 +143,14 @@ def test_near_identical_points_are_as_far_as_features_are_exact(gap: float, offs
     assert (got.argmin(axis=1) == np.arange(20)).all()
 
 
-def test_one_anchor_and_the_same_states_are_at_zero() -> None:
+def test_states_equal_to_the_only_anchor_have_distance_zero() -> None:
     states = np.full((3, 5), 1234.567, np.float32)
     assert (state_distances("ln_norm", 2.0, states, states[:1]) == 0).all()
 
 
 @pytest.mark.parametrize("p", [1.0, 1.999, 3.0])
-def test_other_norms_are_taken_difference_by_difference(p: float) -> None:
-    """To the bit, as the anchors' own trajectories have them."""
+def test_other_norms_are_computed_from_explicit_differences(p: float) -> None:
+    """The bits equal those of `ln_norm` for trajectories of one step."""
     states, anchors = random_pair()[0].reshape(-1, 3), random_pair(1)[0][0]
     wanted = np.stack([ln_norm(states[:, None], np.broadcast_to(anchor, (len(states), 1, 3)), p) for anchor in anchors], axis=1)
     np.testing.assert_array_equal(state_distances("ln_norm", p, states, anchors), wanted)

@@ -1,4 +1,4 @@
-"""Elite sampling measures several times as many candidates as it takes, until annealing has ended."""
+"""Elite sampling measures more candidates than it takes, until annealing ends."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def elite(written: int, encode: NumberEncoder, progress: float = 0.0, **settings
     [("strategy1", [0, 1, 1]), ("strategy2", [0, 5, 11]), ("strategy3", [0, 1, 1]), ("strategy4", [0, 5, 11])],
 )
 def test_the_strategy_chooses_among_measured_candidates(strategy: str, wanted: list[int]) -> None:
-    """Numbers 0 to 29 are stored and all are candidates: at 0 from 20, two each at 1 to 9, one each at 10 to 20."""
+    """All of 0 to 29 are candidates. Of distances to 20, 0 occurs once, 1 to 9 twice, 10 to 20 once."""
     drawn = sample(elite(30, now_at(20), elite_sampling_strategy=strategy), 3)
     assert sorted(abs(number - 20) for number in drawn) == wanted
 
 
-def test_the_least_replayed_come_round() -> None:
+def test_the_least_replayed_take_turns() -> None:
     replay = elite(12, now_at(0), elite_sampling_strategy="strategy3")
     assert [sorted(sample(replay, 4)) for _ in range(4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("dist_function", ["ln_norm", "kl_policy"])
-def test_features_and_logits_are_each_measured_by_their_own(dist_function: str) -> None:
-    """Logits that are all alike are one policy whatever their number, features are not."""
+def test_features_are_compared_with_features_and_logits_with_logits(dist_function: str) -> None:
+    """Logits that are all equal are the same policy for every number. Features differ."""
     drawn = sample(elite(30, now_at(25), dist_function=dist_function), 1)
     assert (drawn == [25]) is (dist_function == "ln_norm")
 
 
-def test_as_many_candidates_are_encoded_as_the_schedule_says() -> None:
+def test_the_schedule_sets_the_number_of_encoded_candidates() -> None:
     for progress, wanted in ((0.0, 24), (0.5, 14), (0.9, 6)):
         encode = now_at(3)
-        replay = elite(64, encode, progress, lambda_batch_multiplier=6.0, alfa_annealing_factor=1.0)
+        replay = elite(64, encode, progress, lambda_batch_multiplier=6.0, annealing_factor=1.0)
         sample(replay, 4)
         assert [len(asked) for asked in encode.asked] == [wanted]
 
 
-def test_numbers_tell_of_the_chosen_only() -> None:
+def test_metrics_count_the_selected_trajectories_only() -> None:
     replay = elite(30, now_at(29))
     sample(replay, 3)
     metrics = replay.metrics()

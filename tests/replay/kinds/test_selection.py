@@ -1,4 +1,4 @@
-"""Every strategy gives k different positions, whatever n >= k; annealing ends at one candidate for each place."""
+"""Every strategy selects k different positions for any n >= k. Annealing ends at k candidates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_reference_positions(case: dict[str, Any], name: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_any_strategy_gives_as_many_different_positions_as_asked(data: st.DataObject) -> None:
+def test_every_strategy_selects_the_wanted_number_of_different_positions(data: st.DataObject) -> None:
     distances = np.array(data.draw(st.lists(st.floats(0, 3) | st.sampled_from([0.0, np.inf, np.nan]), min_size=1, max_size=30)))
     draws = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))))
     count = data.draw(st.integers(1, len(distances)))
@@ -55,24 +55,24 @@ def test_any_strategy_gives_as_many_different_positions_as_asked(data: st.DataOb
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values())
 @pytest.mark.parametrize("count", [0, 7])
-def test_more_than_there_are_or_none_is_refused(strategy: Any, count: int) -> None:
-    with pytest.raises(ValueError, match=f"wanted from 1 to 6 of as many candidates, got {count}"):
+def test_selecting_none_or_too_many_is_refused(strategy: Any, count: int) -> None:
+    with pytest.raises(ValueError, match=f"from 1 to 6 candidates, got {count}"):
         strategy(MEASURED, NEVER_DRAWN, count)
 
 
-def test_nearest_takes_the_near_and_strided_spreads() -> None:
+def test_nearest_selects_the_nearest_and_strided_spreads() -> None:
     assert nearest(MEASURED, NEVER_DRAWN, 3).tolist() == [1, 3, 5]
     assert strided(MEASURED, NEVER_DRAWN, 3).tolist() == [1, 5, 0]
     assert strided(MEASURED, NEVER_DRAWN, 4).tolist() == [1, 3, 2, 0]
 
 
-def test_the_least_replayed_go_first_and_ties_to_the_nearer() -> None:
+def test_the_least_replayed_come_first_and_the_nearer_among_equals() -> None:
     draws = np.array([0, 2, 1, 1, 0, 1])
     assert least_replayed(MEASURED, draws, 4).tolist() == [0, 4, 3, 5]
     assert bucket_least_replayed(MEASURED, draws, 2).tolist() == [3, 0]
 
 
-def test_ties_of_distance_go_to_the_earlier_candidate() -> None:
+def test_equal_distances_are_ordered_by_position() -> None:
     for strategy in (nearest, least_replayed):
         assert strategy(np.full(6, 0.5), NEVER_DRAWN, 3).tolist() == [0, 1, 2]
 
@@ -89,7 +89,7 @@ def test_the_multiplier_falls_to_one(start: float, annealing: float, progress: f
     ("stored", "count", "multiplier", "wanted"),
     [(100, 10, 6, 60), (100, 10, 1, 10), (30, 10, 6, 30), (1000, 100, 4.35, 435), (100, 3, 1.5, 4), (5, 5, 6, 5)],
 )
-def test_candidates_are_the_multiple_rounded_down_as_far_as_stored(
+def test_the_candidate_count_is_rounded_down_and_at_most_all_stored(
     stored: int, count: int, multiplier: float, wanted: int
 ) -> None:
     assert candidate_count(stored, count, multiplier) == wanted

@@ -1,52 +1,24 @@
-"""The standard replay draws uniformly, with replacement, from what was written, and from nothing else."""
+"""The standard replay draws uniformly with replacement from the stored trajectories."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from replay.base import ReplayConfig, ReplayContext
+from replay.base import Replay
 from replay.kinds.standard import StandardReplay
-from replay.trajectory import poison_arrays
-from tests.builders import trajectory_contract
-from tests.replay.support import storage_of
-
-CONTRACT = trajectory_contract(unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=2)
+from tests.replay.support import build, context, numbered, sample
 
 
-def make_replay(capacity: int, written: int = 0, min_fill: int = 1) -> StandardReplay:
-    """Poisoned memory, then `written` trajectories that have their number in every field."""
-    context = ReplayContext(CONTRACT, 1, min_fill, np.random.default_rng(7))
-    replay = StandardReplay(ReplayConfig("standard", capacity, 1.0), context)
-    poison_arrays(storage_of(replay))
-    for number in range(written):
-        insert(replay, number)
-    return replay
-
-
-def insert(replay: StandardReplay, number: int) -> None:
-    trajectory = CONTRACT.allocate(1)
-    for array in trajectory.values():
-        array[:] = number if array.dtype != bool else number % 2
-    replay.insert({name: array[0] for name, array in trajectory.items()})
-
-
-def sample(replay: StandardReplay, count: int) -> np.ndarray:
-    """Numbers of the trajectories drawn; every field of a column must belong to the same one."""
-    out = CONTRACT.allocate(count, poison=True)
-    replay.sample(count, out)
-    numbers = out["environment_id"]
-    for array in out.values():
-        wanted = numbers if array.dtype != bool else numbers % 2
-        assert (wanted.astype(array.dtype) == array.T).all()
-    return numbers
+def make_replay(capacity: int, written: int = 0, min_fill: int = 1) -> Replay:
+    return build("standard", capacity, written, made_in=context(min_fill=min_fill))
 
 
 @pytest.mark.parametrize(("capacity", "written", "first"), [(8, 8, 0), (8, 5, 0), (8, 19, 11)])
-def test_draws_are_uniform_over_what_was_written(capacity: int, written: int, first: int) -> None:
+def test_draws_are_uniform_over_stored_trajectories(capacity: int, written: int, first: int) -> None:
     """Chi-square of 8000 draws against equal counts; 30 is beyond its 99.9 % point for up to 7 degrees of freedom."""
     draws = 8000
-    numbers = sample(make_replay(capacity, written), draws)
+    numbers = np.array(sample(make_replay(capacity, written), draws))
     counts = np.bincount(numbers - first, minlength=written - first)
     expected = draws / (written - first)
     assert len(counts) == written - first
@@ -57,22 +29,22 @@ def test_a_ring_keeps_the_newest() -> None:
     assert set(sample(make_replay(4, written=11), 200)) == {7, 8, 9, 10}
 
 
-def test_rows_that_nobody_wrote_are_never_given() -> None:
+def test_only_written_slots_are_given() -> None:
     replay = make_replay(100)
     for number in range(30):
-        insert(replay, number)
+        replay.insert(numbered(number))
         assert set(sample(replay, 50)) <= set(range(number + 1))
 
 
 def test_one_batch_may_hold_a_trajectory_twice() -> None:
-    assert sample(make_replay(4, written=1), 3).tolist() == [0, 0, 0]
+    assert sample(make_replay(4, written=1), 3) == [0, 0, 0]
     assert len(set(sample(make_replay(8, written=8), 8))) < 8
 
 
 def test_draws_of_one_batch_are_independent() -> None:
-    """Two draws of one batch agree as often as chance says: once in eight."""
+    """Two draws of one batch agree with probability 1/8."""
     replay = make_replay(8, written=8)
-    pairs = np.stack([sample(replay, 2) for _ in range(2000)])
+    pairs = np.array([sample(replay, 2) for _ in range(2000)])
     assert np.mean(pairs[:, 0] == pairs[:, 1]) == pytest.approx(1 / 8, abs=0.03)
 
 
@@ -82,7 +54,7 @@ def test_nothing_is_given_before_min_fill(capacity: int, asked: int, needed: int
     assert not replay.can_sample(1)
     with pytest.raises(RuntimeError, match=f"wanted {needed} trajectories before sampling, has {needed - 1}"):
         sample(replay, 1)
-    insert(replay, 0)
+    replay.insert(numbered(0))
     assert replay.can_sample(1)
     sample(replay, 1)
 
@@ -92,17 +64,17 @@ def test_there_is_always_room() -> None:
     assert replay.has_room()
 
 
-def test_it_keeps_copies() -> None:
+def test_stored_trajectories_are_copies() -> None:
     replay = make_replay(2)
-    slot = {name: np.zeros(field.shape, field.dtype) for name, field in CONTRACT.fields.items()}
+    slot = numbered(0)
     replay.insert(slot)
     for array in slot.values():
         array[...] = 1
-    assert sample(replay, 1).tolist() == [0]
+    assert sample(replay, 1) == [0]
 
 
 def test_the_same_generator_draws_the_same() -> None:
-    np.testing.assert_array_equal(sample(make_replay(8, written=8), 20), sample(make_replay(8, written=8), 20))
+    assert sample(make_replay(8, written=8), 20) == sample(make_replay(8, written=8), 20)
 
 
 def test_its_columns_are_replayed() -> None:

@@ -1,4 +1,4 @@
-"""The ring knows of each slot when it was written and how often it was drawn since."""
+"""The ring counts for each slot its age and its draws since it was written."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def make_ring_of(capacity: int, written: int, min_fill: int = 1) -> Ring:
     return ring
 
 
-def give(ring: Ring, *rows: int, distances: list[float] | None = None) -> None:
+def give(ring: Ring, *slots: int, distances: list[float] | None = None) -> None:
     measured = None if distances is None else np.array(distances)
-    ring.give(np.array(rows), CONTRACT.allocate(len(rows)), measured)
+    ring.give(np.array(slots), CONTRACT.allocate(len(slots)), measured)
 
 
-def test_draws_are_counted_for_each_slot_until_it_is_written_again() -> None:
+def test_draws_of_a_slot_are_counted_until_it_is_reused() -> None:
     ring = make_ring_of(3, written=3)
     give(ring, 0, 0, 2)
     assert ring.draws.tolist() == [2, 0, 1]
@@ -31,7 +31,7 @@ def test_draws_are_counted_for_each_slot_until_it_is_written_again() -> None:
     assert ring.draws.tolist() == [0, 0, 1]
 
 
-def test_numbers_about_what_was_given_are_read_once() -> None:
+def test_metrics_start_anew_after_they_are_read() -> None:
     ring = make_ring_of(4, written=4)
     assert ring.metrics() == {}
     give(ring, 0, 3)
@@ -43,7 +43,7 @@ def test_numbers_about_what_was_given_are_read_once() -> None:
     assert ring.metrics() == {"age": 0.0, "draws": 2.0, "draws_max": 2.0}
 
 
-def test_age_goes_on_around_the_ring() -> None:
+def test_age_counts_inserts_when_slots_are_reused() -> None:
     ring = make_ring_of(3, written=5)  # slots hold 3, 4, 2
     give(ring, 2)
     assert ring.metrics()["age"] == 2
@@ -53,26 +53,26 @@ def test_age_goes_on_around_the_ring() -> None:
 def test_candidates_are_all_different(multiplier: float, wanted: int) -> None:
     ring = make_ring_of(20, written=10)
     for _ in range(20):
-        rows = ring.candidates(4, multiplier)
-        assert len(set(rows.tolist())) == len(rows) == wanted
-        assert set(rows.tolist()) <= set(range(10))
+        slots = ring.candidates(4, multiplier)
+        assert len(set(slots.tolist())) == len(slots) == wanted
+        assert set(slots.tolist()) <= set(range(10))
 
 
 def test_every_slot_is_a_candidate_as_often_as_any_other() -> None:
-    """Chi-square of 4000 draws; 30 is beyond its 99.9 % point for 9 degrees of freedom (less, for draws without return)."""
+    """Chi-square of 4000 draws; 30 is beyond its 99.9 % point for 9 degrees of freedom (less for draws without replacement)."""
     ring = make_ring_of(20, written=10)
     counts = np.bincount(np.concatenate([ring.candidates(2, 2.0) for _ in range(1000)]), minlength=10)
     assert len(counts) == 10
     assert ((counts - 400) ** 2 / 400).sum() < 30
 
 
-def test_too_few_stored_are_given_more_than_once() -> None:
-    rows = make_ring_of(20, written=3).candidates(50, 2.0)
-    assert len(rows) == 50
-    assert set(rows.tolist()) == {0, 1, 2}
+def test_too_few_stored_trajectories_are_given_more_than_once() -> None:
+    slots = make_ring_of(20, written=3).candidates(50, 2.0)
+    assert len(slots) == 50
+    assert set(slots.tolist()) == {0, 1, 2}
 
 
-def test_what_is_read_is_a_copy() -> None:
+def test_read_trajectories_are_copies() -> None:
     ring = make_ring_of(2, written=2)
     read = ring.read(np.array([1, 0]))
     ring.insert(numbered(9))
