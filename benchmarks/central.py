@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +86,9 @@ class SleepingFamily:
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
         return EnvSpec(NAME, (10, 5), "uint8", config.frames_stacked, 6, ("NOOP",) * 6, 1)
+
+    def notes(self, config: EnvConfig, given: Collection[str]) -> list[str]:
+        return []
 
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return Sleeping(self.make_spec(config), num_envs, self._seconds)

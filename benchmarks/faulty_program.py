@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,9 @@ class FaultyFamily:
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
         return toy.make_spec(config)
+
+    def notes(self, config: EnvConfig, given: Collection[str]) -> list[str]:
+        return []
 
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return FaultyCatch(config, num_envs)

@@ -7,7 +7,7 @@ The functions of this package pick the family of an `EnvConfig` and call it. The
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from wrappers import atari, toy
@@ -20,6 +20,7 @@ __all__ = [
     "Family",
     "Step",
     "VectorEnv",
+    "env_notes",
     "make_single_env",
     "make_spec",
     "make_vector_env",
@@ -41,6 +42,12 @@ class Family(Protocol):
     def make_spec(self, config: EnvConfig) -> EnvSpec:
         """Return the shapes and counts of the environment, without keeping an environment open."""
 
+    def notes(self, config: EnvConfig, given: Collection[str]) -> list[str]:
+        """Return one line for each way in which the environment may differ from what its id suggests.
+
+        given: names of the settings that the user set. They need no line.
+        """
+
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         """Return `num_envs` environments that are stepped together, as fast as the family can."""
 
@@ -57,6 +64,11 @@ ENVIRONMENTS: dict[str, Family] = {
 def make_spec(config: EnvConfig) -> EnvSpec:
     """Return the shapes and counts of the environment that `config` names. Raises ValueError for an unknown id."""
     return _family(config.env).make_spec(config)
+
+
+def env_notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return lines for the user about the environment, as `Family.notes` has them. Raises ValueError for an unknown id."""
+    return _family(config.env).notes(config, given)
 
 
 def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> VectorEnv:

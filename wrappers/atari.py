@@ -14,7 +14,7 @@ ale-py 0.12.1 implements it that way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 
 import ale_py
@@ -57,6 +57,18 @@ def make_spec(config: EnvConfig) -> EnvSpec:
     )
 
 
+def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return a line where Gymnasium's environment of this id has other sticky actions and the user chose none."""
+    usual = _gymnasium_sticky_actions(config.env)
+    if usual == config.sticky_actions or {"sticky_actions", "protocol"} & set(given):
+        return []
+    return [
+        f"{config.env}: Gymnasium's version of this id repeats actions with probability {usual:g}; this run uses "
+        f"sticky_actions={config.sticky_actions:g} (--sticky_actions={usual:g} or "
+        f"--protocol={'machado' if usual else 'classic'} changes that)"
+    ]
+
+
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
     """Return native environments. Their results do not depend on the number of threads."""
     return AtariVector(config, num_envs, num_threads)
@@ -95,6 +107,11 @@ def _roms_by_id() -> dict[str, str]:
             table.update({f"{name}{suffix}-v4": rom, f"{name}{suffix}-v0": rom})
         table.update({f"ALE/{name}-v5": rom, f"ALE/{name}": rom})
     return table
+
+
+def _gymnasium_sticky_actions(env_id: str) -> float:
+    """The probability with which Gymnasium's environment of this id repeats an action: 0 for `-v4`, otherwise 0.25."""
+    return 0.0 if env_id.endswith("-v4") else 0.25
 
 
 @cache

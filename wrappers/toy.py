@@ -11,7 +11,7 @@ size, and the other settings belong to Atari.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -48,6 +48,11 @@ def make_spec(config: EnvConfig) -> EnvSpec:
         action_meanings=ACTION_MEANINGS,
         frames_per_step=1,
     )
+
+
+def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return nothing: Catch is the same everywhere."""
+    return []
 
 
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import ale_py
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from ale_py import roms
 
+from learner import launch
+from learner.settings.config import DEFAULTS
 from wrappers import EnvConfig, Step, VectorEnv, make_spec, make_vector_env
-from wrappers.atari import known_ids, matches, rom_of
+from wrappers.atari import known_ids, matches, notes, rom_of
 
 NOOP = 0
 BREAKOUT = EnvConfig(env="BreakoutNoFrameskip-v4", frame_height=42, frame_width=42)
@@ -262,6 +265,38 @@ def test_sticky_actions_come_from_the_config_alone() -> None:
     _assert_same(plain[0], plain[2])
     sticky = _play(EnvConfig(env="PongNoFrameskip-v4", sticky_actions=0.25), 40)
     assert any(not np.array_equal(a.observations, b.observations) for a, b in zip(plain[0], sticky, strict=True))
+
+
+def test_an_id_is_noted_exactly_where_gymnasium_repeats_actions_by_another_probability() -> None:
+    gymnasium.register_envs(ale_py)
+    registered = {
+        env_id: gymnasium.registry[env_id].kwargs["repeat_action_probability"]
+        for env_id in known_ids()
+        if env_id in gymnasium.registry
+    }
+    assert set(registered.values()) == {0.0, 0.25}
+    for sticky in (0.0, 0.25):
+        noted = {env_id for env_id in registered if notes(EnvConfig(env=env_id, sticky_actions=sticky), given=())}
+        assert noted == {env_id for env_id, probability in registered.items() if probability != sticky}
+
+
+def test_the_note_has_both_probabilities_in_one_line_and_a_given_setting_needs_none() -> None:
+    config = EnvConfig(env="ALE/Pong-v5")
+    (line,) = notes(config, given=("env",))
+    assert "\n" not in line
+    assert "0.25" in line
+    assert "sticky_actions=0 " in line
+    assert notes(config, given=("sticky_actions",)) == notes(config, given=("protocol",)) == []
+
+
+def test_the_program_prints_the_note(tmp_path: Path) -> None:
+    def said(**given: Any) -> list[str]:
+        given = {"env": "Pong-v0", "results_dir": str(tmp_path), **given}
+        return launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"]).notes
+
+    assert said() == notes(EnvConfig(env="Pong-v0"), given=())
+    assert said(sticky_actions=0.0) == said(protocol="classic") == said(env="Pong-v4") == []
+    assert said(env="Catch-v0", network="mlp") == []
 
 
 def test_bad_actions_and_seeds_are_refused_before_they_hang_the_emulator() -> None:
