@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.summary import read_summary
 from learner import launch
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS, Settings, check_setting
@@ -58,9 +59,9 @@ class Plan:
         return newest_run(self.folder)
 
     def summary(self) -> dict[str, Any]:
-        """What the run said at its end; empty where it has not come to one."""
+        """Return the summary of the newest run, or {} if that run has not ended."""
         run = self.run()
-        return json.loads(run.summary.read_text()) if run and run.summary.is_file() else {}
+        return read_summary(run) if run else {}
 
     def is_finished(self) -> bool:
         return bool(self.summary().get("finished"))

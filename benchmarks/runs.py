@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
+from benchmarks.summary import read_summary
 from learner.metrics.metrics import read_metrics
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS
@@ -84,14 +85,13 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
     columns = read_metrics(directory.metrics) if directory.metrics.is_file() else {}
     returns = columns.get(RETURN, np.zeros(0))
     known = np.isfinite(returns)
-    summary = json.loads(directory.summary.read_text()) if directory.summary.is_file() else {}
     frames, steps, seconds = (columns[name][known] if len(returns) else returns for name in ("frames", "steps", "seconds"))
     return Run(
         path=path,
         setting=setting,
         env=config["settings"]["env"],
         seed=config["settings"]["seed"],
-        finished=bool(summary.get("finished")),
+        finished=bool(read_summary(directory).get("finished")),
         frames=frames,
         steps=steps,
         seconds=seconds,

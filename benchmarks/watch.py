@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.summary import read_summary
 from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import format_count, format_duration
 from learner.runs.directory import RunDirectory
@@ -124,15 +125,10 @@ def read_run(run: RunDirectory) -> tuple[Columns, int]:
     return columns, max_steps
 
 
-def end_of(run: RunDirectory, columns: Columns) -> str | None:
-    """How a run has ended; None where its summary is missing, or of other steps than its last row: it has gone on since."""
-    try:
-        summary = json.loads(run.summary.read_text())
-        if summary["steps"] != columns["steps"][-1]:
-            return None
-        return "finished" if summary["finished"] else "stopped"
-    except (KeyError, OSError, TypeError, ValueError):
-        return None
+def end_of(run: RunDirectory) -> str | None:
+    """Return how the newest command of a run has ended, None if it may still run."""
+    summary = read_summary(run)
+    return ("finished" if summary["finished"] else "stopped") if summary else None
 
 
 def newest_verdict(log: Path) -> str:
@@ -161,7 +157,7 @@ def main(arguments: list[str]) -> int:
         width = shutil.get_terminal_size().columns
         try:
             columns, max_steps = read_run(run)
-            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run, columns), newest_verdict(run.log)))
+            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run), newest_verdict(run.log)))
         except ValueError as error:
             text = str(error)
         print(text if options.once else CLEAR + text, flush=True)

@@ -23,6 +23,10 @@ SUITE: dict[str, Any] = {
 }
 
 
+BUDGET = 10
+"""Steps that each made-up run has reached. Runs of other budgets would be other settings."""
+
+
 def write_suite(folder: Path, **changes: Any) -> Path:
     """SUITE with other keys on top; None takes a key away."""
     content = {name: value for name, value in {**SUITE, **changes}.items() if value is not None}
@@ -40,10 +44,13 @@ def write_run(
     commit: str = "abc",
     **settings: Any,
 ) -> Path:
-    """A run directory with one row of metrics a return, the last at `frames`. finished: None writes no summary."""
+    """Write a run directory with one row of metrics for each return, the last at `frames`; that is beyond its budget.
+
+    finished: what its summary says; None writes no summary.
+    """
     path.mkdir(parents=True)
     config = {
-        "settings": {**DEFAULTS, "env": "Catch-v0", **settings},
+        "settings": {**DEFAULTS, "env": "Catch-v0", "environment_max_steps": BUDGET, **settings},
         "command": ["main.py", "--op_mode=train"],
         "git_commit": commit,
         "host": {"system": "Linux", "cores": 2},

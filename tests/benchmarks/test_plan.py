@@ -67,6 +67,13 @@ def test_an_interrupted_run_is_not_finished(tmp_path: Path) -> None:
     assert not plan.is_finished()
 
 
+def test_a_run_resumed_for_more_steps_is_not_finished_by_its_earlier_summary(tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    write_run(plan.folder / "Catch-v0_100", frames=400, environment_max_steps=200)
+    assert plan.summary() == {}
+    assert not plan.is_finished()
+
+
 def test_a_run_begun_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
     plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
     plan.write()

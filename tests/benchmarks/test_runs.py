@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.plan import SUITE_FILE, plan_runs, read_suite
 from benchmarks.runs import find_runs, load_runs
-from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite
+from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite, write_summary
 
 
 def test_run_directories_are_found_at_and_below_a_path_each_once(tmp_path: Path) -> None:
@@ -86,6 +86,24 @@ def test_the_curve_begins_at_the_first_ended_episode(tmp_path: Path) -> None:
     assert run.seconds.tolist() == [20, 30]
     assert run.returns.tolist() == [-1, 3]
     assert run.finished
+
+
+def test_the_summary_of_an_earlier_command_does_not_finish_a_run(tmp_path: Path) -> None:
+    resumed_for_more = write_run(tmp_path / "a_1", frames=400, environment_max_steps=200)
+    gone_back = write_run(tmp_path / "a_2", frames=400)
+    write_summary(gone_back, finished=True, steps=150)
+    gone_on = write_run(tmp_path / "a_3", frames=400, environment_max_steps=50)
+    write_summary(gone_on, finished=True, steps=50)
+    ended = write_run(tmp_path / "a_4", frames=400)
+    finished = {run.path: run.finished for run in load_runs([resumed_for_more, gone_back, gone_on, ended])}
+    assert finished == {resumed_for_more: False, gone_back: False, gone_on: False, ended: True}
+
+
+def test_an_unreadable_summary_does_not_finish_a_run(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / f"a_{number}") for number in range(3)]
+    for path, text in zip(paths, ("", "[]", '{"finished": true}'), strict=True):
+        (path / "summary.json").write_text(text)
+    assert not any(run.finished for run in load_runs(paths))
 
 
 @pytest.mark.parametrize("returns", [(), (None, None)])

@@ -52,7 +52,8 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
 @pytest.mark.parametrize(
     ("summary", "said"),
     [
-        ({"steps": 2000, "finished": True}, "3:20   finished"),
+        ({"steps": 2000, "finished": True, "budget": 2000}, "3:20   finished"),
+        ({"steps": 2000, "finished": True}, "3:20   left 3:20"),
         ({"steps": 2000, "finished": False}, "3:20   stopped"),
         ({"steps": 1000, "finished": False}, "3:20   left 3:20"),
         ({"steps": 3000, "finished": True}, "3:20   left 3:20"),
@@ -62,8 +63,10 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
 def test_a_run_that_has_ended_has_no_time_left(
     summary: object, said: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A summary of other steps is that of the command before, also where the run went back to an older checkpoint."""
+    """A summary of other steps, or of less than the budget, is that of an earlier command."""
     write(run, -20.0, 3.0)
+    if isinstance(summary, dict) and "budget" in summary:
+        run.write_config({"environment_max_steps": summary["budget"]}, ["main.py"], [])
     run.summary.write_text(json.dumps(summary))
     assert main([str(run.path), "--once"]) == 0
     assert said in capsys.readouterr().out
