@@ -103,8 +103,7 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
 def _place(run: Run) -> int:
     """Where the suite file lists the run's variant, so that a report keeps its order."""
     plan = read_plan(run.path.parent)
-    suite = run.path.parents[3] / SUITE_FILE
-    if plan is None or not suite.is_file():
+    if plan is None or not (suite := run.path.parents[3] / SUITE_FILE).is_file():
         return 0
     variants = list(json.loads(suite.read_text())["variants"])
     return variants.index(plan["variant"]) if plan["variant"] in variants else len(variants)

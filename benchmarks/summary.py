@@ -19,9 +19,8 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
     try:
         summary = json.loads(run.summary.read_text())
         budget = json.loads(run.config.read_text())["settings"].get("environment_max_steps", 0)
-        rows = read_metrics(run.metrics)["steps"] if run.metrics.is_file() else []
         steps, finished = summary["steps"], summary["finished"]
-        is_newest = not len(rows) or rows[-1] == steps
+        is_newest = not run.metrics.is_file() or read_metrics(run.metrics)["steps"][-1] == steps
         return summary if is_newest and not (finished and steps < budget) else {}
-    except (KeyError, OSError, TypeError, ValueError, csv.Error):  # no summary, or a file that is being written
+    except (IndexError, KeyError, OSError, TypeError, ValueError, csv.Error):  # no summary, or a file that is being written
         return {}

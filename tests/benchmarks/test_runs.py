@@ -106,6 +106,12 @@ def test_an_unreadable_summary_does_not_finish_a_run(tmp_path: Path) -> None:
     assert not any(run.finished for run in load_runs(paths))
 
 
+def test_a_run_may_lie_near_the_root_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "a_1")
+    monkeypatch.chdir(tmp_path)
+    assert [run.path.name for run in load_runs([Path("a_1")])] == ["a_1"]
+
+
 @pytest.mark.parametrize("returns", [(), (None, None)])
 def test_a_run_without_an_ended_episode_has_no_points(returns: tuple[None, ...], tmp_path: Path) -> None:
     run = load_runs([write_run(tmp_path / "a_1", returns=returns, finished=None)])[0]
