@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ NOT_COMPARED = {
     *("test_episode_count", "test_environments", "greedy", "render"),
 }
 """Settings in which two runs of the same setting may differ."""
+REPLAYS = "replay_parameters"
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,33 @@ def _place(run: Run) -> int:
 
 
 def name_settings(settings: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Identity of each setting -> its name, made of what differs between them; the network where nothing does."""
+    """Return a short name for each setting, by its identity.
+
+    A name has the settings that differ. A default is left out where several differ, unless nothing would be left. Replays
+    are named by their types if that tells them apart. Where nothing differs, the name is the network.
+    """
     different = {_identity(each): _compared(each) for each in settings}
     varying = [name for name in DEFAULTS if len({each[name] for each in different.values() if name in each}) > 1]
-    return {
-        identity: ", ".join(each[name] if name == "replay_parameters" else f"{name}={each[name]}" for name in varying)
-        or each["network"]
-        for identity, each in different.items()
-    }
+    types = {described: _types(described) for described in {each[REPLAYS] for each in different.values()}}
+    alike = Counter(types.values())
+    replays = {described: short if alike[short] == 1 else described for described, short in types.items()}
+    plain = [name for name in varying if name != REPLAYS]
+    names = {}
+    for identity, each in different.items():
+        parts = [replays[each[REPLAYS]]] if REPLAYS in varying else []
+        parts += [_assigned(name, each[name]) for name in plain if len(plain) == 1 or each[name] != DEFAULTS[name]]
+        names[identity] = ", ".join(parts) or ("defaults" if varying else each["network"])
+    return names
+
+
+def _types(replays: str) -> str:
+    """`queue 0.5 of 1 + standard 0.5 of 1,000` -> `queue + standard`."""
+    return " + ".join(replay.split()[0] for replay in replays.split(" + "))
+
+
+def _assigned(name: str, value: Any) -> str:
+    """A setting as in a name: `lr=0.1`, and a switch that is on by its name alone."""
+    return name if value is True else f"{name}={value}"
 
 
 def _identity(settings: dict[str, Any]) -> str:
@@ -126,7 +147,7 @@ def _identity(settings: dict[str, Any]) -> str:
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     """What makes a setting; a run of an older version has the default of a setting that it did not know."""
-    full = {**DEFAULTS, **settings, "replay_parameters": _describe({**DEFAULTS, **settings}["replay_parameters"])}
+    full = {**DEFAULTS, **settings, REPLAYS: _describe({**DEFAULTS, **settings}[REPLAYS])}
     return {name: full[name] for name in DEFAULTS if name not in NOT_COMPARED}
 
 

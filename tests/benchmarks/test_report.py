@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread as read_picture
 
 from benchmarks.comparison import choose_runs, compare, median_steps, notes_on, over_games, published_scores
 from benchmarks.report import write_report
 from benchmarks.runs import find_runs, load_runs
 from benchmarks.tables import game_table, markdown
 from learner.evaluation.reference_scores import human_normalised, reference_scores
-from tests.benchmarks.support import write_comparison, write_run
+from tests.benchmarks.support import HALF_REPLAYED, write_comparison, write_run
 
 PONG = "PongNoFrameskip-v4"
 
@@ -122,6 +124,22 @@ def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
     checker = TagChecker()
     checker.feed(page)
     assert checker.open == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [2, 9])
+def test_long_names_of_settings_stay_inside_the_pictures(count: int, tmp_path: Path) -> None:
+    """Text that runs out of a picture would colour its edge; matplotlib warns where a layout fails."""
+    for number in range(count):
+        replays = [HALF_REPLAYED[0], {**HALF_REPLAYED[1], "capacity": 100 + number, "retention": "reservoir"}]
+        run = {"replay_parameters": json.dumps(replays), "lr": 0.001 * (1 + number), "gamma": 0.9 + 0.01 * number}
+        write_run(tmp_path / f"a_{number}", returns=(0.0, float(number)), env=PONG, optimizer="adam", **run)
+    report(tmp_path)
+    pictures = [tmp_path / "report" / f"{PONG}_{kind}.png" for kind in ("curves", "scores")]
+    for path in pictures:
+        pixels = read_picture(path)[:, :, :3]
+        for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+            assert (edge == 1).all(), path.name
 
 
 class TagChecker(HTMLParser):

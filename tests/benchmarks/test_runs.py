@@ -53,17 +53,28 @@ def test_other_runs_are_named_by_what_differs(tmp_path: Path) -> None:
         write_run(tmp_path / "b_1", seed=1, lr=0.2, replay_parameters=json.dumps(HALF_REPLAYED)),
     ]
     by_path = {run.path: run.setting for run in load_runs(paths)}
-    assert by_path[paths[0]] == by_path[paths[1]] == "queue 1 of 1, lr=0.1"
-    assert by_path[paths[2]] == "queue 0.5 of 1 + standard 0.5 of 100, lr=0.2"
+    assert by_path[paths[0]] == by_path[paths[1]] == "queue, lr=0.1"
+    assert by_path[paths[2]] == "queue + standard, lr=0.2"
 
 
 def test_replays_that_differ_in_one_key_are_two_settings(tmp_path: Path) -> None:
     reservoir = [HALF_REPLAYED[0], {**HALF_REPLAYED[1], "retention": "reservoir"}]
     texts = (json.dumps(HALF_REPLAYED), json.dumps(HALF_REPLAYED, indent=1), json.dumps(reservoir))
     paths = [write_run(tmp_path / f"a_{number}", replay_parameters=text) for number, text in enumerate(texts)]
+    paths.append(write_run(tmp_path / "queue"))
     names = {run.path.name: run.setting for run in load_runs(paths)}
     assert names["a_0"] == names["a_1"] == "queue 0.5 of 1 + standard 0.5 of 100"
     assert names["a_2"] == "queue 0.5 of 1 + standard 0.5 of 100 (retention=reservoir)"
+    assert names["queue"] == "queue"
+
+
+def test_defaults_are_left_out_of_names_with_several_settings(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a_1"),
+        write_run(tmp_path / "b_1", lr=0.1),
+        write_run(tmp_path / "c_1", lr=0.1, use_kl_mask=True),
+    ]
+    assert [run.setting for run in load_runs(paths)] == ["defaults", "lr=0.1", "lr=0.1, use_kl_mask"]
 
 
 def test_equal_runs_are_named_by_their_network(tmp_path: Path) -> None:
