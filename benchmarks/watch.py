@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import math
 import shutil
@@ -28,6 +29,7 @@ from learner.metrics.progress import format_count, format_duration
 from learner.runs.directory import RunDirectory
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = "_.-~=+*#"
 CLEAR = "\x1b[H\x1b[2J"
 LABEL = 12
 SHARES = ("learner", "worker", "feeder")
@@ -37,7 +39,15 @@ TAIL_BYTES = 1 << 16
 Columns = dict[str, np.ndarray]
 
 
-def screen(columns: Columns, max_steps: int, name: str, width: int, end: str | None = None, verdict: str = "") -> list[str]:
+def screen(
+    columns: Columns,
+    max_steps: int,
+    name: str,
+    width: int,
+    end: str | None = None,
+    verdict: str = "",
+    blocks: str = BLOCKS,
+) -> list[str]:
     """The lines to show; columns: those of metrics.csv, at least one row. end: how the run ended, None if it may go on.
     verdict: what limits it, nothing where that is not known."""
     steps, frames, seconds = (int(columns[key][-1]) for key in ("steps", "frames", "seconds"))
@@ -59,7 +69,7 @@ def screen(columns: Columns, max_steps: int, name: str, width: int, end: str | N
     for label, column in (("return", "charts/episodic_return_mean"), ("evaluation", "eval/episodic_return")):
         known = known_values(columns, column)
         if len(known):
-            lines.append(f"{label:{LABEL}}{sparkline(known, width - LABEL - 34)} {span(known)}")
+            lines.append(f"{label:{LABEL}}{sparkline(known, width - LABEL - 34, blocks)} {span(known)}")
     lines.append("")
     lines += group("losses", columns, "losses/", width)
     lines += group("policy lag", columns, "charts/policy_lag", width)
@@ -85,13 +95,13 @@ def span(values: np.ndarray) -> str:
     return f"{values[-1]:,.2f} (from {values.min():,.2f} to {values.max():,.2f})"
 
 
-def sparkline(values: np.ndarray, width: int) -> str:
+def sparkline(values: np.ndarray, width: int, blocks: str = BLOCKS) -> str:
     """At most `width` characters, each the mean of its part of the values, as high as it lies between the extremes."""
     parts = np.array_split(values, max(1, min(width, len(values))))
     means = np.array([part.mean() for part in parts])
     low, high = means.min(), means.max()
     heights = (means - low) / (high - low) if high > low else np.zeros_like(means)
-    return "".join(BLOCKS[int(height * (len(BLOCKS) - 1) + 0.5)] for height in heights)
+    return "".join(blocks[int(height * (len(blocks) - 1) + 0.5)] for height in heights)
 
 
 def group(label: str, columns: Columns, prefix: str, width: int, scale: float = 1.0) -> list[str]:
@@ -143,6 +153,17 @@ def newest_verdict(log: Path) -> str:
     return next((line.partition(LIMITED)[2] for line in reversed(lines) if LIMITED in line), "")
 
 
+def prepare_output() -> str:
+    """Let standard output replace what its encoding lacks. Returns the blocks of a sparkline that it can show."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        BLOCKS.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return ASCII_BLOCKS
+    return BLOCKS
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run directory, such as results/latest")
@@ -153,11 +174,13 @@ def main(arguments: list[str]) -> int:
     if not run.config.is_file():
         print(f"error: run: wanted a run directory, got {str(options.run)!r}", file=sys.stderr)
         return 2
+    blocks = prepare_output()
     while True:
         width = shutil.get_terminal_size().columns
         try:
             columns, max_steps = read_run(run)
-            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run), newest_verdict(run.log)))
+            verdict = newest_verdict(run.log)
+            text = "\n".join(screen(columns, max_steps, run.path.name, width, end_of(run), verdict, blocks))
         except ValueError as error:
             text = str(error)
         print(text if options.once else CLEAR + text, flush=True)

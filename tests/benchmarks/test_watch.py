@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.watch import group, main, newest_verdict, read_run, screen, sparkline
+from benchmarks.watch import ASCII_BLOCKS, BLOCKS, group, main, newest_verdict, read_run, screen, sparkline
 from learner.metrics.metrics import MetricsWriter
 from learner.runs.directory import RunDirectory
+from tests.support import REPOSITORY
 
 
 @pytest.fixture
@@ -118,6 +122,19 @@ def test_a_sparkline_rises_with_the_values() -> None:
     assert sparkline(np.array([5.0, 5.0]), 8) == "▁▁"
     assert sparkline(np.repeat([0.0, 1.0], 500), 4) == "▁▁██"
     assert len(sparkline(np.arange(10.0), -3)) == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_it_writes_what_the_terminal_can_show(encoding: str, run: RunDirectory) -> None:
+    write(run, *map(float, range(9)))
+    write_log(run, "DEBUG Limited by acting: \N{MULTIPLICATION SIGN} \N{HIRAGANA LETTER A}")
+    command = [sys.executable, "-m", "benchmarks.watch", str(run.path), "--once"]
+    environment = {**os.environ, "LANG": "C", "COLUMNS": "80", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60, check=True)
+    (line,) = (line for line in done.stdout.decode(encoding).splitlines() if line.startswith("return"))
+    curve = line.split()[1]
+    assert len(curve) == 9
+    assert [*curve] == sorted(curve, key=(BLOCKS if encoding == "utf-8" else ASCII_BLOCKS).index)
 
 
 def test_many_numbers_are_wrapped_and_unknown_ones_left_out() -> None:
