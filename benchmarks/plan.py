@@ -25,6 +25,7 @@ SUITE_FILE = "suite.json"
 KEYS = {"name", "about", "common", "variants", "envs", "seeds"}
 REQUIRED = ("name", "variants", "envs", "seeds")
 SET_BY_SUITE = ("env", "seed", "results_dir", "load_model_url", "load_optimizer_save")
+RUN_NAME = re.compile(r".+_(\d+)", re.ASCII)  # <env>_<unix_timestamp>
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -100,9 +101,16 @@ class Plan:
 
 
 def newest_run(folder: Path) -> RunDirectory | None:
-    """The run directory in `folder` that was made last, None where there is none."""
-    runs = [path.parent for path in folder.glob("*_*/config.json") if not path.parent.is_symlink()]
-    return RunDirectory(max(runs, key=lambda path: int(path.name.rsplit("_", 1)[1]))) if runs else None
+    """Return the run directory in `folder` with the latest timestamp in its name, None if there is none.
+
+    Links, and copies that were given other names, are not considered.
+    """
+    stamps = {
+        path.parent: int(name[1])
+        for path in folder.glob("*/config.json")
+        if (name := RUN_NAME.fullmatch(path.parent.name)) and not path.parent.is_symlink()
+    }
+    return RunDirectory(max(stamps, key=stamps.__getitem__)) if stamps else None
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:

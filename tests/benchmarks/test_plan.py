@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.plan import REPOSITORY, check_suite, plan_runs, read_suite
+from benchmarks.runs import find_runs
 from option_flags import define_flags
 from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
 
@@ -59,6 +60,19 @@ def test_a_run_is_begun_then_gone_on_with_then_finished(tmp_path: Path) -> None:
     assert plan.run() is not None
     assert plan.run().path == again  # type: ignore[union-attr]
     assert plan.is_finished()
+
+
+@pytest.mark.parametrize("copy", ["Catch-v0_123 (copy)", "Catch-v0_123.bak", "Catch-v0_copy"])
+def test_a_copy_of_a_run_directory_is_not_its_plans_newest_run(copy: str, tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    write_run(plan.folder / copy)
+    assert plan.run() is None
+    _, newer = (write_run(plan.folder / f"Catch-v0_{stamp}") for stamp in (99, 123))
+    run = plan.run()
+    assert run is not None
+    assert run.path == newer
+    plan.write()
+    assert find_runs([plan.folder]) == [newer]
 
 
 def test_an_interrupted_run_is_not_finished(tmp_path: Path) -> None:
