@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from agents.networks.actor_critic import make_network
+from benchmarks.building import acting_network
 from benchmarks.termination import end_with
 from learner.machine.machine import detect_machine, fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
@@ -116,7 +116,7 @@ class SleepingWorkers(CentralWorkers):
 
         self.policy_class = SleepingPolicy
         self.batches = batches
-        network = make_network(setup.network, setup.spec.observation_shape, setup.spec.action_count)
+        network = acting_network(setup.network, setup.spec)
         super().__init__(setup, network)
         self.weights.publish(network, 1)
 

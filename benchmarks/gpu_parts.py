@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents import AGENTS, Agent
-from agents.networks.actor_critic import ActorCritic, make_network, on_device
+from agents import Agent
+from agents.networks.actor_critic import ActorCritic
 from agents.streams import Fence
+from benchmarks.building import learner_agent, learner_network
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.machine import Machine, fit_to_machine
 from learner.machine.measuring import acting_for_all
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
-from replay import make_mixture, replay_names
+from replay import make_mixture
 from replay.trajectory import Arrays, make_batch
 from wrappers import make_spec, make_vector_env
 
@@ -81,16 +82,8 @@ def acting(config: Config, count: int, budget: float) -> Result:
 
 def agent_of(config: Config) -> tuple[ActorCritic, Agent]:
     """A network on the device, and the agent that trains it."""
-    spec, training = make_spec(config.env), config.training
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
-    agent = AGENTS["vtrace"](
-        config.agent,
-        on_device(network, torch.device(training.device)),
-        replay_names(config.replays),
-        threads=training.learner_threads,
-        compiled=training.compile,
-    )
-    return network, agent
+    network = learner_network(config)
+    return network, learner_agent(config, network, threads=config.training.learner_threads, compiled=config.training.compile)
 
 
 def fill_with_noise(columns: Arrays) -> None:

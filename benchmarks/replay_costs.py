@@ -26,16 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents import AGENTS
 from agents.compute import prepare_torch
-from agents.networks.actor_critic import make_network
+from benchmarks.building import acting_network, learner_agent, learner_network
 from benchmarks.termination import end_with
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.machine import detect_machine, fit_to_machine
 from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
-from replay import Encoded, make_mixture, replay_names
+from replay import Encoded, make_mixture
 from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, Fields, make_batch
 from workers import WORKERS, WorkerConfig, WorkerSetup
@@ -97,9 +96,8 @@ class Batches:
         self.device = torch.device(config.training.device)
         self.watch = Stopwatch(self.device)
         self.frames_stacked = spec.frames_stacked
-        network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
-        self.network = network.to(self.device)
-        self.agent = AGENTS["vtrace"](config.agent, self.network, replay_names(config.replays))
+        self.network = learner_network(config)
+        self.agent = learner_agent(config, self.network)
         self.weights = SharedWeights(SharedArrays(weights_layout(self.network)))
         self.weights.publish(self.network, 0)
         self._columns = HostBuffers(contract, training.batch_size, pinned=self.device.type == "cuda").take()
@@ -146,7 +144,7 @@ def collect(config: Config) -> list[Arrays]:
     """Trajectories of every environment of a run with this config, `PLAYED_IN_A_ROW` of each, features included."""
     spec = make_spec(config.env)
     torch.manual_seed(config.training.seed)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    network = acting_network(config.network, spec)
     count = config.workers.worker_count
     setup = WorkerSetup(
         config.env,
