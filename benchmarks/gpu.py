@@ -17,9 +17,7 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -32,11 +30,10 @@ import torch
 
 from agents.compute import allow_tf32, prepare_torch
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
-from benchmarks.termination import end_with, unwind_when_terminated
+from benchmarks.measured_program import MeasuredProgram, training_command
+from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
 from learner.machine.machine import Machine, detect_machine
-from learner.metrics.metrics import read_metrics
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
 MAKE_SECONDS = 0.2  # an environment, one after another: a game is loaded when it is made and when it is seeded
@@ -45,7 +42,6 @@ WANTED_OF_LIMIT = 0.85
 PUBLISHED = {"Cleanba IMPALA": 128, "MonoBeast": 927}
 """Minutes for 200 million frames of Pong with one A100 and 10 cores, from main_10CPU_runtimes.csv of vwxyzjn/cleanba."""
 PUBLISHED_FRAMES = 200e6
-LAST_WORDS = 1000  # characters of what a program said that failed
 ACTING_BATCHES = (16, 64, 256, 512)
 ALONE = "stepping one group, one core"
 SHOWN = (
@@ -119,25 +115,10 @@ def run_name(workers: int, kind: str) -> str:
 def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
     """`main.py` in steady state: medians over windows, from a few seconds after the first update on."""
     given = {"env": arguments.env, "network": arguments.network, "device": arguments.device, "batch_size": arguments.batch_size}
-    output = {"log_period": WINDOW_SECONDS, "environment_max_steps": 10**12, "verbosity": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        flags = [f"--{name}={value}" for name, value in {**given, **settings, **output, "results_dir": folder}.items()]
-        said = Path(folder) / "said.txt"
-        with said.open("wb") as file:
-            command = [sys.executable, "main.py", "--op_mode=train", *flags]
-            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            _wait_for_rows(process, Path(folder), time.monotonic() + START_SECONDS)
-            _sleep(process, arguments.warm_up + arguments.seconds)
-        except RuntimeError as error:
-            last_words = " ".join(said.read_text(errors="replace").split())[-LAST_WORDS:]
-            raise RuntimeError(f"{error}; it said: {last_words}") from None
-        finally:
-            process.kill()  # at once: nothing it would still save is wanted, and its workers die with it
-            process.wait()
-        metrics = next(Path(folder).glob("*_*/metrics.csv"))
-        columns = read_metrics(metrics)
-        settled = json.loads((metrics.parent / "config.json").read_text())["settings"]
+    flags = [f"--{name}={value}" for name, value in {**given, **settings, "verbosity": 0}.items()]
+    with MeasuredProgram(training_command(*flags), WINDOW_SECONDS, START_SECONDS) as running:
+        running.warm_up(arguments.warm_up + arguments.seconds)
+        columns, settled = running.metrics(), running.settings()
     after = columns["seconds"] > columns["seconds"][0] + arguments.warm_up
     steady = {name: column[after] for name, column in columns.items()}
     found = {name: float(np.nanmedian(steady[name])) for name in SHOWN if name in steady}
@@ -147,23 +128,6 @@ def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
         "frames_per_second": float(np.median(steady["charts/FPS"])),
     }
     return {**speeds, "envs_per_worker": environments, **found, **settings}
-
-
-def _wait_for_rows(process: subprocess.Popen[bytes], folder: Path, end: float) -> None:
-    while not list(folder.glob("*_*/metrics.csv")):
-        if process.poll() is not None:
-            raise RuntimeError(f"the program ended by itself with code {process.returncode}")
-        if time.monotonic() > end:
-            raise RuntimeError(f"no row of metrics within {START_SECONDS:.0f} s")
-        time.sleep(0.1)
-
-
-def _sleep(process: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
-        code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-    raise RuntimeError(f"the program ended by itself with code {code}")
 
 
 def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Machine) -> None:

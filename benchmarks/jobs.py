@@ -8,11 +8,9 @@ from typing import NoReturn
 
 from absl import flags
 
+from benchmarks.termination import ENDLESS
 from learner.launch import Job
 from main import prepare, refusal
-
-ENDLESS = "--environment_max_steps=1000000000000"
-"""A benchmark ends the program when it has seen enough."""
 
 
 def job_of(arguments: Sequence[str]) -> Job:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.jobs import ENDLESS, job_of
-from benchmarks.termination import end_with, training, unwind_when_terminated
+from benchmarks.jobs import job_of
+from benchmarks.termination import ENDLESS, end_with, training, unwind_when_terminated
 from learner.metrics.hardware import family_of
 from learner.settings.config import Config, make_contract
 from replay import ReplayConfig, ReplayContext

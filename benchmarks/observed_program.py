@@ -13,13 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faulty_program import FOLDER_VARIABLE
+from benchmarks.termination import ENDLESS, REPOSITORY
 from learner.runs.directory import RunDirectory
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 LOOK_SECONDS = 0.02
 LOOKS = 5
 START_SECONDS = 120.0
-ENDLESS = "--environment_max_steps=1000000000000"
 SMALL = ("--network=mlp", "--worker_count=2", "--learner_threads=1", "--log_period=0.2", "--verbosity=0")
 
 

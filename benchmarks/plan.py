@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.summary import read_summary
+from benchmarks.termination import REPOSITORY
 from learner import launch
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS, Settings, check_setting
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PLAN_FILE = "plan.json"
 SUITE_FILE = "suite.json"
 KEYS = {"name", "about", "common", "variants", "envs", "seeds"}

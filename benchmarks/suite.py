@@ -17,8 +17,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.plan import REPOSITORY, SUITE_FILE, Plan, check_suite, plan_runs, read_suite
-from benchmarks.termination import end_with
+from benchmarks.plan import SUITE_FILE, Plan, check_suite, plan_runs, read_suite
+from benchmarks.termination import REPOSITORY, end_with
 from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.settings.config import DEFAULTS

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+ENDLESS = "--environment_max_steps=1000000000000"
+"""Flag of main.py for a training that the benchmark ends."""
 
 
 def unwind_when_terminated() -> None:

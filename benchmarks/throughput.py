@@ -16,27 +16,21 @@ falls short of the limit. `--json=FILE` writes them too. Needs a system with SIG
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import shlex
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs import ENDLESS, job_of, refuse
-from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
+from benchmarks.jobs import job_of, refuse
+from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram, training_command
+from benchmarks.termination import end_with, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
 from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.machine.preflight import MEASURED
-from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import format_duration
 from learner.settings.config import Config
 from wrappers import make_spec
@@ -44,79 +38,12 @@ from wrappers import make_spec
 Seconds = dict[str, float]
 Result = dict[str, Any]
 
-START_SECONDS = 300.0  # until the first row of metrics: imports, and replays that are filled in
 WARM_UP_SECONDS = 20.0  # after it
 SETTLE_SECONDS = 3.0  # after a suspension, until caches and queues are as before it
-ROW_SECONDS = 1.0  # between rows of metrics
 PART_SECONDS = 2.0  # of each part, each time
 DECISION_SECONDS = 1.0  # of each part, for settings that the program would measure
-LOOK_SECONDS = 0.05
 NATIVE = "native"
 FEWEST_NATIVE = 64  # environments; each is made after the other, in a fifth of a second
-
-
-class Program:
-    """A training without end, as a process of its own that can be suspended; a context manager that ends it.
-
-    command: main.py with its flags, but for those that say where and how often it writes. Raises RuntimeError where it ends by
-    itself or writes no metrics.
-    """
-
-    def __init__(self, command: list[str]) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        output = (f"--results_dir={self._folder.name}", f"--log_period={ROW_SECONDS}", ENDLESS)
-        self._process = subprocess.Popen([*command, *output], cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True)
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # at once: nothing that it would save is wanted
-        self._process.wait()
-        self._folder.cleanup()
-
-    def warm_up(self, seconds: float) -> None:
-        """Until so many seconds after its first row of metrics."""
-        self._newer_row((0.0, 0.0))
-        self._sleep(seconds)
-
-    def suspend(self) -> None:
-        os.killpg(self._process.pid, signal.SIGSTOP)
-
-    def steps_per_second(self, seconds: float, settle: float) -> float:
-        """Go on, and measure for so many seconds once it has settled."""
-        before = self._newest_row()
-        os.killpg(self._process.pid, signal.SIGCONT)
-        self._sleep(settle)
-        begin = self._newer_row(before)
-        self._sleep(seconds)
-        end = self._newest_row()
-        if end == begin:
-            raise RuntimeError(f"wanted several rows of metrics in {seconds:g} s, got none")
-        return (end[1] - begin[1]) / (end[0] - begin[0])
-
-    def _sleep(self, seconds: float) -> None:
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return
-        raise RuntimeError(f"the program ended by itself with code {code}")
-
-    def _newer_row(self, row: tuple[float, float]) -> tuple[float, float]:
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            if (newest := self._newest_row()) > row:
-                return newest
-            self._sleep(LOOK_SECONDS)
-        raise RuntimeError(f"no row of metrics within {START_SECONDS:.0f} s")
-
-    def _newest_row(self) -> tuple[float, float]:
-        """Its seconds and its steps; zeros before the first."""
-        for path in Path(self._folder.name).glob("*_*/metrics.csv"):
-            columns = read_metrics(path)
-            return float(columns["seconds"][-1]), float(columns["steps"][-1])
-        return 0.0, 0.0
 
 
 class Parts:
@@ -138,7 +65,7 @@ class Parts:
         return {**found, "c_learn": found["c_learn"] / self._fresh_part}
 
 
-def take_turns(program: Program, parts: Parts, windows: int, seconds: float) -> tuple[list[float], list[Seconds]]:
+def take_turns(program: MeasuredProgram, parts: Parts, windows: int, seconds: float) -> tuple[list[float], list[Seconds]]:
     """The program's steps per second in each window, and what the parts cost before, between and after them."""
     program.suspend()
     costs, speeds = [parts.measure(PART_SECONDS)], []
@@ -186,9 +113,9 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
     job = job_of(arguments)
     if not fresh_part(job.config):
         refuse(ValueError("replay_parameters: wanted a queue among the replays, got none: no step would be fresh"))
-    command = ["main.py", "--op_mode=train", *arguments]
+    command = training_command(*arguments)
     print(
-        f"Measuring {windows} x {window:g} s of {shlex.join(command)}, and its parts alone in between: "
+        f"Measuring {windows} x {window:g} s of {shlex.join(command[1:])}, and its parts alone in between: "
         f"about {format_duration(seconds_needed(windows, window))} on idle cores, beside its start",
         file=sys.stderr,
         flush=True,
@@ -197,7 +124,7 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
     config, machine = job.config, job.machine
     fixed = [f"--{name}={job.settled[name]}" for name in MEASURED]  # the program would measure again
     parts = Parts(config, machine.cores)
-    with Program([sys.executable, *command, *fixed]) as program:
+    with MeasuredProgram([*command, *fixed]) as program:
         program.warm_up(WARM_UP_SECONDS)
         speeds, costs = take_turns(program, parts, windows, window)
     gpu = config.training.device == "cuda"

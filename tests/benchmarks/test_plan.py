@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plan import REPOSITORY, check_suite, plan_runs, read_suite
+from benchmarks.plan import check_suite, plan_runs, read_suite
 from benchmarks.runs import find_runs
 from option_flags import define_flags
 from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
+from tests.support import REPOSITORY
 
 
 def test_every_variant_runs_on_every_environment_with_every_seed(tmp_path: Path) -> None:

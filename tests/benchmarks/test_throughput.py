@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from benchmarks import throughput
-from benchmarks.jobs import ENDLESS
-from benchmarks.throughput import NATIVE, Parts, Program, compare, take_turns
+from benchmarks.measured_program import MeasuredProgram
+from benchmarks.termination import ENDLESS
+from benchmarks.throughput import NATIVE, Parts, compare, take_turns
 from learner import launch
 from learner.machine.costs import Costs
 from learner.settings.config import AUTO, Config
@@ -42,8 +43,8 @@ while True:
 """
 
 
-def program(code: str) -> Program:
-    return Program([sys.executable, "-c", code])
+def program(code: str, start_seconds: float = 60.0) -> MeasuredProgram:
+    return MeasuredProgram([sys.executable, "-c", code], start_seconds=start_seconds)
 
 
 def test_each_window_is_compared_with_what_was_measured_around_it() -> None:
@@ -121,7 +122,7 @@ def test_the_parts_have_the_settings_that_the_program_gets(arguments: list[str],
 
     monkeypatch.setattr(launch, "measure_costs", lambda *_, **__: Costs(1e-4, 1e-4, 9e-5, 1e-4, 4))
     monkeypatch.setattr(throughput, "Parts", lambda config, _: built.append(config))
-    monkeypatch.setattr(throughput, "Program", start)
+    monkeypatch.setattr(throughput, "MeasuredProgram", start)
     with pytest.raises(KeyboardInterrupt):
         throughput.measure(arguments, 1, 1.0)
     alone, started_with = prepare(["main.py", *arguments]), prepare([*started[0][1:], ENDLESS])
@@ -148,9 +149,8 @@ def test_a_program_that_ends_by_itself_is_told_from_a_slow_one() -> None:
         ended.warm_up(0.1)
 
 
-def test_a_program_without_metrics_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throughput, "START_SECONDS", 0.2)
-    with program("import time; time.sleep(60)") as silent, pytest.raises(RuntimeError, match="no row of metrics within"):
+def test_a_program_without_metrics_is_told() -> None:
+    with program("import time; time.sleep(60)", 0.2) as silent, pytest.raises(RuntimeError, match="no row of metrics within"):
         silent.warm_up(0.1)
 
 
@@ -192,10 +192,10 @@ def test_parts_compute_in_one_thread_whatever_was_measured_before() -> None:
 def test_a_benchmark_that_is_stopped_leaves_no_program_and_says_so_in_a_line(number: signal.Signals, said: str) -> None:
     script = (
         "import sys, time; from benchmarks.termination import end_with, unwind_when_terminated;"
-        "from benchmarks.throughput import Program\n"
+        "from benchmarks.measured_program import MeasuredProgram\n"
         "def main():\n"
         "    unwind_when_terminated()\n"
-        "    with Program([sys.executable, '-c', 'import time; time.sleep(600)']) as program:\n"
+        "    with MeasuredProgram([sys.executable, '-c', 'import time; time.sleep(600)']) as program:\n"
         "        print(program._process.pid, flush=True); time.sleep(600)\n"
         "end_with(main)"
     )
