@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.building import acting_network
+from benchmarks.output import print_values
 from benchmarks.termination import end_with
 from learner.machine.machine import detect_machine, fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
@@ -181,8 +182,7 @@ def main() -> None:
     if sys.platform != "linux":
         parser.error(f"wanted Linux, where processes are forked, got {sys.platform}")
     times = Times(1e-6 * arguments.env, 1e-3 * arguments.answer, 1e-6 * arguments.answer_each, 1e-3 * arguments.linger)
-    for name, value in measure(arguments.workers, arguments.group, times, arguments.slow, arguments.seconds).items():
-        print(f"{name:24s} {value:.3f}")
+    print_values(measure(arguments.workers, arguments.group, times, arguments.slow, arguments.seconds))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,9 @@ fails. Needs Linux (/proc).
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,6 +21,8 @@ from benchmarks.disk_faults import full_disk, read_only_disk
 from benchmarks.fault_row import Row
 from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
+from benchmarks.output import write_json
+from benchmarks.rows import read_command_line, run_rows
 from benchmarks.termination import end_with, unwind_when_terminated
 from learner.runs.checkpoint import Counters, load_checkpoint
 
@@ -221,21 +220,12 @@ ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
 
 def main() -> int:
     unwind_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="which rows")
-    parser.add_argument("--count", type=int, help="faults in each row, instead of the row's own number")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    arguments = parser.parse_args()
+    arguments = read_command_line(__doc__, ROWS, "faults")
     results = []
-    for name in arguments.rows:
-        function, count = ROWS[name]
-        with tempfile.TemporaryDirectory() as folder:
-            row = function(arguments.count or count, random.Random(arguments.seed), Path(folder))
+    for row in run_rows(ROWS, arguments):
         print(f"{row.name:20s} {row.survived:4d} of {row.faults:4d} survived; {row.notes}", flush=True)
         results.append(row)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in results], indent=2) + "\n")
+    write_json(arguments.json, [asdict(row) for row in results])
     return int(any(row.survived < row.faults for row in results))
 
 

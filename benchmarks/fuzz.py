@@ -10,15 +10,12 @@ Prints a table; `--json=FILE` writes it too. Exits with 1 where a case was bad. 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import os
 import random
 import resource
 import signal
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +28,8 @@ from absl import flags
 
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
 from benchmarks.fuzzed_flags import fuzzed_flags
+from benchmarks.output import write_json
+from benchmarks.rows import read_command_line, run_rows
 from benchmarks.termination import end_with
 from learner import launch
 from main import prepare, refusal
@@ -141,29 +140,20 @@ ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="which rows")
-    parser.add_argument("--count", type=int, help="cases in each row, instead of the row's own number")
-    parser.add_argument("--seed", type=int, default=1, help="of the cases")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    arguments = parser.parse_args()
+    arguments = read_command_line(__doc__, ROWS, "cases")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     rows = []
-    for name in arguments.rows:
-        function, count = ROWS[name]
-        with tempfile.TemporaryDirectory() as folder:
-            row = function(arguments.count or count, random.Random(arguments.seed), Path(folder))
+    for row in run_rows(ROWS, arguments):
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         print(
-            f"{row.name:12s} {row.cases:6,} cases: {row.refused:,} refused in one line, {row.taken:,} taken, "
-            f"{len(row.bad):,} bad; the slowest took {row.slowest:.1f} s, at most {memory:,.0f} MiB so far",
+            f"{row.name:12s} {row.cases:6,} cases: {row.refused:,} refused in one line, {row.taken:,} accepted, "
+            f"{len(row.bad):,} bad; slowest case {row.slowest:.1f} s of CPU time, peak memory so far {memory:,.0f} MiB",
             flush=True,
         )
         for complaint in row.bad:
             print(f"BAD {complaint}")
         rows.append(row)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    write_json(arguments.json, [asdict(row) for row in rows])
     return int(any(row.bad for row in rows))
 
 

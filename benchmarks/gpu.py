@@ -30,8 +30,8 @@ import torch
 
 from agents.compute import allow_tf32, prepare_torch
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
-from benchmarks.measured_program import MeasuredProgram, training_command
-from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
+from benchmarks.measured_program import MeasuredProgram
+from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
 from learner.machine.machine import Machine, detect_machine
 
 WINDOW_SECONDS = 2.0

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -113,8 +112,3 @@ class MeasuredProgram:
         """Seconds and steps of the newest row, zeros before the first one."""
         columns = self.metrics()
         return (float(columns["seconds"][-1]), float(columns["steps"][-1])) if columns else (0.0, 0.0)
-
-
-def training_command(*flags: str) -> list[str]:
-    """Return the command that trains with these flags of main.py."""
-    return [sys.executable, "main.py", "--op_mode=train", *flags]

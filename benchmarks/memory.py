@@ -10,7 +10,6 @@ shared pages are counted once (PSS). Linux only. `--json=FILE` writes the figure
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import statistics
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.jobs import job_of
+from benchmarks.output import add_json, print_values, write_json
 from benchmarks.termination import ENDLESS, end_with, training, unwind_when_terminated
 from learner.metrics.hardware import family_of
 from learner.settings.config import Config, make_contract
@@ -138,14 +138,12 @@ def main() -> None:
     parser.add_argument("--env", help="environment id, instead of the settings' own")
     parser.add_argument("--steps", type=int, default=40_000, help="steps of random play that fill the replays")
     parser.add_argument("--seconds", type=float, default=40.0, help="how long the program runs")
-    parser.add_argument("--json", type=Path, help="write the result here too")
+    add_json(parser)
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
     arguments = parser.parse_args()
     result = measure(arguments.env, arguments.settings, arguments.steps, arguments.seconds)
-    for name, value in result.items():
-        print(f"{name:44s} {value:,.3f}" if isinstance(value, float) else f"{name:44s} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    print_values(result)
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import torch
 
 from agents.compute import prepare_torch
 from benchmarks.building import acting_network, learner_agent, learner_network
+from benchmarks.output import add_json, write_json
 from benchmarks.termination import end_with
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
@@ -248,7 +248,7 @@ def main() -> int:
     parser.add_argument("--capacity", type=int, default=1000, help="trajectories in each replay")
     parser.add_argument("--device", default=DEFAULTS["device"])
     parser.add_argument("--seconds", type=float, default=60.0, help="for measuring; filling the replays comes before it")
-    parser.add_argument("--json", type=Path, help="write the result here too")
+    add_json(parser)
     arguments = parser.parse_args()
     names = ("env", "network", "unroll_length", "batch_size", "device")
     settings = {
@@ -266,13 +266,9 @@ def main() -> int:
     summary = summarise(turns)
     print("\n".join(table(summary)))
     print(f"{len(turns)} turns of every kind, medians; real trajectories of {arguments.env}, made by the untrained policy")
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps(
-                {"settings": {**settings, "capacity": arguments.capacity}, "turns": len(turns), "kinds": summary}, indent=2
-            )
-            + "\n"
-        )
+    write_json(
+        arguments.json, {"settings": {**settings, "capacity": arguments.capacity}, "turns": len(turns), "kinds": summary}
+    )
     return 0
 
 

@@ -29,11 +29,15 @@ def end_with(main: Callable[[], int | None]) -> NoReturn:
         sys.exit(130)
 
 
+def training_command(*flags: str) -> list[str]:
+    """Return the command that trains with these flags of main.py. It runs in `REPOSITORY`."""
+    return [sys.executable, "main.py", "--op_mode=train", *flags]
+
+
 @contextmanager
 def training(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """`main.py --op_mode=train` with these flags, as a process of its own. Killed at the end, unless it has ended by then."""
-    command = [sys.executable, "main.py", "--op_mode=train", *flags]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(training_command(*flags), cwd=REPOSITORY, stdout=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

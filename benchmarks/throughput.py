@@ -16,17 +16,16 @@ falls short of the limit. `--json=FILE` writes them too. Needs a system with SIG
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import statistics
 import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import job_of, refuse
-from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram, training_command
-from benchmarks.termination import end_with, unwind_when_terminated
+from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram
+from benchmarks.output import add_json, print_values, write_json
+from benchmarks.termination import end_with, training_command, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
 from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
@@ -141,16 +140,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=5, help="how many windows of the program in steady state")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of each")
-    parser.add_argument("--json", type=Path, help="write the result here too")
+    add_json(parser)
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
     arguments = parser.parse_args()
     if arguments.windows < 1:
         parser.error(f"--windows: wanted 1 or more, got {arguments.windows}")
     result = measure(arguments.settings, arguments.windows, arguments.window)
-    for name, value in result.items():
-        print(f"{name:28s} {value:,.3f}" if isinstance(value, float) else f"{name:28s} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    print_values(result)
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":
