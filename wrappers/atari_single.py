@@ -50,10 +50,10 @@ class RandomStart(AtariWrapper):
             ale.setInt("random_seed", seed)
             self._atari.load_game()
         screen, info = self._atari.reset(options=options)
-        frames = draw_below(self._noop_threshold, self._generator)  # also if it is not used: the next draw depends on it
+        frames = draw_below(self._noop_threshold, self._generator)
         if self._press_fire:
             ale.act(Action.FIRE)
-        for _ in range(frames - self._press_fire):
+        for _ in range(frames - self._press_fire):  # FIRE counts as one of the no-ops
             ale.act(Action.NOOP)
             if ale.game_over():  # a few games end during the no-ops
                 ale.reset_game()
@@ -127,7 +127,7 @@ class SkipPoolResize(AtariWrapper):
 
 
 class Lives(AtariWrapper):
-    """Detects a lost life, after which `fire` replaces the next action if it is given. Adds "life_lost" and "action_used" to info."""
+    """Adds "life_lost" and "action_used" to info. After a lost life `fire`, if given, replaces the next action."""
 
     def __init__(self, env: AtariWrapper, fire: int | None) -> None:
         super().__init__(env)
