@@ -1,10 +1,10 @@
-"""How much of their time workers step where one policy acts for all of them, found out without a GPU: what it would compute is
-slept through, and so is what environments do.
+"""Measures without a GPU what fraction of time workers step if one central policy acts for all of them.
 
     python -m benchmarks.central --workers=16 --group=16 --env=220 --answer=1.0 --answer-each=5
 
-The workers, their pipes and the thread that answers are the program's own. All times are stretched, so that a machine with few
-cores can run many workers that sleep; Linux only, as processes must be forked.
+The workers, their pipes and the inference thread are the program's own. The policy and the environments only sleep for the
+time that they would compute. All times are stretched, so that a machine with few cores can run many workers. Linux only,
+because the processes must be forked.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from workers.rollout import CLOCKS
 from wrappers import ENVIRONMENTS, EnvConfig, EnvSpec, Step, VectorEnv, make_spec
 
 NAME = "Sleeping-v0"
-STEADY_SECONDS = 2.0  # until all workers are at work
+STEADY_SECONDS = 2.0  # until all workers step
 SPREAD, SELDOM, LONGER = 0.15, 0.1, 0.5
-"""Steps differ by up to 15 %, and one in ten is longer by half: about as much as those of 16 games of Pong do (standard
-deviation a fifth of the mean)."""
+"""Steps vary by up to 15 %, and one in ten takes half as long again. The standard deviation is then a fifth of the mean, about
+that of 16 games of Pong."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds: one environment's step; an answer, and what each environment adds to it; the wait for others who ask."""
+    """Seconds of one environment's step, of an answer, of each environment in an answer, and of the wait for other requests."""
 
     env: float
     answer: float
@@ -49,11 +49,12 @@ class Times:
     linger: float
 
     def stretched(self, slow: float) -> Times:
+        """Return all times multiplied by `slow`."""
         return Times(*(slow * seconds for seconds in vars(self).values()))
 
 
 class Sleeping(VectorEnv):
-    """Environments without end in which nothing happens."""
+    """Environments whose steps sleep and change nothing. Their episodes never end."""
 
     def __init__(self, spec: EnvSpec, num_envs: int, seconds: float) -> None:
         self.spec, self.num_envs, self._seconds = spec, num_envs, seconds * num_envs
@@ -74,7 +75,7 @@ class Sleeping(VectorEnv):
 
 
 class SleepingFamily:
-    """What `wrappers.Family` asks for."""
+    """The family of `Sleeping-v0`, as `wrappers.Family` describes it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -99,7 +100,7 @@ class SleepingFamily:
 
 
 class SleepingWorkers(CentralWorkers):
-    """With a policy that takes so long, whatever its very small network needs."""
+    """Central workers whose policy takes the given time, however small its network is."""
 
     def __init__(self, setup: WorkerSetup, times: Times) -> None:
         batches: list[int] = []
@@ -123,7 +124,15 @@ class SleepingWorkers(CentralWorkers):
 
 
 def measure(workers: int, group: int, times: Times, slow: float, seconds: float) -> dict[str, float]:
-    """Shares of the workers' time, and the answers as they would be were they not stretched `slow` times."""
+    """Return fractions of the workers' time, the size of answers, and their rate without stretching.
+
+    Args:
+        workers: number of workers.
+        group: environments in each of a worker's two groups.
+        times: seconds of everything that is slept through.
+        slow: factor by which all times are stretched.
+        seconds: duration of the measurement.
+    """
     stretched = times.stretched(slow)
     ENVIRONMENTS["sleeping"] = SleepingFamily(stretched.env)
     children.prepare()  # before there is any thread: what is forked knows the environment
@@ -161,6 +170,7 @@ def _setup(config: Config) -> WorkerSetup:
 
 
 def _take_for(workers: CentralWorkers, seconds: float) -> None:
+    """Take finished trajectories for `seconds` and release them unread."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         for block in workers.poll(left):
@@ -169,15 +179,15 @@ def _take_for(workers: CentralWorkers, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--group", type=int, default=16, help="environments of each of a worker's two groups")
-    parser.add_argument("--env", type=float, default=220.0, help="microseconds of one environment's step")
-    parser.add_argument("--answer", type=float, default=1.0, help="milliseconds of an answer")
-    parser.add_argument("--answer-each", type=float, default=5.0, help="microseconds more for each environment in it")
+    parser.add_argument("--workers", type=int, default=16, help="number of workers")
+    parser.add_argument("--group", type=int, default=16, help="environments in each of a worker's two groups")
+    parser.add_argument("--env", type=float, default=220.0, help="microseconds per step of one environment")
+    parser.add_argument("--answer", type=float, default=1.0, help="milliseconds per answer of the policy")
+    parser.add_argument("--answer-each", type=float, default=5.0, help="additional microseconds per environment in an answer")
     linger = 1e3 * inference.LINGER_SECONDS
-    parser.add_argument("--linger", type=float, default=linger, help="milliseconds after the first that asks")
-    parser.add_argument("--slow", type=float, default=4.0, help="times are stretched by this")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of measurement")
+    parser.add_argument("--linger", type=float, default=linger, help="milliseconds of the wait for more requests")
+    parser.add_argument("--slow", type=float, default=4.0, help="factor by which all times are stretched")
+    parser.add_argument("--seconds", type=float, default=12.0, help="duration of the measurement in seconds")
     arguments = parser.parse_args()
     if sys.platform != "linux":
         parser.error(f"wanted Linux, where processes are forked, got {sys.platform}")
