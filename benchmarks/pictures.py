@@ -18,11 +18,11 @@ from benchmarks.comparison import Game, Overall, Result
 from benchmarks.runs import Run
 from learner.metrics.curve import frames_unit, time_unit
 
-# Okabe and Ito's colours, told apart with every kind of colour vision; without the yellow, too light for a line on white.
+# Okabe and Ito's colours, which all kinds of colour vision distinguish. Their yellow is left out: it is too light on white.
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 DASHES = ("-", "--", ":")
 POINTS = 300
-MOST_TICKS = 5  # with more, long numbers touch beside long names
+MOST_TICKS = 5  # with more ticks, long numbers touch each other
 LINE_INCHES = 0.2  # height of a line of text
 LEGEND_WIDTH = 130  # characters of a legend that is as wide as the picture
 MOST_COLUMNS, NARROW = 3, 38  # columns of the legend, and the characters of a name that fits in one of them
@@ -68,26 +68,27 @@ def _draw_side(axis: Axes, game: Game, x_of: Callable[[Run], np.ndarray], right:
 
 
 def _up_to_horizon(game: Game, run: Run, x: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """The run's curve on `grid`, up to the frames at which all are compared and level from there on; NaN before it begins."""
+    """The run's curve on `grid`: NaN before it begins, constant after the frames at which all runs are compared."""
     before = run.frames < game.horizon
     ends = [np.interp(game.horizon, run.frames, values) for values in (x, run.returns)]
     return on_grid(np.append(x[before], ends[0]), np.append(run.returns[before], ends[1]), grid)
 
 
 def draw_scores(game: Game, picture: Path) -> None:
-    """Every run's score as a dot, the mean over seeds with its interval as a line."""
+    """Draw every run's score as a dot, and the mean over seeds with its interval as a line."""
     rows = [(_named(result, game), result.score(), result.scores) for result in game.results]
     _draw_intervals(rows, picture, f"{game.env} at {game.horizon:,.0f} frames", "return (raw); a dot is one seed")
 
 
 def draw_overall(overall: Sequence[Overall], picture: Path) -> None:
-    """Interquartile mean over games and seeds with its interval."""
+    """Draw the interquartile mean over games and seeds with its interval."""
     rows = [(each.setting, each.interquartile_mean, np.zeros(0)) for each in overall]
     label = "interquartile mean of human-normalised scores, per cent"
     _draw_intervals(rows, picture, f"{overall[0].games} games", label)
 
 
 def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: Path, title: str, label: str) -> None:
+    """Draw a row for each name, with its estimate and its dots `[dots]`."""
     names = [textwrap.fill(name, LABEL_WIDTH) for name, _, _ in rows]
     lines = max(name.count("\n") + 1 for name in names)  # every row is as high as the highest one
     figure = _figure(9, 1.2 + (0.24 + LINE_INCHES * lines) * len(rows))
@@ -108,7 +109,7 @@ def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: P
 
 
 def _named(result: Result, game: Game) -> str:
-    """The setting, with its number of seeds where settings differ in it."""
+    """The name of the setting, with its number of seeds if settings have different numbers."""
     count = len(result.runs)
     alike = {len(each.runs) for each in game.results} == {count}
     return result.setting if alike else f"{result.setting} ({count} seed{'s' * (count > 1)})"
