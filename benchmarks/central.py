@@ -2,9 +2,9 @@
 
     python -m benchmarks.central --workers=16 --group=16 --env=220 --answer=1.0 --answer-each=5
 
-The workers, their pipes and the inference thread are the program's own. The policy and the environments only sleep for the
-time that they would compute. All times are stretched, so that a machine with few cores can run many workers. Linux only,
-because the processes must be forked.
+The workers, their pipes and the inference thread are the program's own. The policy and the environments only sleep for
+the time that they would compute. All times are stretched, so that a machine with few cores can run many workers. Linux
+only, because the processes must be forked.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m benchmarks.faults                        # all rows, a quarter of an hour on two cores
     python -m benchmarks.faults --rows=kill_workers --count=10
 
-Each row trains Catch-v0 in its own run and makes its faults at random moments with a fixed seed. The output is a table, which
-`--json=FILE` also writes. The exit code is 1 if any fault was not survived. Linux only (/proc).
+Each row trains Catch-v0 in its own run and makes its faults at random moments with a fixed seed. The output is a table,
+which `--json=FILE` also writes. The exit code is 1 if any fault was not survived. Linux only (/proc).
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     python -m benchmarks.fuzz                              # both rows, several minutes on two cores
     python -m benchmarks.fuzz --rows=flags --count=10000
 
-Each case goes through everything that main.py does before a process starts. An accepted checkpoint must then train for one
-update, or play in test mode. A case is bad if it raises anything but the one line, takes a minute, or is refused but leaves a
-file. The output is a table, which `--json=FILE` also writes. The exit code is 1 if any case was bad. Linux only.
+Each case goes through everything that main.py does before a process starts. An accepted checkpoint must then train for
+one update, or play in test mode. A case is bad if it raises anything but the one line, takes a minute, or is refused
+but leaves a file. The output is a table, which `--json=FILE` also writes. The exit code is 1 if any case was bad. Linux
+only.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     python -m benchmarks.gpu --out=gpu_results
     python -m benchmarks.gpu --device=cpu --minutes=2 --seconds=3 --workers=1 --network=mlp --env=Catch-v0 --out=/tmp/small
 
-The parts are measured alone: stepping, acting by batch and precision, updates by precision and with torch.compile, and batches
-that are half replayed, with frames in host memory and on the device. The program is measured with several numbers of workers,
-worker kinds and precisions. Its speed is compared with `n / c_env`, the speed of n cores that only step. With as many workers
-as cores it should reach 0.85 of that.
+The parts are measured alone: stepping, acting by batch and precision, updates by precision and with torch.compile, and
+batches that are half replayed, with frames in host memory and on the device. The program is measured with several
+numbers of workers, worker kinds and precisions. Its speed is compared with `n / c_env`, the speed of n cores that only
+step. With as many workers as cores it should reach 0.85 of that.
 
-The most important measurements come first. Every result is written at once to `results.json` and as a table to `results.md`; at
-the end the curve is drawn. A measurement for which there is no time left is listed as skipped.
+The most important measurements come first. Every result is written at once to `results.json` and as a table to
+`results.md`; at the end the curve is drawn. A measurement for which there is no time left is listed as skipped.
 """
 
 from __future__ import annotations

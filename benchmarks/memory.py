@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory --env=PongNoFrameskip-v4 --steps=40000 --seconds=40 -- --worker_count=2
 
-Trajectories of a random policy fill a standard replay of either form, and its bytes are scaled to a million steps. Then the
-program runs (`main.py --op_mode=train` with the settings after `--`), and the memory of all its processes is added up. Shared
-pages are counted once (PSS). `--json=FILE` also writes the result. Linux only.
+Trajectories of a random policy fill a standard replay of either form, and its bytes are scaled to a million steps. Then
+the program runs (`main.py --op_mode=train` with the settings after `--`), and the memory of all its processes is added
+up. Shared pages are counted once (PSS). `--json=FILE` also writes the result. Linux only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads finished and unfinished runs back from their directories, and sorts them by what was run."""
+"""Reads runs from their directories, names their settings and sorts them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ NOT_COMPARED = {
     *("env", "seed", "results_dir", "verbosity", "log_period", "save_model_period", "load_model_url", "load_optimizer_save"),
     *("test_episode_count", "test_environments", "greedy", "render"),
 }
-"""Settings in which two runs of the same setting may differ."""
+"""Settings of main.py in which runs of one setting may differ."""
 REPLAYS = "replay_parameters"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run. frames, steps, seconds, returns: the points `[n]` of its curve, none before its first ended episode.
+    """One run. frames, steps, seconds, returns: points `[n]` of its curve, which begins with the first ended episode.
 
-    returns: mean raw return of the last training episodes (`avg_buff_size` of them).
+    returns: mean raw return of the last `avg_buff_size` training episodes. config: the content of config.json.
     """
 
     path: Path
@@ -47,15 +47,18 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Run directories at or below each path; of a suite's folder for one run the newest. Raises ValueError."""
+    """Return the run directories at or below each path. Raises ValueError for a path without any.
+
+    In a suite's folder for one run only the newest run directory counts.
+    """
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
-            raise ValueError(f"{path}: wanted a run directory or a folder with some, got no folder")
+            raise ValueError(f"{path}: wanted a run directory or a folder with run directories, got no folder")
         folder = path.resolve()
         inside = [folder] if (folder / "config.json").is_file() else sorted(file.parent for file in folder.rglob("config.json"))
         if not inside:
-            raise ValueError(f"{path}: wanted a run directory or a folder with some, got neither config.json nor runs")
+            raise ValueError(f"{path}: wanted a run directory or a folder with run directories, got neither")
         found.update(dict.fromkeys(run for run in inside if not _is_superseded(run)))
     return list(found)
 
@@ -68,7 +71,7 @@ def _is_superseded(run: Path) -> bool:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run with the name of its setting: the suite's variant, or else what sets it apart from the others."""
+    """Read every run. Its setting is named by the suite's variant, or else by its difference from the other runs."""
     configs = [json.loads((path / "config.json").read_text()) for path in paths]
     plans = [read_plan(path.parent) for path in paths]
     several = len({plan["suite"] for plan in plans if plan}) > 1
@@ -103,7 +106,7 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
 
 
 def _place(run: Run) -> int:
-    """Where the suite file lists the run's variant, so that a report keeps its order."""
+    """The position of the run's variant in the suite file, whose order a report keeps."""
     plan = read_plan(run.path.parent)
     if plan is None or not (suite := run.path.parents[3] / SUITE_FILE).is_file():
         return 0
@@ -146,21 +149,21 @@ def _identity(settings: dict[str, Any]) -> str:
 
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
-    """What makes a setting; a run of an older version has the default of a setting that it did not know."""
+    """The settings that runs of one setting share. Settings that an older version did not have get their defaults."""
     full = {**DEFAULTS, **settings, REPLAYS: _describe({**DEFAULTS, **settings}[REPLAYS])}
     return {name: full[name] for name in DEFAULTS if name not in NOT_COMPARED}
 
 
 def _describe(replay_parameters: str) -> str:
-    """`queue 0.5 of 1 + standard 0.5 of 1,000`, and in brackets what is not the default."""
-    told = []
+    """`queue 0.5 of 1 + standard 0.5 of 1,000`: share and capacity, and values other than defaults in brackets."""
+    described = []
     for replay in parse_replay_parameters(replay_parameters):
         extras = [
             f"{field.name}={getattr(replay, field.name)}"
             for field in fields(ReplayConfig)
             if field.default is not MISSING and getattr(replay, field.name) != field.default
         ]
-        told.append(
+        described.append(
             f"{replay.type} {replay.sample_ratio:g} of {replay.capacity:,}" + (f" ({', '.join(extras)})" if extras else "")
         )
-    return " + ".join(told)
+    return " + ".join(described)

@@ -1,4 +1,4 @@
-"""Made-up suites and runs."""
+"""Suites and runs that tests write by hand."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SUITE: dict[str, Any] = {
 
 
 BUDGET = 10
-"""Steps that each made-up run has reached. Runs of other budgets would be other settings."""
+"""Steps that every run here has reached. Runs with other budgets would have other settings."""
 
 
 def write_suite(folder: Path, **changes: Any) -> Path:
-    """SUITE with other keys on top; None takes a key away."""
+    """Write `SUITE` with changed keys and return its file. None removes a key."""
     content = {name: value for name, value in {**SUITE, **changes}.items() if value is not None}
     path = folder / "suite_file.json"
     path.write_text(json.dumps(content))
@@ -79,7 +79,7 @@ def add_checkpoint(run: Path) -> None:
 
 
 def settings_of(arguments: Sequence[str]) -> dict[str, str]:
-    """`--name=value` flags as a dict."""
+    """Return `--name=value` flags as a dict."""
     pairs: list[tuple[str, str]] = []
     for argument in arguments:
         name, value = argument.removeprefix("--").split("=", 1)
@@ -88,7 +88,7 @@ def settings_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def write_comparison(folder: Path, env: str, scores: Mapping[str, Sequence[float]]) -> None:
-    """Runs of one game: learning rate (as text) -> the last return of each seed."""
+    """Write runs of one game. scores: learning rate (as text) -> the last return of each seed."""
     for rate, values in scores.items():
         for seed, value in enumerate(values, 1):
             path = folder / f"{env.replace('/', '-')}_{rate}_{seed}"

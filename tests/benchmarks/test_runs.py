@@ -1,4 +1,4 @@
-"""Runs are found, read back and named by what sets them apart."""
+"""Runs are found, read, and named by their differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.runs import find_runs, load_runs
 from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite, write_summary
 
 
-def test_run_directories_are_found_at_and_below_a_path_each_once(tmp_path: Path) -> None:
+def test_run_directories_at_and_below_a_path_are_found_once(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a_1"), write_run(tmp_path / "deep" / "er" / "b_2")
     (tmp_path / "latest").symlink_to("a_1")
     assert find_runs([first, tmp_path, tmp_path / "latest"]) == [first, second]
@@ -21,11 +21,11 @@ def test_run_directories_are_found_at_and_below_a_path_each_once(tmp_path: Path)
 def test_a_path_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got no folder"):
         find_runs([tmp_path / "none"])
-    with pytest.raises(ValueError, match=r"got neither config\.json nor runs"):
+    with pytest.raises(ValueError, match=r"wanted a run directory .* got neither"):
         find_runs([tmp_path])
 
 
-def test_a_suites_runs_have_its_names_and_order_and_only_the_newest_counts(tmp_path: Path) -> None:
+def test_runs_of_a_suite_have_its_names_and_order_and_only_the_newest_counts(tmp_path: Path) -> None:
     file = write_suite(tmp_path, variants={"zebra": {}, "ant": {"network": "nature"}}, seeds=[2, 10])
     folder = tmp_path / "tiny"
     for plan in plan_runs(read_suite(file), folder):
@@ -46,7 +46,7 @@ def test_two_suites_keep_their_names_apart(tmp_path: Path) -> None:
     assert {run.setting for run in load_runs(find_runs([tmp_path]))} == {"first: queue", "second: queue"}
 
 
-def test_other_runs_are_named_by_what_differs(tmp_path: Path) -> None:
+def test_other_runs_are_named_by_the_settings_that_differ(tmp_path: Path) -> None:
     paths = [
         write_run(tmp_path / "a_1", seed=1, lr=0.1),
         write_run(tmp_path / "a_2", seed=2, lr=0.1, log_period=3.0, render=True),
@@ -82,7 +82,7 @@ def test_equal_runs_are_named_by_their_network(tmp_path: Path) -> None:
     assert {run.setting for run in load_runs(paths)} == {"nature"}
 
 
-def test_a_run_of_an_older_version_lacks_a_setting_and_has_its_default(tmp_path: Path) -> None:
+def test_a_setting_that_an_older_version_lacks_has_its_default(tmp_path: Path) -> None:
     old, new = write_run(tmp_path / "old_1"), write_run(tmp_path / "new_1")
     config = json.loads((old / "config.json").read_text())
     del config["settings"]["use_kl_mask"]
@@ -131,7 +131,7 @@ def test_a_run_without_an_ended_episode_has_no_points(returns: tuple[None, ...],
     assert not run.finished
 
 
-def test_a_run_that_has_written_no_metrics_yet(tmp_path: Path) -> None:
+def test_a_run_without_metrics_has_no_points(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a_1", finished=None)
     (path / "metrics.csv").unlink()
     assert not len(load_runs([path])[0].returns)
