@@ -37,10 +37,10 @@ def test_flags_that_the_program_would_refuse_are_refused_in_its_line(
     with pytest.raises(SystemExit) as ended:
         job_of(arguments)
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert said in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert said in printed
+    assert printed.count("\n") == 1
 
 
 def test_other_modes_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,9 +37,9 @@ while True:
     time.sleep(0.01)
     steps += 10
     text += f"{time.monotonic() - started},{steps}\\n"
-    beside = rows.with_suffix(".new")
-    beside.write_text(text)
-    beside.replace(rows)
+    new = rows.with_suffix(".new")
+    new.write_text(text)
+    new.replace(rows)
 """
 
 
@@ -101,10 +101,10 @@ def test_the_measurements_and_their_duration_are_printed_first(
     monkeypatch.setattr(launch, "measure_costs", begin)
     with pytest.raises(KeyboardInterrupt):
         throughput.measure(["--worker_kind=cpu", "--network=mlp"], 5, 10.0)
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "5 x 10 s of main.py --op_mode=train --worker_kind=cpu --network=mlp" in told
-    assert "about 2:21 on idle cores" in told
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "5 x 10 s of main.py --op_mode=train --worker_kind=cpu --network=mlp" in printed
+    assert "about 2:21 on idle cores" in printed
     around = 8.0 + throughput.SETTLE_SECONDS + throughput.ROW_SECONDS + 4 * throughput.PART_SECONDS
     assert throughput.seconds_needed(12, 8.0) - throughput.seconds_needed(2, 8.0) == pytest.approx(10 * around)
 
@@ -140,9 +140,9 @@ def test_replays_without_a_queue_are_one_error_line(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         throughput.measure([replayed], 1, 1.0)
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: replay_parameters: wanted a queue ")
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: replay_parameters: wanted a queue ")
+    assert printed.count("\n") == 1
 
 
 def test_a_program_that_ends_by_itself_is_an_error_with_its_exit_code() -> None:
