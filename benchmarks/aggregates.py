@@ -1,7 +1,7 @@
-"""Numbers over seeds and games: interquartile mean, bootstrap intervals, area under a curve, steps to a threshold.
+"""Statistics over seeds and games: interquartile mean, bootstrap intervals, area under a curve, steps to a threshold.
 
 Interquartile mean and stratified bootstrap follow Agarwal et al. 2021, "Deep reinforcement learning at the edge of the
-statistical precipice" (arXiv 2108.13264), sections 4.1 and 4.3. Everything is seeded: the same runs give the same intervals.
+statistical precipice" (arXiv 2108.13264), sections 4.1 and 4.3. The bootstrap is seeded, so equal runs give equal intervals.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ RESAMPLES = 5000
 CONFIDENCE = 0.95
 
 Statistic = Callable[[np.ndarray], np.ndarray]
-"""Takes scores `[..., N]`, returns `[...]`."""
+"""A function from scores `[..., N]` to `[...]`."""
 
 
 class Estimate(NamedTuple):
-    """A number and its bootstrap interval; both ends are NaN where there is one score a stratum and nothing to resample."""
+    """A number and its bootstrap interval. Both ends are NaN if every stratum has one score, which cannot be resampled."""
 
     value: float
     low: float
@@ -28,22 +28,25 @@ class Estimate(NamedTuple):
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
-    """Mean over the last axis."""
+    """Return the mean over the last axis."""
     return scores.mean(axis=-1)
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Mean of the middle half of the last axis: floor(N / 4) scores are left out at either end; below 4 it is the mean."""
+    """Return the mean of the middle half of the last axis: floor(N / 4) scores are left out at either end.
+
+    With fewer than four scores it is the mean.
+    """
     count = scores.shape[-1]
     cut = count // 4
     return np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1)
 
 
 def estimate(strata: Sequence[np.ndarray], statistic: Statistic) -> Estimate:
-    """A statistic of all scores with its interval by stratified bootstrap.
+    """Return a statistic of all scores with its interval by stratified bootstrap.
 
-    strata: the scores of each game, one a seed. Seeds are drawn anew with replacement within each game, all scores go into
-    the statistic, and the interval is the middle `CONFIDENCE` of `RESAMPLES` such values.
+    A resample draws seeds with replacement within each game and takes the statistic of all drawn scores. The interval is
+    the middle `CONFIDENCE` of `RESAMPLES` such values. strata: the scores of each game, one per seed.
     """
     value = float(statistic(np.concatenate(strata)))
     if max(len(scores) for scores in strata) < 2:
@@ -55,9 +58,9 @@ def estimate(strata: Sequence[np.ndarray], statistic: Statistic) -> Estimate:
 
 
 def mean_curve(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean of `[seeds, points]` and the ends of its bootstrap interval, `[points]` each; NaN where a seed has no value.
+    """Return the mean of curves `[seeds, points]` and both ends of its bootstrap interval, `[points]` each.
 
-    Whole curves are resampled. One seed has no interval: its ends are NaN.
+    Whole curves are resampled. A point is NaN if a seed has no value there. A single seed has no interval: its ends are NaN.
     """
     seeds = len(curves)
     if seeds < 2:
@@ -70,22 +73,23 @@ def mean_curve(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def on_grid(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A curve read off at `grid`: NaN before its first point, level behind its last."""
+    """Return a curve interpolated at `grid`: NaN before its first point, constant after its last one."""
     return np.interp(grid, x, y, left=np.nan)
 
 
 def area_under_curve(x: np.ndarray, y: np.ndarray, horizon: float) -> float:
-    """Mean height of a curve over [0, horizon]; before its first point it has its first value."""
+    """Return the mean height of a curve over [0, horizon]. Before its first point the curve has its first value."""
     inside = x[(x > 0) & (x < horizon)]
     points = np.concatenate([[0.0], inside, [horizon]])
     return float(np.trapezoid(np.interp(points, x, y), points)) / horizon
 
 
 def first_reached(x: np.ndarray, y: np.ndarray, threshold: float) -> float:
-    """Where a curve first is at `threshold` or above; infinite where it never is."""
+    """Return the first x at which a curve is at `threshold` or above, infinity if there is none."""
     reached = np.flatnonzero(y >= threshold)
     return float(x[reached[0]]) if len(reached) else math.inf
 
 
 def _ends() -> tuple[float, float]:
+    """The quantiles at which the interval begins and ends."""
     return (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2

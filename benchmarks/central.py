@@ -1,10 +1,10 @@
-"""How much of their time workers step where one policy acts for all of them, found out without a GPU: what it would compute is
-slept through, and so is what environments do.
+"""Measures without a GPU what fraction of time workers step if one central policy acts for all of them.
 
     python -m benchmarks.central --workers=16 --group=16 --env=220 --answer=1.0 --answer-each=5
 
-The workers, their pipes and the thread that answers are the program's own. All times are stretched, so that a machine with few
-cores can run many workers that sleep; Linux only, as processes must be forked.
+The workers, their pipes and the inference thread are the program's own. The policy and the environments only sleep for
+the time that they would compute. All times are stretched, so that a machine with few cores can run many workers. Linux
+only, because the processes must be forked.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from agents.networks.base import make_network
+from benchmarks.output import print_values
 from benchmarks.termination import end_with
-from learner.building import make_contract
+from learner.building import make_contract, make_network_config
 from learner.machine.machine import detect_machine, fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config
 from workers import WorkerSetup, first_seeds
@@ -33,15 +33,15 @@ from workers.processes import launcher as children
 from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, make_spec
 
 NAME = "Sleeping-v0"
-STEADY_SECONDS = 2.0  # until all workers are at work
+STEADY_SECONDS = 2.0  # until all workers step
 SPREAD, SELDOM, LONGER = 0.15, 0.1, 0.5
-"""Steps differ by up to 15 %, and one in ten is longer by half: about as much as those of 16 games of Pong do (standard
-deviation a fifth of the mean)."""
+"""Steps vary by up to 15 %, and one in ten takes half as long again. The standard deviation is then a fifth of the mean, about
+that of 16 games of Pong."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds: one environment's step; an answer, and what each environment adds to it; the wait for others who ask."""
+    """Seconds of one environment's step, of an answer, of each environment in an answer, and of the wait for other requests."""
 
     env: float
     answer: float
@@ -49,11 +49,12 @@ class Times:
     linger: float
 
     def stretched(self, slow: float) -> Times:
+        """Return all times multiplied by `slow`."""
         return Times(*(slow * seconds for seconds in vars(self).values()))
 
 
 class Sleeping(VectorEnv):
-    """Environments without end in which nothing happens."""
+    """Environments whose steps sleep and change nothing. Their episodes never end."""
 
     def __init__(self, spec: EnvSpec, num_envs: int, seconds: float) -> None:
         self.spec, self.num_envs, self._seconds = spec, num_envs, seconds * num_envs
@@ -74,7 +75,7 @@ class Sleeping(VectorEnv):
 
 
 class SleepingFamily:
-    """What `wrappers.Family` asks for."""
+    """The family of `Sleeping-v0`, as `wrappers.Family` describes it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -91,6 +92,9 @@ class SleepingFamily:
     def describe(self, config: EnvConfig) -> EnvDescription:
         return EnvDescription(config)
 
+    def notes(self, config: EnvConfig, given: Collection[str]) -> list[str]:
+        return []
+
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return Sleeping(self.make_spec(config), num_envs, self._seconds)
 
@@ -99,7 +103,7 @@ class SleepingFamily:
 
 
 class SleepingWorkers(CentralWorkers):
-    """With a policy that takes so long, whatever its very small network needs."""
+    """Central workers whose policy takes the given time, however small its network is."""
 
     def __init__(self, setup: WorkerSetup, times: Times) -> None:
         batches: list[int] = []
@@ -117,13 +121,21 @@ class SleepingWorkers(CentralWorkers):
 
         self.policy_class = SleepingPolicy
         self.batches = batches
-        network = make_network(setup.network)
+        network = setup.make_network()
         super().__init__(setup, network)
         self.weights.publish(network, 1)
 
 
 def measure(workers: int, group: int, times: Times, slow: float, seconds: float) -> dict[str, float]:
-    """Shares of the workers' time, and the answers as they would be were they not stretched `slow` times."""
+    """Return fractions of the workers' time, the size of answers, and their rate without stretching.
+
+    Args:
+        workers: number of workers.
+        group: environments in each of a worker's two groups.
+        times: seconds of everything that is slept through.
+        slow: factor by which all times are stretched.
+        seconds: duration of the measurement.
+    """
     stretched = times.stretched(slow)
     ENVIRONMENTS["sleeping"] = SleepingFamily(stretched.env)
     children.prepare()  # before there is any thread: what is forked knows the environment
@@ -157,10 +169,11 @@ def _config(workers: int, environments: int) -> Config:
 def _setup(config: Config) -> WorkerSetup:
     spec = make_spec(config.env)
     seeds = first_seeds(np.random.SeedSequence(1), config.workers.worker_count)
-    return WorkerSetup(config.env, spec, config.network, make_contract(config), config.workers, seeds)
+    return WorkerSetup(config.env, spec, make_network_config(config), make_contract(config), config.workers, seeds)
 
 
 def _take_for(workers: CentralWorkers, seconds: float) -> None:
+    """Take finished trajectories for `seconds` and release them unread."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         for block in workers.poll(left):
@@ -169,21 +182,20 @@ def _take_for(workers: CentralWorkers, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--group", type=int, default=16, help="environments of each of a worker's two groups")
-    parser.add_argument("--env", type=float, default=220.0, help="microseconds of one environment's step")
-    parser.add_argument("--answer", type=float, default=1.0, help="milliseconds of an answer")
-    parser.add_argument("--answer-each", type=float, default=5.0, help="microseconds more for each environment in it")
+    parser.add_argument("--workers", type=int, default=16, help="number of workers")
+    parser.add_argument("--group", type=int, default=16, help="environments in each of a worker's two groups")
+    parser.add_argument("--env", type=float, default=220.0, help="microseconds per step of one environment")
+    parser.add_argument("--answer", type=float, default=1.0, help="milliseconds per answer of the policy")
+    parser.add_argument("--answer-each", type=float, default=5.0, help="additional microseconds per environment in an answer")
     linger = 1e3 * inference.LINGER_SECONDS
-    parser.add_argument("--linger", type=float, default=linger, help="milliseconds after the first that asks")
-    parser.add_argument("--slow", type=float, default=4.0, help="times are stretched by this")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of measurement")
+    parser.add_argument("--linger", type=float, default=linger, help="milliseconds of the wait for more requests")
+    parser.add_argument("--slow", type=float, default=4.0, help="factor by which all times are stretched")
+    parser.add_argument("--seconds", type=float, default=12.0, help="duration of the measurement in seconds")
     arguments = parser.parse_args()
     if sys.platform != "linux":
         parser.error(f"wanted Linux, where processes are forked, got {sys.platform}")
     times = Times(1e-6 * arguments.env, 1e-3 * arguments.answer, 1e-6 * arguments.answer_each, 1e-3 * arguments.linger)
-    for name, value in measure(arguments.workers, arguments.group, times, arguments.slow, arguments.seconds).items():
-        print(f"{name:24s} {value:.3f}")
+    print_values(measure(arguments.workers, arguments.group, times, arguments.slow, arguments.seconds))
 
 
 if __name__ == "__main__":

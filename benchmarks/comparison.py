@@ -1,4 +1,4 @@
-"""What a report says of runs: for each game and setting the scores over seeds, measured at the same number of frames."""
+"""The content of a report: for each game and setting, the scores over seeds at the same number of frames."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from learner.evaluation.reference_scores import human_normalised, reference_scor
 from wrappers import atari
 
 PUBLISHED_FILE = Path(__file__).with_name("published.json")
-LENGTH_TOLERANCE = 0.01  # a run ends within a batch of its budget
+LENGTH_TOLERANCE = 0.01  # relative; a run ends up to one batch after its budget
 
 
 @dataclass(frozen=True)
 class Result:
-    """One setting on one game. scores, areas and minutes are those of its runs at `Game.horizon`, in the order of `runs`.
+    """One setting on one game. All arrays are `[runs]`, in the order of `runs`, and taken at `Game.horizon`.
 
-    score: mean raw return of the last training episodes there. area: mean of that curve from the first frame on.
-    steps_to_threshold: one a run, infinite where never reached; empty where no threshold was asked for.
+    scores: mean raw return of the last training episodes. areas: mean of the learning curve from the first frame on.
+    steps_to_threshold: infinite if never reached; empty if there is no threshold.
     """
 
     setting: str
@@ -44,24 +44,26 @@ class Result:
     steps_to_threshold: np.ndarray
 
     def score(self, statistic: Statistic = mean) -> Estimate:
+        """Return a statistic of the scores with its interval."""
         return estimate([self.scores], statistic)
 
 
 @dataclass(frozen=True)
 class Game:
-    """Everything about one environment. horizon: frames at which its runs are compared, the end of the shortest one."""
+    """All results on one environment. horizon: frames at which its runs are compared, where the shortest run ends."""
 
     env: str
     horizon: float
     results: list[Result]
 
     def normalised(self, score: float) -> float | None:
+        """Return the human-normalised score in per cent, None if no human score of the game is known."""
         return human_normalised(self.env, score)
 
 
 @dataclass(frozen=True)
 class Published:
-    """A score from the literature. normalised: human-normalised, per cent."""
+    """A score from the literature. normalised: human-normalised, in per cent."""
 
     agent: str
     score: float
@@ -72,7 +74,10 @@ class Published:
 
 
 def choose_runs(runs: Sequence[Run], *, with_unfinished: bool) -> tuple[list[Run], list[str]]:
-    """The runs that can be compared, and a line for each that is left out or taken unfinished. Raises ValueError."""
+    """Return the runs that can be compared, and one line for each run that is left out or unfinished.
+
+    Raises ValueError if no run can be compared.
+    """
     chosen, notes = [], []
     for run in runs:
         label = f"{run.env}, {run.setting}, seed {run.seed}"
@@ -83,15 +88,15 @@ def choose_runs(runs: Sequence[Run], *, with_unfinished: bool) -> tuple[list[Run
         else:
             chosen.append(run)
             if not run.finished:
-                notes.append(f"Unfinished, taken up to {run.frames[-1]:,.0f} frames: {label} ({run.path.name})")
+                notes.append(f"Unfinished, used up to {run.frames[-1]:,.0f} frames: {label} ({run.path.name})")
     if not chosen:
-        hint = "" if with_unfinished else "; --unfinished takes them as far as they are"
-        raise ValueError(f"wanted at least one finished run with an ended episode, got {len(runs)} without{hint}")
+        hint = "" if with_unfinished else "; --unfinished includes unfinished runs"
+        raise ValueError(f"wanted at least one finished run with an ended episode, got {len(runs)} other runs{hint}")
     return chosen, notes
 
 
 def compare(runs: Sequence[Run], threshold: float | None) -> list[Game]:
-    """Group runs by game and setting, both in the order in which they come."""
+    """Group runs by game and setting, both in order of first appearance. threshold: a return, None for none."""
     return [_compare_game(env, [run for run in runs if run.env == env], threshold) for env in _unique(run.env for run in runs)]
 
 
@@ -121,25 +126,25 @@ def _steps_to(run: Run, threshold: float, horizon: float) -> float:
 
 
 def notes_on(games: Sequence[Game]) -> list[str]:
-    """What a reader must know of how the runs differ."""
+    """Return one line for each difference between the runs that affects how they compare."""
     notes = []
     for game in games:
         runs = [run for result in game.results for run in result.runs]
         longest = max(run.frames[-1] for run in runs)
         if longest > game.horizon * (1 + LENGTH_TOLERANCE):
             notes.append(
-                f"{game.env}: runs differ in length, up to {longest:,.0f} frames; all are compared at {game.horizon:,.0f}, "
-                f"where the shortest ends"
+                f"{game.env}: runs have up to {longest:,.0f} frames; all are compared at {game.horizon:,.0f} frames, where the "
+                f"shortest run ends"
             )
         counts = {len(result.runs) for result in game.results}
         if min(counts) < 2:
-            notes.append(f"{game.env}: a single seed has no interval")
+            notes.append(f"{game.env}: a setting with a single seed has no interval")
         if len(counts) > 1:
-            notes.append(f"{game.env}: settings differ in their number of seeds")
+            notes.append(f"{game.env}: settings have different numbers of seeds")
         for result in game.results:
             seeds = [run.seed for run in result.runs]
             if len(set(seeds)) < len(seeds):
-                notes.append(f"{game.env}, {result.setting}: the same seed stands in it more than once")
+                notes.append(f"{game.env}, {result.setting}: several runs have the same seed")
     every = [run for game in games for result in game.results for run in result.runs]
     for what, values in (
         ("commits", {str(run.config.get("git_commit")) for run in every}),
@@ -147,13 +152,13 @@ def notes_on(games: Sequence[Game]) -> list[str]:
         ("windows of the mean return (avg_buff_size)", {str(run.config["settings"].get("avg_buff_size")) for run in every}),
     ):
         if len(values) > 1:
-            notes.append(f"Runs of {len(values)} different {what}")
+            notes.append(f"The runs have {len(values)} different {what}")
     return notes
 
 
 @dataclass(frozen=True)
 class Overall:
-    """One setting over several games, in per cent human-normalised."""
+    """One setting over several games. mean, interquartile_mean: of human-normalised scores, in per cent."""
 
     setting: str
     games: int
@@ -163,7 +168,7 @@ class Overall:
 
 
 def over_games(games: Sequence[Game]) -> list[Overall]:
-    """Settings that were run on every game with published human scores; empty where there are fewer than two such games."""
+    """Return the settings that were run on every game with known human scores; [] if there are fewer than two such games."""
     known = [game for game in games if reference_scores(game.env)]
     if len(known) < 2:
         return []
@@ -182,7 +187,7 @@ def over_games(games: Sequence[Game]) -> list[Overall]:
 
 
 def published_scores(env: str) -> list[Published]:
-    """Scores from the literature of the game that an environment id names."""
+    """Return scores from the literature for the game of an environment id."""
     if not atari.matches(env):
         return []
     rom = atari.rom_of(env)
@@ -202,7 +207,10 @@ def published_scores(env: str) -> list[Published]:
 
 
 def median_steps(result: Result) -> tuple[float, int]:
-    """Median steps to the threshold over all runs (infinite where half of them never got there), and how many did."""
+    """Return the median steps to the threshold over all runs, and how many reached it.
+
+    The median is infinite if half of the runs never reached the threshold.
+    """
     steps = result.steps_to_threshold
     return float(np.quantile(steps, 0.5, method="higher")), sum(math.isfinite(each) for each in steps)
 

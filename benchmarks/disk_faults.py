@@ -1,4 +1,4 @@
-"""Faults of the disk: it is full, or it cannot be written to, at random moments of a run, at its start and at its end."""
+"""Faults of the disk at random moments of a run, and at its end: the disk is full, or it cannot be written to."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.fault_row import Row
 from benchmarks.observed_program import ObservedProgram, newest_update
 from learner.runs.checkpoint import load_checkpoint
 
-GOES_ON_SECONDS = 20.0  # within which a checkpoint follows once there is room again
+GOES_ON_SECONDS = 20.0  # within which a checkpoint must follow once there is room again
 NO_ROOM = 0
-NO_ROOM_FOR_CHECKPOINTS = 20_000  # bytes a file; metrics of the small runs here stay below for minutes, checkpoints are larger
+NO_ROOM_FOR_CHECKPOINTS = 20_000  # bytes per file: metrics of these small runs stay smaller for minutes, checkpoints are larger
 SAVING = "--save_model_period=20"
 
 
 def full_disk(count: int, generator: random.Random, folder: Path) -> Row:
-    """No file may grow beyond a size, which fails as on a full disk: for checkpoints only, or for everything."""
+    """Limit the size of files, which fails as a full disk does: for checkpoints only, or for all files."""
 
     @contextlib.contextmanager
     def full(program: ObservedProgram) -> Iterator[None]:
@@ -38,7 +38,7 @@ def full_disk(count: int, generator: random.Random, folder: Path) -> Row:
 
 
 def read_only_disk(count: int, generator: random.Random, folder: Path) -> Row:
-    """The checkpoints' folder cannot be written to: mounted so where this is root's program, else by its mode."""
+    """Make the folder of checkpoints read-only: by a mount if this process is root's, otherwise by the folder's mode."""
 
     @contextlib.contextmanager
     def read_only(program: ObservedProgram) -> Iterator[None]:
@@ -66,7 +66,7 @@ def _disturb(
     folder: Path,
     fault: Callable[[ObservedProgram], contextlib.AbstractContextManager[None]],
 ) -> Row:
-    """`count` faults of some seconds each, then one over the end of the run, after which it is resumed."""
+    """Make `count` faults of some seconds each. The last one lasts over the end of the run, which is then resumed."""
     goes_on = []
     with ObservedProgram(folder, "--env=Catch-v0", SAVING) as program:
         program.wait_for_checkpoint(after=0)
@@ -89,14 +89,14 @@ def _disturb(
         said = program.run.log.read_text().count("was not saved")
     row.survived += bool(exit_code == 1 and last and not left)
     row.notes = (
-        f"saved again within {max(goes_on, default=0.0):.1f} s, exit code {exit_code} where the last save failed, "
-        f"{said} failed saves in the log, resumed" + (f", left: {left}" if left else "")
+        f"saved again within {max(goes_on, default=0.0):.1f} s, exit code {exit_code} if the last save fails, "
+        f"{said} failed saves in the log, resumed" + (f", files left behind: {left}" if left else "")
     )
     return row
 
 
 def _good(program: ObservedProgram) -> int:
-    """The update of the newest checkpoint, 0 where it cannot be loaded."""
+    """The update of the newest checkpoint, 0 if it cannot be loaded."""
     try:
         return load_checkpoint(program.run.checkpoint_paths()[-1]).counters.updates
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a row of `benchmarks.faults` found."""
+"""The result of a row of `benchmarks.faults`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Row:
-    """What a row found. faults: how many there were; survived: how many of them did no harm."""
+    """The result of a row. faults: number of faults made. survived: number of faults that did no harm."""
 
     name: str
     faults: int = 0

@@ -1,20 +1,17 @@
-"""Whether a run survives what can happen to it: processes killed, stopped, failing, at random moments with a fixed seed.
+"""Tests whether a run survives faults: processes are killed or stopped, environments fail, disks are full.
 
-    python -m benchmarks.faults                        # every row, about a quarter of an hour on two cores
+    python -m benchmarks.faults                        # all rows, a quarter of an hour on two cores
     python -m benchmarks.faults --rows=kill_workers --count=10
 
-Each row trains Catch-v0 in a run of its own and counts. Prints a table; `--json=FILE` writes it too. Exits with 1 where a row
-fails. Needs Linux (/proc).
+Each row trains Catch-v0 in its own run and makes its faults at random moments with a fixed seed. The output is a table,
+which `--json=FILE` also writes. The exit code is 1 if any fault was not survived. Linux only (/proc).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,18 +21,20 @@ from benchmarks.disk_faults import full_disk, read_only_disk
 from benchmarks.fault_row import Row
 from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
+from benchmarks.output import write_json
+from benchmarks.rows import read_command_line, run_rows
 from benchmarks.termination import end_with, unwind_when_terminated
 from learner.runs.checkpoint import Counters, load_checkpoint
 
-GOES_ON_SECONDS = 10.0  # within which updates must go on after a fault
-NOTICED_SECONDS = 5.0
-WATCHED_SECONDS = 15.0  # that a row waits for what should take less than that
+GOES_ON_SECONDS = 10.0  # within which an update must follow a fault
+NOTICED_SECONDS = 5.0  # within which a fault must be noticed
+WATCHED_SECONDS = 15.0  # for which a row waits for something that should take less time
 SHARED_MEMORY = Path("/dev/shm")
 ENDLESS_RESTARTS = "--max_worker_restarts=1000000"
 
 
 def kill_workers(count: int, generator: random.Random, folder: Path) -> Row:
-    """SIGKILL to a random worker at a random moment, starting ones too: updates go on, nothing grows."""
+    """Kill a random worker at a random moment, also one that starts: updates continue, and no resource grows."""
 
     def one_of(program: ObservedProgram) -> tuple[int, set[int]]:
         worker = generator.choice(program.workers())
@@ -45,7 +44,7 @@ def kill_workers(count: int, generator: random.Random, folder: Path) -> Row:
 
 
 def kill_nursery(count: int, generator: random.Random, folder: Path) -> Row:
-    """The same with the process that forks them, and with it all workers; the next one imports PyTorch first."""
+    """Kill the process that forks workers, which ends all workers. Its successor has to import PyTorch first."""
 
     def with_all(program: ObservedProgram) -> tuple[int, set[int]]:
         return program.nursery(), set(program.workers())
@@ -61,7 +60,16 @@ def _kill(
     generator: random.Random,
     folder: Path,
 ) -> Row:
-    """choose: the next victim, and the workers that die by it. within: seconds in which there must be others."""
+    """Kill processes one after another.
+
+    Args:
+        row: the result to fill in.
+        choose: returns the next process to kill, and the workers that end with it.
+        within: seconds within which the workers must be replaced.
+        count: number of processes to kill.
+        generator: chooses moments and processes.
+        folder: results folder of the run.
+    """
     ends, updates, killed = [], [], 0
     before: dict[str, int] = {}
     with ObservedProgram(folder, "--env=Catch-v0", ENDLESS_RESTARTS) as program:
@@ -73,9 +81,9 @@ def _kill(
             row.faults += 1
             killed += len(workers)
             updates.append(program.wait_for_update(GOES_ON_SECONDS))
-            ends.append(program.wait_for(lambda dead=workers: _both_there_without(program, dead), WATCHED_SECONDS))  # type: ignore[misc]
+            ends.append(program.wait_for(lambda dead=workers: _both_replaced(program, dead), WATCHED_SECONDS))  # type: ignore[misc]
             row.survived += updates[-1] < GOES_ON_SECONDS and ends[-1] < within
-            before = before or program.holds()  # after the first: what is started once and kept is no growth
+            before = before or program.holds()  # after the first fault: what starts once and stays is no growth
         program.wait_for_work()
         program.wait_for(lambda: program.metric("workers/restarts") == killed)
         after, restarts = program.holds(), int(program.metric("workers/restarts"))
@@ -85,19 +93,22 @@ def _kill(
         row.survived = 0
     held = ", ".join(f"{number} {name}" for name, number in after.items())
     row.notes = (
-        f"next update within {max(updates):.1f} s, both workers there {max(ends):.1f} s later, {restarts} restarts counted, "
-        f"{held} after the first and after the last" + (f", grown {grown}" if grown else "") + f", exit code {exit_code}"
+        f"next update within {max(updates):.1f} s, both workers replaced {max(ends):.1f} s later, {restarts} restarts "
+        f"counted, {held} after the first and the last fault"
+        + (f", grown: {grown}" if grown else "")
+        + f", exit code {exit_code}"
     )
     return row
 
 
-def _both_there_without(program: ObservedProgram, dead: set[int]) -> bool:
-    there = set(program.workers())
-    return len(there) == 2 and not there & dead
+def _both_replaced(program: ObservedProgram, dead: set[int]) -> bool:
+    """Whether both workers run, and neither is one of `dead`."""
+    running = set(program.workers())
+    return len(running) == 2 and not running & dead
 
 
 def stop_workers(count: int, generator: random.Random, folder: Path) -> Row:
-    """SIGSTOP to a random worker that works: it counts as hanging, is killed and replaced."""
+    """Stop a random worker with SIGSTOP: the program takes it for hanging, kills and replaces it."""
     row = Row("stop_workers")
     ends = []
     with ObservedProgram(folder, "--env=Catch-v0", ENDLESS_RESTARTS) as program:
@@ -109,12 +120,12 @@ def stop_workers(count: int, generator: random.Random, folder: Path) -> Row:
             row.faults += 1
             ends.append(program.wait_for_end(victim, WATCHED_SECONDS))
             row.survived += ends[-1] < NOTICED_SECONDS and program.wait_for_update(GOES_ON_SECONDS) < GOES_ON_SECONDS
-    row.notes = f"ended after {min(ends):.1f} to {max(ends):.1f} s"
+    row.notes = f"killed after {min(ends):.1f} to {max(ends):.1f} s"
     return row
 
 
 def environment_faults(count: int, generator: random.Random, folder: Path) -> Row:
-    """An environment raises, hangs, spins, exits or crashes in a step, one worker's at a time."""
+    """Let an environment raise, hang, spin, exit or crash in a step, in one worker at a time."""
     row = Row("environment_faults")
     ends: dict[str, list[float]] = {name: [] for name in FAULTS}
     faulty = ("-m", "benchmarks.faulty_program")
@@ -137,7 +148,7 @@ def _wait_for_restart(program: ObservedProgram, before: float) -> float:
 
 
 def kill_learner(count: int, generator: random.Random, folder: Path) -> Row:
-    """SIGKILL to the learner at a random moment: nothing stays behind, and the run goes on from its last checkpoint."""
+    """Kill the learner at a random moment: nothing is left behind, and the run resumes from its last checkpoint."""
     row = Row("kill_learner")
     ends = []
     orphans, shared_before = 0, set(SHARED_MEMORY.iterdir())
@@ -163,7 +174,7 @@ def kill_learner(count: int, generator: random.Random, folder: Path) -> Row:
     if segments or orphans:
         row.survived = 0
     row.notes = (
-        f"{orphans} orphans (all gone within {max(ends):.2f} s), {len(segments)} shared segments left, "
+        f"{orphans} orphans (all ended within {max(ends):.2f} s), {len(segments)} shared memory segments left, "
         f"resumed with every counter of the last checkpoint"
     )
     return row
@@ -176,7 +187,7 @@ def _goes_on(saved: Counters, newest: Counters, log: str) -> bool:
 
 
 def kill_in_checkpoint(count: int, generator: random.Random, folder: Path) -> Row:
-    """SIGKILL to the learner while it writes a checkpoint: every checkpoint there is can be loaded, and the run goes on."""
+    """Kill the learner while it writes a checkpoint: every checkpoint can be loaded, and the run resumes."""
     row = Row("kill_in_checkpoint")
     attempts = newest = 0
     while row.faults < count:
@@ -194,11 +205,12 @@ def kill_in_checkpoint(count: int, generator: random.Random, folder: Path) -> Ro
             if _unfinished(checkpoints, known):
                 row.faults += 1
                 row.survived += newest > before
-    row.notes = f"{attempts} attempts to meet one half-written"
+    row.notes = f"{attempts} attempts, of which {row.faults} left a half-written checkpoint"
     return row
 
 
 def _unfinished(checkpoints: Path, known: set[str]) -> bool:
+    """Whether there is a partial file that is not one of `known`."""
     return any(not name.endswith(".pt") for name in set(os.listdir(checkpoints)) - known)
 
 
@@ -216,26 +228,17 @@ ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
     "full_disk": (full_disk, 30),
     "read_only_disk": (read_only_disk, 10),
 }
-"""Name -> the row and how many faults it makes."""
+"""Name -> the row and its usual number of faults."""
 
 
 def main() -> int:
     unwind_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="which rows")
-    parser.add_argument("--count", type=int, help="faults in each row, instead of the row's own number")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    arguments = parser.parse_args()
+    arguments = read_command_line(__doc__, ROWS, "faults")
     results = []
-    for name in arguments.rows:
-        function, count = ROWS[name]
-        with tempfile.TemporaryDirectory() as folder:
-            row = function(arguments.count or count, random.Random(arguments.seed), Path(folder))
+    for row in run_rows(ROWS, arguments):
         print(f"{row.name:20s} {row.survived:4d} of {row.faults:4d} survived; {row.notes}", flush=True)
         results.append(row)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in results], indent=2) + "\n")
+    write_json(arguments.json, [asdict(row) for row in results])
     return int(any(row.survived < row.faults for row in results))
 
 

@@ -1,9 +1,9 @@
-"""The program with a toy environment that fails on demand, for tests and `benchmarks.faults`.
+"""The program with an additional toy environment that fails on demand, for tests and `benchmarks.faults`.
 
     python -m benchmarks.faulty_program --op_mode=train --env=FaultyCatch-v0 ...
 
-FaultyCatch-v0 is Catch-v0. At every step it looks for a file of a fault's name in the folder that `SPRINGBOK_FAULTS` names; one
-worker takes the file away and fails so.
+FaultyCatch-v0 is Catch-v0, but at every step it looks for a file with the name of a fault in the folder `SPRINGBOK_FAULTS`. One
+worker removes the file and fails in that way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ FOLDER_VARIABLE = "SPRINGBOK_FAULTS"
 
 
 def raise_error() -> None:
-    raise RuntimeError("a fault that was asked for")
+    raise RuntimeError("a requested fault")
 
 
 def hang() -> None:
@@ -46,22 +46,22 @@ FAULTS = {"raise": raise_error, "hang": hang, "spin": spin, "exit": exit_silentl
 
 
 class FaultyCatch(toy.Catch):
-    """Catch with a look for faults in every step."""
+    """Catch that looks for requested faults at every step."""
 
     def step(self, actions: np.ndarray) -> Step:
         for name, fail in FAULTS.items():
-            asked = Path(os.environ[FOLDER_VARIABLE]) / name
-            if asked.exists():
+            request = Path(os.environ[FOLDER_VARIABLE]) / name
+            if request.exists():
                 try:
-                    asked.unlink()
+                    request.unlink()
                 except FileNotFoundError:
-                    continue  # another worker was faster
+                    continue  # another worker has taken it
                 fail()
         return super().step(actions)
 
 
 class FaultyFamily:
-    """The family of FaultyCatch-v0 alone."""
+    """The family of FaultyCatch-v0."""
 
     def known_ids(self) -> Mapping[str, str]:
         return {FAULTY_CATCH: FAULTY_CATCH}
@@ -75,6 +75,9 @@ class FaultyFamily:
     def describe(self, config: EnvConfig) -> EnvDescription:
         return EnvDescription(config)
 
+    def notes(self, config: EnvConfig, given: Collection[str]) -> list[str]:
+        return []
+
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return FaultyCatch(config, num_envs)
 
@@ -82,7 +85,7 @@ class FaultyFamily:
         return FaultyCatch(config, 1, render_mode)
 
 
-ENVIRONMENTS["faulty"] = FaultyFamily()  # at import: a spawned worker imports this module, but does not run it
+ENVIRONMENTS["faulty"] = FaultyFamily()  # at import, because a spawned worker imports this module but does not run it
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv))

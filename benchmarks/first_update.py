@@ -1,8 +1,8 @@
-"""How long a user waits: seconds from the command to its first update, with imports, preflight and the start of all processes.
+"""Measures the seconds from the command to the first update: imports, preflight and the start of all processes.
 
     python -m benchmarks.first_update --count=5 -- --preset=pong_fast
 
-Prints each start and the median. The settings are those of main.py; after the first update the run is stopped.
+Prints the seconds of each start and the median. The settings are flags of main.py. Each run is stopped after its first update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST_SECONDS = 300.0
 
 
 def seconds_to_first_update(settings: Sequence[str]) -> float:
-    """Start a training with these flags of main.py, and stop it after its first update. Raises RuntimeError where none came."""
+    """Train with these flags of main.py until the first update, and return its seconds. Raises RuntimeError if none came."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
         with training(*settings, f"--results_dir={folder}", "--log_period=0.01") as process:
@@ -39,7 +39,7 @@ def seconds_to_first_update(settings: Sequence[str]) -> float:
 
 
 def has_update(results: Path) -> bool:
-    """Whether the only run in `results` has written a whole row of metrics, which it does after an update."""
+    """Return whether the only run in `results` has written a whole row of metrics, which needs an update."""
     metrics = run_in(results).metrics
     return metrics.is_file() and metrics.read_text().count("\n") > 1
 
@@ -47,7 +47,7 @@ def has_update(results: Path) -> bool:
 def main() -> None:
     unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=5, help="how many starts")
+    parser.add_argument("--count", type=int, default=5, help="number of starts")
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
     arguments = parser.parse_args()
     times = []

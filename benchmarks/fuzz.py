@@ -1,24 +1,22 @@
-"""Whether bad input ends in one clear line: random command lines, and checkpoints that are damaged, foreign or hostile.
+"""Tests whether bad input ends in one clear line: random command lines, and damaged, foreign or hostile checkpoints.
 
-    python -m benchmarks.fuzz                              # both rows, some minutes on two cores
+    python -m benchmarks.fuzz                              # both rows, several minutes on two cores
     python -m benchmarks.fuzz --rows=flags --count=10000
 
-Each case goes through all that main.py does before anything starts; a checkpoint that is taken must then train an update, or be
-played in test mode. A case is bad where it raises anything but the one line, lasts a minute, or leaves a file though refused.
-Prints a table; `--json=FILE` writes it too. Exits with 1 where a case was bad. Needs Linux.
+Each case goes through everything that main.py does before a process starts. An accepted checkpoint must then train for
+one update, or play in test mode. A case is bad if it raises anything but the one line, takes a minute, or is refused
+but leaves a file. The output is a table, which `--json=FILE` also writes. The exit code is 1 if any case was bad. Linux
+only.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import os
 import random
 import resource
 import signal
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -31,17 +29,19 @@ from absl import flags
 
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
 from benchmarks.fuzzed_flags import fuzzed_flags
+from benchmarks.output import write_json
+from benchmarks.rows import read_command_line, run_rows
 from benchmarks.termination import end_with
 from learner import launch
 from main import prepare, refusal
 
 CASE_SECONDS = 60
-MOST_MEMORY = 24 * 2**30  # bytes of address space: what would take more fails at once
+MOST_MEMORY = 24 * 2**30  # bytes of address space; a larger allocation fails at once
 
 
 @dataclass
 class Row:
-    """What a row found. slowest: seconds of CPU time. bad: what was wrong, and with which case."""
+    """The result of a row. slowest: CPU seconds of the slowest case. bad: each bad case and what is wrong with it."""
 
     name: str
     cases: int = 0
@@ -51,7 +51,7 @@ class Row:
     bad: list[str] = field(default_factory=list)
 
     def try_case(self, case: str, action: Callable[[], object]) -> bool:
-        """Run a case and count what becomes of it. Returns whether it was refused, in one line."""
+        """Run a case and count its outcome. Returns whether it was refused."""
         self.cases += 1
         started = time.process_time()
         try:
@@ -61,21 +61,22 @@ class Row:
             return False
         except (flags.Error, ValueError) as error:
             if not refusal(error):
-                self.complain(case, "it was refused without a word")
+                self.complain(case, "it was refused without a message")
             self.refused += 1
             return True
-        except Exception as error:  # whatever it is, it is what this program looks for
+        except Exception as error:  # any other exception is what this program looks for
             self.complain(case, "".join(traceback.format_exception(error)[-3:]))
             return False
         finally:
             self.slowest = max(self.slowest, time.process_time() - started)
 
     def complain(self, case: str, what: str) -> None:
+        """Count a case as bad."""
         self.bad.append(f"{what.strip()}\n  in the case {case[:400]!r}")
 
 
 class TimeLimitError(Exception):
-    """A case that may never end."""
+    """A case did not end in time."""
 
 
 @contextlib.contextmanager
@@ -93,7 +94,7 @@ def _time_limit() -> Iterator[None]:
 
 
 def fuzz_flags(count: int, generator: random.Random, folder: Path) -> Row:
-    """Command lines, up to the point where something would start, and the measurement; nothing may be written by then."""
+    """Try command lines up to the start of processes, with the preflight measurement. Nothing may be written by then."""
     row = Row("flags")
 
     def check_and_measure(arguments: Sequence[str]) -> None:
@@ -110,7 +111,7 @@ def fuzz_flags(count: int, generator: random.Random, folder: Path) -> Row:
 
 
 def fuzz_checkpoints(count: int, generator: random.Random, folder: Path) -> Row:
-    """Checkpoints; what is taken trains one update or plays one episode, what is refused leaves no trace."""
+    """Try checkpoints. An accepted one trains one update or plays one episode; a refused one leaves nothing behind."""
     row = Row("checkpoints")
     bases = base_checkpoints(folder)
     results = folder / "taken"
@@ -122,14 +123,14 @@ def fuzz_checkpoints(count: int, generator: random.Random, folder: Path) -> Row:
         def load_and_run(given: list[str] = given) -> None:
             job = prepare(["main.py", "--verbosity=0", *given])
             if launch.run(job):
-                raise RuntimeError("wanted a run that ends well, got one that failed")
+                raise RuntimeError("wanted exit code 0, got another one")
 
         before = len(list(results.glob("*")))
         refused = row.try_case(case.name, load_and_run)
         if refused and len(list(results.glob("*"))) > before:
             row.complain(case.name, "it was refused and left a run directory")
         if case.must_refuse and not refused:
-            row.complain(case.name, "it was taken")
+            row.complain(case.name, "it was accepted")
     return row
 
 
@@ -137,33 +138,24 @@ ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
     "flags": (fuzz_flags, 2000),
     "checkpoints": (fuzz_checkpoints, 500),
 }
-"""Name -> the row and how many cases it has."""
+"""Name -> the row and its usual number of cases."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="which rows")
-    parser.add_argument("--count", type=int, help="cases in each row, instead of the row's own number")
-    parser.add_argument("--seed", type=int, default=1, help="of the cases")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    arguments = parser.parse_args()
+    arguments = read_command_line(__doc__, ROWS, "cases")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     rows = []
-    for name in arguments.rows:
-        function, count = ROWS[name]
-        with tempfile.TemporaryDirectory() as folder:
-            row = function(arguments.count or count, random.Random(arguments.seed), Path(folder))
+    for row in run_rows(ROWS, arguments):
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         print(
-            f"{row.name:12s} {row.cases:6,} cases: {row.refused:,} refused in one line, {row.taken:,} taken, "
-            f"{len(row.bad):,} bad; the slowest took {row.slowest:.1f} s, at most {memory:,.0f} MiB so far",
+            f"{row.name:12s} {row.cases:6,} cases: {row.refused:,} refused in one line, {row.taken:,} accepted, "
+            f"{len(row.bad):,} bad; slowest case {row.slowest:.1f} s of CPU time, peak memory so far {memory:,.0f} MiB",
             flush=True,
         )
         for complaint in row.bad:
             print(f"BAD {complaint}")
         rows.append(row)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    write_json(arguments.json, [asdict(row) for row in rows])
     return int(any(row.bad for row in rows))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints as they should not be: cut, overwritten, with parts changed, of other programs, or made to do harm."""
+"""Bad checkpoints: truncated, overwritten, with changed parts, from other programs, or made to do harm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHERS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A file that was written. must_refuse: whether it holds what no program may take."""
+    """A file that was written. must_refuse: whether the program has to refuse it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Bases:
-    """Good files of a tiny run: as they are written, and without a checksum, as the first format was."""
+    """A good checkpoint of a tiny run: in today's format, in the first format without a checksum, and its content."""
 
     with_checksum: bytes
     without: bytes
@@ -54,23 +54,23 @@ class Bases:
 
 
 class RunsCode:
-    """Ends the fuzzing when it is unpickled."""
+    """Ends this process when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, ("import os; os._exit(66)",)
 
 
 def base_checkpoints(folder: Path) -> Bases:
-    """Train a tiny run below `folder`, and take its last checkpoint."""
+    """Train a tiny run below `folder` and return its last checkpoint."""
     if launch.run(prepare(["main.py", f"--results_dir={folder}/runs", *TINY])):
-        raise RuntimeError("the run that makes a good checkpoint failed")
+        raise RuntimeError("the training run for a good checkpoint failed")
     path = next((folder / "runs" / "latest").resolve().glob("checkpoints/update_*.pt"))
     content, _ = read_file(path)
     return Bases(path.read_bytes(), _saved({**content, "format": 1}), content)
 
 
 def fuzzed_checkpoint(generator: random.Random, bases: Bases, path: Path) -> Case:
-    """Write a case to `path`."""
+    """Write a random case to `path`."""
     make = generator.choice(
         (_damaged, _damaged, _damaged, _damaged_first_format, _changed, _changed, _changed, _foreign, _fitting)
     )
@@ -84,7 +84,7 @@ def _damaged(generator: random.Random, bases: Bases, path: Path) -> Case:
 
 
 def _damaged_first_format(generator: random.Random, bases: Bases, path: Path) -> Case:
-    """It has no checksum: what is not noticed must train."""
+    """The first format has no checksum, so unnoticed damage is allowed, but must be trainable."""
     name, data = _damage(generator, bases.without)
     path.write_bytes(data)
     return Case(f"first format, damaged: {name}", (ONE_UPDATE_MORE, _mode(generator)), must_refuse=False)
@@ -115,7 +115,7 @@ def _damage(generator: random.Random, whole: bytes) -> tuple[str, bytes]:
 
 
 def _changed(generator: random.Random, bases: Bases, path: Path) -> Case:
-    """A whole file of ours with some part replaced, with a right checksum or in the first format."""
+    """A complete checkpoint with some part replaced, with a valid checksum or in the first format."""
     content = _copy(bases.content)
     names = []
     for _ in range(generator.choice((1, 1, 2))):
@@ -128,7 +128,7 @@ def _changed(generator: random.Random, bases: Bases, path: Path) -> Case:
 
 
 def _change(generator: random.Random, content: dict[str, Any]) -> str:
-    """Replace, remove or add something at a random depth; JSON texts are opened. Returns where."""
+    """Replace, remove or add something at a random depth, also inside JSON texts. Returns where."""
     where, part = "", content
     while True:
         if not part:
@@ -153,7 +153,7 @@ def _change(generator: random.Random, content: dict[str, Any]) -> str:
 
 
 def _other(generator: random.Random, value: Any) -> Any:
-    """Something of the same type."""
+    """Another value of the same type."""
     if isinstance(value, torch.Tensor):
         changes: tuple[Callable[[], torch.Tensor], ...] = (
             lambda: value.clone().fill_(float("nan")) if value.is_floating_point() else value.clone().fill_(1),
@@ -181,7 +181,7 @@ def _anything(generator: random.Random) -> Any:
 
 
 def _foreign(generator: random.Random, bases: Bases, path: Path) -> Case:
-    """Files of other programs, and files made to run code or to fill the memory."""
+    """Files of other programs, and files that would run code or fill the memory."""
     kinds: dict[str, Callable[[], bytes]] = {
         "nothing": lambda: b"",
         "noise": lambda: generator.randbytes(5000),
@@ -203,7 +203,7 @@ def _foreign(generator: random.Random, bases: Bases, path: Path) -> Case:
 
 
 def _fitting(generator: random.Random, bases: Bases, path: Path) -> Case:
-    """A good file, for another game, network or optimiser."""
+    """A good checkpoint together with the flags of another game, network or optimiser."""
     path.write_bytes(bases.with_checksum)
     arguments = generator.choice(OTHERS)
     budget = () if any("max_steps" in argument for argument in arguments) else (ONE_UPDATE_MORE,)

@@ -1,4 +1,4 @@
-"""Random command lines: every flag with values of every kind, alone, together, twice, and misspelt."""
+"""Random command lines: flags with values of every kind, alone, combined, repeated and misspelt."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ SWITCHES = ("", "=true", "=false", "=True", "=1", "=0", "=2", "=yes", "=maybe", 
 
 
 def fuzzed_flags(generator: random.Random) -> list[str]:
-    """The arguments of one command."""
+    """Return the arguments of one random command."""
     arguments = [_argument(generator) for _ in range(generator.choice((1, 1, 1, 2, 2, 3, 5)))]
     if generator.random() < 0.4:
         arguments.append(f"--replay_parameters={replay_parameters(generator)}")
     if generator.random() < 0.2:
         arguments.append(f"--op_mode={generator.choice(OP_MODES)}")
-    if generator.random() < 0.3:  # so that some of the others are looked at where the frames are small
+    if generator.random() < 0.3:  # so that other flags are also tried with small frames
         arguments += ["--env=Catch-v0", "--network=mlp"]
     return generator.sample(arguments, len(arguments))
 
@@ -125,7 +125,7 @@ def _misspelt(name: str, generator: random.Random) -> str:
 
 
 def replay_parameters(generator: random.Random) -> str:
-    """JSON of any kind: nonsense, the right keys with wrong values, cut or joined text."""
+    """Return JSON of any kind: nonsense, known keys with wrong values, truncated or corrupted text."""
     text = json.dumps([_replay(generator) for _ in range(generator.choice((0, 1, 1, 2, 2, 3)))])
     roll = generator.random()
     if roll < 0.1:

@@ -1,14 +1,15 @@
-"""What a machine with a GPU makes of the program: the whole experiment in one command of at most ten minutes.
+"""Measures the program and its parts on a machine with a GPU, in one command of at most ten minutes.
 
     python -m benchmarks.gpu --out=gpu_results
     python -m benchmarks.gpu --device=cpu --minutes=2 --seconds=3 --workers=1 --network=mlp --env=Catch-v0 --out=/tmp/small
 
-Measures, most wanted first: stepping alone; acting alone, by batch and precision; updates alone, by precision and with
-torch.compile; batches that are half replayed, with frames in host memory and on the device; then the program for numbers of
-workers, worker kinds and precisions, and what it reaches of `n / c_env`, as fast as its n cores could step and do nothing else
-(0.85 is wanted of as many workers as there are cores).
-Every result is written to `results.json` as soon as it is there, with a table in `results.md` and a picture of the curve; what
-there is no time for is named as skipped.
+The parts are measured alone: stepping, acting by batch and precision, updates by precision and with torch.compile, and
+batches that are half replayed, with frames in host memory and on the device. The program is measured with several
+numbers of workers, worker kinds and precisions. Its speed is compared with `n / c_env`, the speed of n cores that only
+step. With as many workers as cores it should reach 0.85 of that.
+
+The most important measurements come first. Every result is written at once to `results.json` and as a table to
+`results.md`; at the end the curve is drawn. A measurement for which there is no time left is listed as skipped.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -32,20 +31,18 @@ import torch
 
 from agents.compute import allow_tf32, prepare_torch
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
-from benchmarks.termination import end_with, unwind_when_terminated
+from benchmarks.measured_program import MeasuredProgram
+from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
 from learner.machine.machine import Machine, detect_machine
-from learner.metrics.metrics import read_metrics
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOW_SECONDS = 2.0
-START_SECONDS = 90.0  # until the first row of metrics: workers import PyTorch, torch.compile compiles
-MAKE_SECONDS = 0.2  # an environment, one after another: a game is loaded when it is made and when it is seeded
-NATIVE_ENVIRONMENTS = 8  # a core
+START_SECONDS = 90.0  # until the first row of metrics: imports of PyTorch, torch.compile
+MAKE_SECONDS = 0.2  # to make one environment: a game is loaded when it is made and when it is seeded
+NATIVE_ENVIRONMENTS = 8  # per core
 WANTED_OF_LIMIT = 0.85
 PUBLISHED = {"Cleanba IMPALA": 128, "MonoBeast": 927}
 """Minutes for 200 million frames of Pong with one A100 and 10 cores, from main_10CPU_runtimes.csv of vwxyzjn/cleanba."""
 PUBLISHED_FRAMES = 200e6
-LAST_WORDS = 1000  # characters of what a program said that failed
 ACTING_BATCHES = (16, 64, 256, 512)
 ALONE = "stepping one group, one core"
 SHOWN = (
@@ -53,11 +50,11 @@ SHOWN = (
     *("time/worker_env", "time/worker_act", "time/worker_wait"),
     *("time/learner_wait", "time/learner_update", "time/learner_publish", "feeder/depth"),
 )
-"""Metrics of the program that say where its time goes."""
+"""Metrics of the program that show where its time goes."""
 
 
 class Experiment:
-    """Runs measurements until the time is up, and keeps what they gave in files."""
+    """Runs measurements until the time is up, and writes their results into files."""
 
     def __init__(self, out: Path, seconds: float, machine: Machine, device: str) -> None:
         self.out = out
@@ -68,32 +65,32 @@ class Experiment:
         out.mkdir(parents=True, exist_ok=True)
 
     def measure(self, name: str, function: Callable[[], Result], needs: float) -> None:
-        """One measurement that takes about `needs` seconds; an error is a result too, the others go on."""
+        """Make a measurement that takes about `needs` seconds. An error becomes its result, so that the others still run."""
         started = time.monotonic()
         if started + needs > self._end:
-            result: Result = {"skipped": f"would take {needs:.0f} s, {self._end - started:.0f} s are left"}
+            result: Result = {"skipped": f"needs {needs:.0f} s, {self._end - started:.0f} s are left"}
         else:
             try:
                 result = function()
-            except Exception as error:  # whatever it is, the next measurement may work
+            except Exception as error:  # the next measurement may work
                 result = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         self.results.append({"name": name, **result, "took_seconds": round(time.monotonic() - started, 1)})
         print(_line(self.results[-1]), flush=True)
         self._write()
 
     def found(self, name: str, value: str) -> float:
-        """One value of a measurement that was made before; not a number where it was skipped or failed."""
+        """Return one value of an earlier measurement, NaN if it was skipped or failed."""
         return next((result.get(value, math.nan) for result in self.results if result["name"] == name), math.nan)
 
     def conclude(self, name: str) -> None:
-        """Say whether the program's run of this name reaches what is wanted of it."""
+        """Print and write whether the program's run of this name was fast enough."""
         reached = self.found(name, "of_limit")
         if math.isnan(reached):
             said = "was not measured"
         else:
             said = f"{reached:.3f} of n / c_env, which is {'enough' if reached >= WANTED_OF_LIMIT else 'too little'}"
-        self._head["verdict"] = f"{name}: {said} (wanted: {WANTED_OF_LIMIT})"
-        print(self._head["verdict"], flush=True)
+        self._head["conclusion"] = f"{name}: {said} (wanted: {WANTED_OF_LIMIT})"
+        print(self._head["conclusion"], flush=True)
         self._write()
 
     def _write(self) -> None:
@@ -108,36 +105,22 @@ def _line(result: Result) -> str:
 
 def _values(result: Result) -> str:
     left_out = ("name", "took_seconds", "traceback", "workers")
-    told = {name: value for name, value in result.items() if name not in left_out}
-    return ", ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items())
+    shown = {name: value for name, value in result.items() if name not in left_out}
+    return ", ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items())
 
 
 def run_name(workers: int, kind: str) -> str:
+    """Return the name of the program's run with these workers and otherwise usual settings."""
     return f"program, {workers} workers, {kind}"
 
 
 def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
-    """`main.py` in steady state: medians over windows, from a few seconds after the first update on."""
+    """Run main.py and return medians over its rows of metrics, without the rows of the warm-up."""
     given = {"env": arguments.env, "network": arguments.network, "device": arguments.device, "batch_size": arguments.batch_size}
-    output = {"log_period": WINDOW_SECONDS, "environment_max_steps": 10**12, "verbosity": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        flags = [f"--{name}={value}" for name, value in {**given, **settings, **output, "results_dir": folder}.items()]
-        said = Path(folder) / "said.txt"
-        with said.open("wb") as file:
-            command = [sys.executable, "main.py", "--op_mode=train", *flags]
-            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            _wait_for_rows(process, Path(folder), time.monotonic() + START_SECONDS)
-            _sleep(process, arguments.warm_up + arguments.seconds)
-        except RuntimeError as error:
-            last_words = " ".join(said.read_text(errors="replace").split())[-LAST_WORDS:]
-            raise RuntimeError(f"{error}; it said: {last_words}") from None
-        finally:
-            process.kill()  # at once: nothing it would still save is wanted, and its workers die with it
-            process.wait()
-        metrics = next(Path(folder).glob("*_*/metrics.csv"))
-        columns = read_metrics(metrics)
-        settled = json.loads((metrics.parent / "config.json").read_text())["settings"]
+    flags = [f"--{name}={value}" for name, value in {**given, **settings, "verbosity": 0}.items()]
+    with MeasuredProgram(training_command(*flags), WINDOW_SECONDS, START_SECONDS) as running:
+        running.warm_up(arguments.warm_up + arguments.seconds)
+        columns, settled = running.metrics(), running.settings()
     after = columns["seconds"] > columns["seconds"][0] + arguments.warm_up
     steady = {name: column[after] for name, column in columns.items()}
     found = {name: float(np.nanmedian(steady[name])) for name in SHOWN if name in steady}
@@ -149,25 +132,8 @@ def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
     return {**speeds, "envs_per_worker": environments, **found, **settings}
 
 
-def _wait_for_rows(process: subprocess.Popen[bytes], folder: Path, end: float) -> None:
-    while not list(folder.glob("*_*/metrics.csv")):
-        if process.poll() is not None:
-            raise RuntimeError(f"the program ended by itself with code {process.returncode}")
-        if time.monotonic() > end:
-            raise RuntimeError(f"no row of metrics within {START_SECONDS:.0f} s")
-        time.sleep(0.1)
-
-
-def _sleep(process: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
-        code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-    raise RuntimeError(f"the program ended by itself with code {code}")
-
-
 def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Machine) -> None:
-    """The experiment, most wanted results first."""
+    """Make all measurements, the most important ones first."""
     prepare_torch(threads=1)
     if arguments.device == "cuda":
         allow_tf32()
@@ -189,8 +155,8 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
 
     def run(workers: int, kind: str, needs: float = 0.0, **settings: Any) -> None:
         given = {"worker_count": workers, "worker_kind": kind, "precision": best, **settings}
-        told = ", ".join(f"{name} {value}" for name, value in settings.items())
-        name = run_name(workers, kind) + (f", {told}" if told else "")
+        changed = ", ".join(f"{name} {value}" for name, value in settings.items())
+        name = run_name(workers, kind) + (f", {changed}" if changed else "")
         seconds = arguments.warm_up + arguments.seconds + 20 + needs
         c_env = 1e-6 * experiment.found(ALONE, "microseconds_a_step")
 
@@ -217,9 +183,9 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
 
 
 def draw(results: list[Result], path: Path, *, published: bool) -> None:
-    """Frames per second over workers, a line for each kind and one for as many cores that do nothing but step.
+    """Draw frames per second over workers: a line for each worker kind, and one for as many cores that only step.
 
-    published: beside what others wrote down for Pong.
+    published: whether published speeds on Pong are drawn too.
     """
     from matplotlib.figure import Figure
 
@@ -252,12 +218,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/gpu"), help="folder of the results")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--minutes", type=float, default=9.3, help="no measurement is begun that would end later")
-    parser.add_argument("--seconds", type=float, default=14.0, help="steady state of each run of the program")
-    parser.add_argument("--warm-up", type=float, default=6.0, help="seconds after its first row of metrics")
-    parser.add_argument("--part-seconds", type=float, default=1.5, help="each part measured alone")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="numbers of workers, growing")
-    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"], help="the last one is used for the curve")
+    parser.add_argument("--minutes", type=float, default=9.3, help="no measurement starts that would end later")
+    parser.add_argument("--seconds", type=float, default=14.0, help="seconds of steady state of each run of the program")
+    parser.add_argument("--warm-up", type=float, default=6.0, help="seconds of warm-up after the first row of metrics")
+    parser.add_argument("--part-seconds", type=float, default=1.5, help="seconds for each part that is measured alone")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="numbers of workers, ascending")
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"], help="the curve uses the last one")
     parser.add_argument("--env", default="PongNoFrameskip-v4")
     parser.add_argument("--network", default="impala_deep")
     parser.add_argument("--batch-size", type=int, default=32)
@@ -268,12 +234,12 @@ def main() -> None:
     machine = detect_machine()
     if arguments.device == "cuda" and machine.gpu is None:
         raise SystemExit(
-            "error: wanted a machine with a CUDA GPU, got one on which PyTorch sees none; --device=cpu tries the rest"
+            "error: wanted a machine with a CUDA GPU, got one on which PyTorch sees none; --device=cpu runs without one"
         )
     experiment = Experiment(arguments.out, 60 * arguments.minutes, machine, arguments.device)
     try:
         run_all(arguments, experiment, machine)
-    finally:  # also of what there is when it is ended before
+    finally:  # with the results so far, if the experiment is ended early
         experiment.conclude(run_name(arguments.workers[-1], "central"))
         draw(experiment.results, arguments.out / "curve.png", published=arguments.env.startswith("Pong"))
 

@@ -1,4 +1,4 @@
-"""The parts of a run on a machine with a GPU, each alone: stepping, acting, learning, batches that are half replayed."""
+"""The parts of a run, each measured alone: stepping, acting, learning, and learning from half replayed batches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents import AGENTS, Agent
-from agents.networks.actor_critic import ActorCritic, make_network, on_device
+from agents import Agent
+from agents.networks.base import FeatureNetwork
 from agents.streams import Fence
+from benchmarks.building import learner_agent, learner_network
+from learner.building import make_contract
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.machine import Machine, fit_to_machine
-from learner.machine.measuring import acting_for_all
-from learner.settings.config import DEFAULTS, Config, make_config, make_contract
-from replay import make_mixture, replay_names
-from replay.batch import make_batch
+from learner.machine.measuring import ALMOST_OVER, acting_for_all
+from learner.settings.config import DEFAULTS, Config, make_config
+from replay import make_mixture
+from replay.batch import HostBatch, make_batch
 from replay.trajectory import Arrays
-from wrappers import make_spec, make_vector_env
+from wrappers import make_vector_env
 
 REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20
 
@@ -31,7 +33,10 @@ Result = dict[str, Any]
 
 
 def seconds_a_call(function: Callable[[], object], device: torch.device, budget: float) -> float:
-    """Median wall time of one call, the device's work included."""
+    """Return the median wall time of one call in seconds, including the device's work.
+
+    budget: seconds of measurement, after three calls of warm-up; at least three calls are measured.
+    """
     times: list[float] = []
     end = None
     while end is None or time.perf_counter() < end or len(times) < 3:
@@ -41,12 +46,12 @@ def seconds_a_call(function: Callable[[], object], device: torch.device, budget:
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - started)
         if end is None and len(times) == 3:
-            times, end = [], time.perf_counter() + budget  # three calls of warm-up
+            times, end = [], time.perf_counter() + budget  # discard the warm-up
     return statistics.median(times)
 
 
 def seconds_in_a_row(function: Callable[[], None], device: torch.device, budget: float) -> float:
-    """Median wall time of a call where several are queued one after another, as updates are in a run."""
+    """Return the median wall time of a call in seconds, with several calls queued on the device as in a run."""
     at_once = 5 if device.type == "cuda" else 1
 
     def calls() -> None:
@@ -57,14 +62,14 @@ def seconds_in_a_row(function: Callable[[], None], device: torch.device, budget:
 
 
 def config_of(arguments: argparse.Namespace, machine: Machine, **settings: Any) -> Config:
-    """The config of one measurement."""
+    """Return the config of one measurement: the settings of the command line, and others on top."""
     given = {"env": arguments.env, "network": arguments.network, "device": arguments.device, "batch_size": arguments.batch_size}
     settled, _ = fit_to_machine({**DEFAULTS, **given, **settings}, machine)
     return make_config(settled)
 
 
 def stepping(config: Config, environments: int, threads: int, budget: float) -> Result:
-    """The native vector environment alone, with random actions."""
+    """Measure the native vector environment alone, with random actions."""
     env = make_vector_env(config.env, environments, threads)
     env.reset(1)
     generator = np.random.default_rng(0)
@@ -75,51 +80,44 @@ def stepping(config: Config, environments: int, threads: int, budget: float) -> 
 
 
 def acting(config: Config, count: int, budget: float) -> Result:
-    """The central policy alone: newest frames up, answers down."""
+    """Measure the central policy alone: newest frames to the device, answers back."""
     step = acting_for_all(config, count, compiled=config.training.compile).seconds_a_step(budget)
     return {"milliseconds": 1e3 * count * step, "steps_per_second": 1 / step}
 
 
-def agent_of(config: Config) -> tuple[ActorCritic, Agent]:
-    """A network on the device, and the agent that trains it."""
-    spec, training = make_spec(config.env), config.training
-    network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
-    agent = AGENTS["vtrace"](
-        config.agent,
-        on_device(network, torch.device(training.device)),
-        replay_names(config.replays),
-        threads=training.learner_threads,
-        compiled=training.compile,
-    )
-    return network, agent
+def agent_of(config: Config) -> tuple[FeatureNetwork, Agent]:
+    """Return a network on the device, and the agent that trains it."""
+    network = learner_network(config)
+    return network, learner_agent(config, network, threads=config.training.learner_threads, compiled=config.training.compile)
 
 
 def fill_with_noise(columns: Arrays) -> None:
-    """Trajectories without rewards or episode ends, whose frames are noise."""
+    """Fill trajectories with frames of noise, without rewards or episode ends."""
     for array in columns.values():
         array.fill(0)
     columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
     columns["action_used"].fill(True)
 
 
-def updates_of(config: Config) -> tuple[ActorCritic, Callable[[], None]]:
-    """A network, and a function that trains it: a batch out of host memory, stacked on the device, and an update."""
-    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
+def updates_of(config: Config) -> tuple[FeatureNetwork, Callable[[], None]]:
+    """Return a network and a function that copies a batch from host memory to the device and makes one update."""
+    training, device = config.training, torch.device(config.training.device)
     network, agent = agent_of(config)
-    columns = HostBuffers(make_contract(config, spec), training.batch_size, pinned=device.type == "cuda").take()
+    contract = make_contract(config)
+    columns = HostBuffers(contract, training.batch_size, pinned=device.type == "cuda").take()
     fill_with_noise(columns)
     nothing = np.zeros(training.batch_size, np.int64)
 
     def update() -> None:
-        batch = make_batch(columns, nothing.astype(bool), nothing, spec.frames_stacked, device)
-        agent.update(batch, 1e-6)
-        agent.take_verdicts()
+        batch = make_batch(HostBatch(columns, nothing.astype(bool), nothing), contract, device)
+        agent.update(batch, ALMOST_OVER)
+        agent.take_skip_reasons()
 
     return network, update
 
 
 def learning(config: Config, budget: float) -> Result:
-    """Updates alone, queued one after another as in a run."""
+    """Measure updates alone, queued one after another as in a run."""
     training, device = config.training, torch.device(config.training.device)
     _, update = updates_of(config)
     call = seconds_in_a_row(update, device, budget)
@@ -128,9 +126,9 @@ def learning(config: Config, budget: float) -> Result:
 
 
 def replaying(config: Config, budget: float) -> Result:
-    """As many inserts as a batch takes fresh trajectories, a batch, and its update, one after another in one thread."""
-    spec, training, device = make_spec(config.env), config.training, torch.device(config.training.device)
-    contract = make_contract(config, spec)
+    """Measure the inserts for a batch, the batch and its update, one after another in one thread."""
+    training, device = config.training, torch.device(config.training.device)
+    contract = make_contract(config)
     _, agent = agent_of(config)
     generator = np.random.default_rng(0)
     mixture = make_mixture(config.replays, contract, training.batch_size, 1.0, generator, device=device)
@@ -144,10 +142,10 @@ def replaying(config: Config, budget: float) -> Result:
             mixture.insert(next(coming))
         columns, copied = buffers.take(), Fence(device)
         host = mixture.sample(columns)
-        batch = make_batch(host.columns, host.is_replay, host.source, spec.frames_stacked, device, host.device_frames)
+        batch = make_batch(host, contract, device)
         copied.record()
-        agent.update(batch, 1e-6)
-        agent.take_verdicts()
+        agent.update(batch, ALMOST_OVER)
+        agent.take_skip_reasons()
         buffers.give_back(columns, copied)
 
     call = seconds_in_a_row(update, device, budget)
@@ -155,13 +153,13 @@ def replaying(config: Config, budget: float) -> Result:
 
 
 def half_replayed(place: str) -> str:
-    """`--replay_parameters` with a replay whose frames are in host memory (`cpu`) or on the GPU."""
+    """Return `--replay_parameters` of half replayed batches. place: of the replayed frames, `cpu` (host memory) or `cuda`."""
     replay = {"type": "standard", "capacity": REPLAYED, "sample_ratio": 0.5, "device": place}
     return json.dumps([{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, replay])
 
 
 def repeating(config: Config) -> Result:
-    """Whether `--reproducible` holds on the device: the same updates twice, bit by bit."""
+    """Make the same updates twice with deterministic kernels, and compare the weights bit by bit."""
     torch.use_deterministic_algorithms(True)
     try:
         weights = []

@@ -1,16 +1,15 @@
-"""What replays take: bytes a step on real play, plain and compressed, and the memory of a whole run.
+"""Measures memory: bytes per step of replays, plain and compressed, and the memory of a whole run.
 
     python -m benchmarks.memory --env=PongNoFrameskip-v4 --steps=40000 --seconds=40 -- --worker_count=2
 
-Random play fills a standard replay of either form; its bytes are projected to a million steps. Then the program itself
-(`main.py --op_mode=train`, with the settings after `--`) runs for a while, and the memory of all its processes is summed:
-shared pages are counted once (PSS). Linux only. `--json=FILE` writes the figures too.
+Trajectories of a random policy fill a standard replay of either form, and its bytes are scaled to a million steps. Then
+the program runs (`main.py --op_mode=train` with the settings after `--`), and the memory of all its processes is added
+up. Shared pages are counted once (PSS). `--json=FILE` also writes the result. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import statistics
 import tempfile
@@ -20,15 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.jobs import ENDLESS, job_of
-from benchmarks.termination import end_with, training, unwind_when_terminated
+from benchmarks.jobs import job_of
+from benchmarks.output import add_json, print_values, write_json
+from benchmarks.termination import ENDLESS, end_with, training, unwind_when_terminated
+from learner.building import make_contract
 from learner.metrics.hardware import family_of
-from learner.settings.config import Config, make_contract
+from learner.settings.config import Config
 from replay import ReplayConfig, ReplayContext
 from replay.kinds.standard import StandardReplay
 from replay.trajectory import TrajectoryContract
+from workers.clocks import CLOCKS
 from workers.policy import Acted
-from workers.rollout import CLOCKS, Rollout
+from workers.rollout import Rollout
 from wrappers import make_spec, make_vector_env
 
 ENVIRONMENTS = 32
@@ -38,7 +40,7 @@ POLL_SECONDS = 0.2
 
 
 class RandomPolicy:
-    """Acts uniformly at random."""
+    """A policy of rollouts that acts uniformly at random."""
 
     version = 0
 
@@ -55,13 +57,17 @@ class RandomPolicy:
     def answer(self) -> Acted:
         count = self.asked
         logits, values = np.zeros((count, self.action_count), np.float32), np.zeros(count, np.float32)
-        return Acted(self.generator.integers(self.action_count, size=count), logits, values)
+        fields = {"behaviour_logits": logits, "behaviour_values": values}
+        return Acted(self.generator.integers(self.action_count, size=count), fields)
 
 
 def replay_figures(config: Config, steps: int) -> dict[str, Any]:
-    """Bytes a step of full replays, plain and compressed, and what inserting and sampling cost once they are full."""
+    """Return bytes per step of full replays, plain and compressed, and the time of an insert and a sample in them.
+
+    steps: with which the replays are filled at least.
+    """
     spec, length = make_spec(config.env), config.training.unroll_length
-    contract = make_contract(config, spec)
+    contract = make_contract(config)
     round_steps = ENVIRONMENTS * length
     filling = -(-steps // round_steps)
     replays = {name: _standard(contract, filling * ENVIRONMENTS, name == "compressed") for name in ("plain", "compressed")}
@@ -79,7 +85,7 @@ def replay_figures(config: Config, steps: int) -> dict[str, Any]:
                 replay.insert({field: array[row] for field, array in slots.items()})
             inserted = time.perf_counter()
             replay.sample(BATCH_SIZE, out)
-            if turn >= filling:  # memory that is written for the first time costs the system's time, not the replay's
+            if turn >= filling:  # first writes to memory take the system's time, not the replay's
                 seconds[f"{name}_insert"].append((inserted - started) / round_steps)
                 seconds[f"{name}_sample"].append((time.perf_counter() - inserted) / (BATCH_SIZE * length))
     env.close()
@@ -98,7 +104,10 @@ def _standard(contract: TrajectoryContract, capacity: int, compress: bool) -> St
 
 
 def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
-    """Peak memory of the program and its workers, in GB: PSS (shared pages once) and RSS (shared pages in each process)."""
+    """Return the peak memory of the program's processes in GB: PSS counts shared pages once, RSS in each process.
+
+    Raises RuntimeError if the program ends by itself.
+    """
     peaks = {"Pss": 0, "Rss": 0}
     with tempfile.TemporaryDirectory() as folder, training(*arguments, f"--results_dir={folder}", ENDLESS) as process:
         end = time.monotonic() + seconds
@@ -117,7 +126,7 @@ def program_figures(arguments: list[str], seconds: float) -> dict[str, Any]:
 
 
 def memory_of(pid: int) -> dict[str, int]:
-    """Bytes by name as /proc/PID/smaps_rollup has them; nothing where the process ended just now."""
+    """Return bytes by name from /proc/PID/smaps_rollup, {} if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -126,7 +135,7 @@ def memory_of(pid: int) -> dict[str, int]:
 
 
 def measure(env: str | None, arguments: list[str], steps: int, seconds: float) -> dict[str, Any]:
-    """All figures of these settings; env: the environment, None for that of the settings."""
+    """Return all results for these flags of main.py. env: an environment id that replaces theirs, or None."""
     settings = [*([f"--env={env}"] if env else []), *arguments]
     config = job_of(settings).config
     return {**replay_figures(config, steps), **program_figures(settings, seconds), "settings": settings}
@@ -135,17 +144,15 @@ def measure(env: str | None, arguments: list[str], steps: int, seconds: float) -
 def main() -> None:
     unwind_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", help="environment id, instead of the settings' own")
-    parser.add_argument("--steps", type=int, default=40_000, help="steps of random play that fill the replays")
-    parser.add_argument("--seconds", type=float, default=40.0, help="how long the program runs")
-    parser.add_argument("--json", type=Path, help="write the result here too")
+    parser.add_argument("--env", help="environment id that replaces that of the settings")
+    parser.add_argument("--steps", type=int, default=40_000, help="steps of the random policy that fill the replays")
+    parser.add_argument("--seconds", type=float, default=40.0, help="seconds for which the program runs")
+    add_json(parser)
     parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
     arguments = parser.parse_args()
     result = measure(arguments.env, arguments.settings, arguments.steps, arguments.seconds)
-    for name, value in result.items():
-        print(f"{name:44s} {value:,.3f}" if isinstance(value, float) else f"{name:44s} {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    print_values(result)
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

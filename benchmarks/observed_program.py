@@ -1,4 +1,4 @@
-"""The program as a process of its own, and what can be seen of it from outside: its files, and /proc (Linux)."""
+"""The program as a process of its own, observed from outside by its files and /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faulty_program import FOLDER_VARIABLE
+from benchmarks.termination import ENDLESS, REPOSITORY
 from learner.runs.directory import RunDirectory
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 LOOK_SECONDS = 0.02
 LOOKS = 5
 START_SECONDS = 120.0
-ENDLESS = "--environment_max_steps=1000000000000"
 SMALL = ("--network=mlp", "--worker_count=2", "--learner_threads=1", "--log_period=0.2", "--verbosity=0")
 
 
 class ObservedProgram:
-    """A training of a toy without end, in a session of its own; a context manager that kills it. flags: those of main.py."""
+    """A training without end of a small network, in its own session. As a context manager, it kills the learner at the end.
+
+    flags: of main.py. module: how Python starts the program.
+    """
 
     def __init__(self, results: Path, *flags: str, module: tuple[str, ...] = ("main.py",)) -> None:
         self.results = results
@@ -50,7 +52,7 @@ class ObservedProgram:
         return run_in(self.results)
 
     def metric(self, name: str) -> float:
-        """The newest row's; 0 before the first."""
+        """Return a value of the newest row of metrics, 0 before the first row."""
         try:
             with self.run.metrics.open(newline="") as file:
                 header, *rows = csv.reader(line for line in file if line.endswith("\n"))
@@ -59,7 +61,7 @@ class ObservedProgram:
             return 0.0
 
     def workers(self) -> list[int]:
-        """Worker processes that run."""
+        """Return the ids of the running worker processes."""
         return [pid for pid in session_of(self.process.pid) if _name_of(pid).startswith("worker-")]
 
     def nursery(self) -> int:
@@ -70,12 +72,15 @@ class ObservedProgram:
         raise RuntimeError("wanted a nursery among the program's processes, found none")
 
     def workers_at_work(self) -> list[int]:
-        """Workers that have stepped, as the run's log says."""
-        said = re.findall(r"\(pid (\d+), seed \d+\) is at work", self.run.log.read_text())
-        return [pid for pid in self.workers() if str(pid) in said]
+        """Return the ids of the running workers that have stepped, by the run's log."""
+        stepped = re.findall(r"\(pid (\d+), seed \d+\) is at work", self.run.log.read_text())
+        return [pid for pid in self.workers() if str(pid) in stepped]
 
     def wait_for(self, condition: Callable[[], object], seconds: float = START_SECONDS) -> float:
-        """Seconds until `condition` holds, `seconds` where it does not by then. Raises RuntimeError when the program ended."""
+        """Wait until `condition` holds, at most `seconds`. Returns the seconds waited.
+
+        Raises RuntimeError if the program has ended.
+        """
         started = time.monotonic()
         while not condition() and time.monotonic() - started < seconds:
             if self.process.poll() is not None:
@@ -84,22 +89,27 @@ class ObservedProgram:
         return min(time.monotonic() - started, seconds)
 
     def wait_for_work(self) -> None:
-        """Until both workers step and updates are made."""
+        """Wait until both workers step and updates are made."""
         self.wait_for(lambda: self.metric("updates") and len(self.workers_at_work()) == 2)
 
     def wait_for_update(self, seconds: float) -> float:
+        """Wait for another update, at most `seconds`. Returns the seconds waited."""
         before = self.metric("updates")
         return self.wait_for(lambda: self.metric("updates") > before, seconds)
 
     def wait_for_end(self, worker: int, seconds: float) -> float:
+        """Wait until a worker process has ended, at most `seconds`. Returns the seconds waited."""
         return self.wait_for(lambda: worker not in self.workers(), seconds)
 
     def wait_for_checkpoint(self, after: int) -> None:
-        """Until there is a checkpoint of a later update."""
+        """Wait until there is a checkpoint of a later update than `after`."""
         self.wait_for(lambda: newest_update(self.results) > after)
 
     def holds(self) -> dict[str, int]:
-        """What must not grow: the least of several looks, as a file may just be open, or a process may just start."""
+        """Return counts of resources that must not grow.
+
+        Each is the minimum of several looks, because a file may be open or a process may start for a moment.
+        """
         looks = [self._holds_now()]
         while len(looks) < LOOKS:
             time.sleep(LOOK_SECONDS)
@@ -115,18 +125,18 @@ class ObservedProgram:
         }
 
     def stop(self) -> int:
-        """Ask it to stop and save. Returns its exit code."""
+        """Ask the program to save and stop. Returns its exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(60)
 
     def kill(self) -> None:
-        """SIGKILL to the learner alone."""
+        """Send SIGKILL to the learner process only."""
         self.process.kill()
         self.process.wait()
 
 
 def session_of(leader: int) -> list[int]:
-    """Processes of a session that run (no zombies)."""
+    """Return the processes of a session, without zombies."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -146,12 +156,12 @@ def _name_of(pid: int) -> str:
 
 
 def run_in(results: Path) -> RunDirectory:
-    """The only run of a results folder; before it is made, one that holds nothing."""
+    """Return the only run of a results folder, or a run without any files before it is made."""
     runs = [path for path in results.glob("*_*") if path.is_dir() and not path.is_symlink()]
     return RunDirectory(runs[0] if runs else results)
 
 
 def newest_update(results: Path) -> int:
-    """Of the newest checkpoint, 0 where there is none."""
+    """Return the update of the newest checkpoint, 0 if there is none."""
     names = [path.stem for path in run_in(results).checkpoint_paths()]
     return int(names[-1].split("_")[1]) if names else 0

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing beside it: pictures and style are inside."""
+"""The report as one self-contained HTML page, with pictures and style inside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole page; parts are made by the functions below."""
+    """Return the whole page. parts: made by the functions below."""
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -49,7 +49,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def picture(path: Path, description: str) -> str:
-    """A PNG, written into the page."""
+    """Return a PNG as an embedded image."""
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img src="data:image/png;base64,{data}" alt="{escape(description)}">'
 
@@ -61,5 +61,5 @@ def html_table(table: Table) -> str:
 
 
 def folded(title: str, part: str) -> str:
-    """A part that opens on a click."""
+    """Return a part that opens on a click."""
     return f"<details><summary>{escape(title)}</summary>\n{part}\n</details>"

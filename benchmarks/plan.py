@@ -1,7 +1,7 @@
-"""A suite file, the runs it asks for, and how far each of them has come.
+"""A suite file, the runs that it plans, and their progress.
 
-A suite is settings x environments x seeds. Its folder keeps one folder a run, `<env>/<variant>/seed_<seed>/`, with plan.json
-(what was asked for), console.txt (what the program printed) and the program's own run directory.
+A suite is the product of settings, environments and seeds. Its folder has one folder per run, `<env>/<variant>/seed_<seed>/`,
+with plan.json (the settings), console.txt (the program's output) and the program's run directory.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.summary import read_summary
+from benchmarks.termination import REPOSITORY
 from learner import launch
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS, Settings, check_setting
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PLAN_FILE = "plan.json"
 SUITE_FILE = "suite.json"
 KEYS = {"name", "about", "common", "variants", "envs", "seeds"}
 REQUIRED = ("name", "variants", "envs", "seeds")
 SET_BY_SUITE = ("env", "seed", "results_dir", "load_model_url", "load_optimizer_save")
+RUN_NAME = re.compile(r".+_(\d+)", re.ASCII)  # <env>_<unix_timestamp>
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """variants: name -> settings of main.py, the common ones included. Every variant is run on every env with every seed."""
+    """Every variant runs on every env with every seed. variants: name -> settings of main.py, including the common ones."""
 
     name: str
     about: str
@@ -40,7 +42,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run that a suite asks for. settings: those of its variant. folder: where everything of this run goes."""
+    """One run of a suite. settings: of its variant. folder: for everything of this run."""
 
     suite: str
     variant: str
@@ -54,19 +56,19 @@ class Plan:
         return f"{self.env}, {self.variant}, seed {self.seed}"
 
     def run(self) -> RunDirectory | None:
-        """The newest run directory of this plan, None before the first."""
+        """Return the newest run directory of this plan, None before the first one."""
         return newest_run(self.folder)
 
     def summary(self) -> dict[str, Any]:
-        """What the run said at its end; empty where it has not come to one."""
+        """Return the summary of the newest run, or {} if that run has not ended."""
         run = self.run()
-        return json.loads(run.summary.read_text()) if run and run.summary.is_file() else {}
+        return read_summary(run) if run else {}
 
     def is_finished(self) -> bool:
         return bool(self.summary().get("finished"))
 
     def arguments(self) -> list[str]:
-        """What main.py is given: to go on from the newest checkpoint where there is one, else to begin."""
+        """Return the arguments of main.py, which resume from the newest checkpoint if there is one."""
         run = self.run()
         given = {"env": self.env, "seed": self.seed, **self.settings, "results_dir": _from_repository(self.folder)}
         flags = [f"--{name}={value}" for name, value in given.items()]
@@ -75,13 +77,13 @@ class Plan:
         return ["--op_mode=train", *flags]
 
     def write(self) -> None:
-        """Make the folder and say in it what is run there. Raises ValueError where other settings were begun in it."""
+        """Make the folder and write plan.json. Raises ValueError if a run with other settings has started there."""
         self.check_begun()
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / PLAN_FILE).write_text(json.dumps(self._content(), indent=2) + "\n")
 
     def check_begun(self) -> None:
-        """Refuse to mix two sets of settings in one folder. Raises ValueError."""
+        """Raise ValueError if a run with other settings has started in the folder."""
         begun = read_plan(self.folder)
         if begun is None or self.run() is None or begun == self._content():
             return
@@ -89,8 +91,8 @@ class Plan:
         changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         what = changed[0] if changed else "suite"
         raise ValueError(
-            f"{self.folder}: wanted {what} as this run was begun, {before.get(what)!r}, got {now.get(what)!r}; "
-            f"give the suite another name or remove the folder"
+            f"{self.folder}: wanted {what}={before.get(what)!r}, with which this run started, got {now.get(what)!r}; "
+            f"rename the suite or remove the folder"
         )
 
     def _content(self) -> dict[str, Any]:
@@ -99,19 +101,26 @@ class Plan:
 
 
 def newest_run(folder: Path) -> RunDirectory | None:
-    """The run directory in `folder` that was made last, None where there is none."""
-    runs = [path.parent for path in folder.glob("*_*/config.json") if not path.parent.is_symlink()]
-    return RunDirectory(max(runs, key=lambda path: int(path.name.rsplit("_", 1)[1]))) if runs else None
+    """Return the run directory in `folder` with the latest timestamp in its name, None if there is none.
+
+    Links, and copies that were given other names, are not considered.
+    """
+    stamps = {
+        path.parent: int(name[1])
+        for path in folder.glob("*/config.json")
+        if (name := RUN_NAME.fullmatch(path.parent.name)) and not path.parent.is_symlink()
+    }
+    return RunDirectory(max(stamps, key=stamps.__getitem__)) if stamps else None
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
-    """What a suite asked for in this folder, None where the folder is no suite's."""
+    """Return the content of plan.json, None if the folder belongs to no suite."""
     path = folder / PLAN_FILE
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 def plan_runs(suite: Suite, folder: Path) -> list[Plan]:
-    """Every run of the suite: all variants with the first seed, then with the next, so that an early look is a fair one."""
+    """Return all runs of the suite: all variants with one seed before the next seed, so that partial results compare fairly."""
     return [
         Plan(suite.name, variant, env, seed, settings, folder / _folder_name(env) / _folder_name(variant) / f"seed_{seed}")
         for env in suite.envs
@@ -121,7 +130,7 @@ def plan_runs(suite: Suite, folder: Path) -> list[Plan]:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read and check a suite file. Raises ValueError with one line."""
+    """Read and check a suite file. Raises ValueError in one line."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -148,7 +157,7 @@ def read_suite(path: Path) -> Suite:
 
 
 def check_suite(suite: Suite, folder: Path) -> None:
-    """Check every combination as the program would, before any run begins. Raises ValueError with one line."""
+    """Check every combination as main.py would, before any run starts. Raises ValueError in one line."""
     for env in suite.envs:
         for variant, settings in suite.variants.items():
             given = {**settings, "env": env, "seed": suite.seeds[0], "results_dir": str(folder), "preflight": False}
@@ -162,26 +171,26 @@ def check_suite(suite: Suite, folder: Path) -> None:
 
 def _read_variants(path: Path, common: object, variants: object) -> dict[str, Settings]:
     if not isinstance(variants, dict) or not variants:
-        raise ValueError(f"{path}: variants: wanted an object of names and settings, got {variants!r:.80}")
+        raise ValueError(f"{path}: variants: wanted an object from names to settings, got {variants!r:.80}")
     shared = _read_settings(f"{path}: common", common)
     read = {name: {**shared, **_read_settings(f"{path}: variants: {name}", given)} for name, given in variants.items()}
     folders: dict[str, str] = {}
     for name in read:
         if not (folder := _folder_name(name)) or folder in folders:
-            same = f"the folder of {folders[folder]!r} too" if folder else "no folder"
-            raise ValueError(f"{path}: variants: wanted names with letters or digits of their own, {name!r} has {same}")
+            reason = f"shares the folder {folder!r} with {folders[folder]!r}" if folder else "gives an empty folder name"
+            raise ValueError(f"{path}: variants: wanted names that differ in letters or digits, got {name!r}, which {reason}")
         folders[folder] = name
     return read
 
 
 def _read_settings(where: str, given: object) -> Settings:
-    """Settings of main.py as a suite file has them; lists, such as replay_parameters, may be written as they are."""
+    """Read settings of main.py. Lists such as replay_parameters may be JSON lists instead of text."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: wanted an object of settings, got {given!r:.80}")
     settings: Settings = {}
     for name, value in given.items():
         if name in SET_BY_SUITE:
-            raise ValueError(f"{where}: wanted no {name}, the suite sets it")
+            raise ValueError(f"{where}: wanted no {name}, because the suite sets it, got {given[name]!r:.80}")
         if name not in DEFAULTS:
             raise ValueError(f"{where}: unknown setting {name!r}")
         settings[name] = json.dumps(value) if isinstance(value, list) else value
@@ -206,6 +215,6 @@ def _folder_name(name: str) -> str:
 
 
 def _from_repository(path: Path) -> str:
-    """As the program names it, which runs in the repository's root."""
+    """The path as seen from the root of the repository, where main.py runs."""
     absolute = Path(os.path.abspath(path))
     return str(absolute.relative_to(REPOSITORY) if absolute.is_relative_to(REPOSITORY) else absolute)

@@ -1,15 +1,16 @@
-"""What each kind of replay costs a batch, as a ratio to a batch that comes from the queue alone, measured in one run.
+"""Measures the cost of each kind of replay per batch, as a ratio to a batch from the queue alone.
 
     python -m benchmarks.replay_costs --network=nature --batch_size=32
 
-Every batch has the same B trajectories; in all but the first row half of them are replayed. A batch is what the learner does
-for one update: `insert` fresh trajectories until a batch can be drawn, `sample`, `make_batch`, `update` (publishing included),
-here one after another, so that nothing hides behind anything else. Forward passes that a replay asks for, wherever it does,
-stand in a column of their own (`encode`) and in no other. The kinds take turns, and each ratio is the median of ratios to the
-queue within the same turn, so that a busy machine does little to it. One CPU thread.
+Every batch has B trajectories. In the first row all are fresh, in the other rows half are replayed. The measured stages
+are those of one update: `insert` of fresh trajectories until a batch can be drawn, `sample`, `make_batch`, and
+`update`, which includes publishing. Here they run one after another in one CPU thread, so that none hides behind
+another. Forward passes for a replay have their own column, `encode`, and count in no other.
 
-Replays are full of real trajectories, made by the untrained policy. Elite and attentive replays draw as many candidates as at
-the start of a run (`lambda_batch_multiplier` times a batch's share), which is the most they ever draw.
+The kinds take turns. Each ratio is a median of ratios to the queue within the same turn, so that other load on the
+machine affects it little. The replays are full of real trajectories of the untrained policy. Elite and attentive
+replays draw as many candidates as at the start of a run (`lambda_batch_multiplier` times their share of the batch),
+which is the most they ever draw.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from agents import AGENTS
 from agents.compute import prepare_torch
-from agents.networks.actor_critic import make_network
+from agents.networks.base import make_network
+from benchmarks.building import learner_agent, learner_network
+from benchmarks.output import add_json, write_json
 from benchmarks.termination import end_with
+from learner.building import make_contract, make_network_config
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.machine import detect_machine, fit_to_machine
 from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
-from learner.settings.config import DEFAULTS, Config, make_config, make_contract
-from replay import Encoded, make_mixture, replay_names
+from learner.settings.config import DEFAULTS, Config, make_config
+from replay import Encoded, make_mixture
 from replay.batch import make_batch
 from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, Fields
@@ -54,19 +56,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "custom, attentive_sampling": {"type": "custom", "sample_strategy": "attentive_sampling"},
     "custom, elite_insertion": {"type": "custom", "insert_strategy": "elite_insertion"},
 }
-"""Name -> the replay that gives half of every batch."""
+"""Name -> the replay that provides half of every batch."""
 
 STAGES = ("insert", "sample", "encode", "make_batch", "update")
 PREPARING = STAGES[:-1]
-LEARNING_RATE = 1e-5  # small: the policy should stay near the one that made the trajectories
+PROGRESS = 0.999  # of the run: steps are small then, and an update costs the same at any
 LEAST_TURNS = 5
-PLAYED_IN_A_ROW = 8  # trajectories of each environment: those that follow each other share frames in a replay
+IN_SEQUENCE = 8  # trajectories of each environment: consecutive ones share frames in a replay
 
 Times = dict[str, float]
 
 
 class Stopwatch:
-    """Seconds of each stage of one batch; waits for the device, so that a stage's work is counted in that stage."""
+    """Measures the seconds of each stage of one batch. It waits for the device, so that work counts in its own stage."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -74,11 +76,12 @@ class Stopwatch:
         self._last = self._now()
 
     def start(self) -> None:
+        """Start a new batch."""
         self.times = dict.fromkeys(STAGES, 0.0)
         self._last = self._now()
 
     def lap(self, stage: str) -> None:
-        """Everything since the last lap belongs to `stage`."""
+        """Count the time since the last lap as part of `stage`."""
         now = self._now()
         self.times[stage] += now - self._last
         self._last = now
@@ -90,17 +93,15 @@ class Stopwatch:
 
 
 class Batches:
-    """Makes and learns from the batches of one mixture, a full one from the start."""
+    """Makes batches of one mixture, whose replays are full, and learns from them."""
 
     def __init__(self, config: Config, trajectories: Sequence[Arrays]) -> None:
         spec, training = make_spec(config.env), config.training
-        contract = make_contract(config, spec)
+        contract = make_contract(config)
         self.device = torch.device(config.training.device)
         self.watch = Stopwatch(self.device)
-        self.frames_stacked = spec.frames_stacked
-        network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
-        self.network = network.to(self.device)
-        self.agent = AGENTS["vtrace"](config.agent, self.network, replay_names(config.replays))
+        self.network = learner_network(config)
+        self.agent = learner_agent(config, self.network)
         self.weights = SharedWeights(SharedArrays(weights_layout(self.network)))
         self.weights.publish(self.network, 0)
         self._columns = HostBuffers(contract, training.batch_size, pinned=self.device.type == "cuda").take()
@@ -120,7 +121,7 @@ class Batches:
             self.mixture.insert(next(self._coming))
 
     def one(self) -> Times:
-        """Seconds of each stage of the next batch."""
+        """Make the next batch and its update. Returns the seconds of each stage."""
         self.watch.start()
         self._stage = "insert"
         while not self.mixture.can_sample():
@@ -129,9 +130,9 @@ class Batches:
         self._stage = "sample"
         host = self.mixture.sample(self._columns)
         self.watch.lap(self._stage)
-        batch = make_batch(host.columns, host.is_replay, host.source, self.frames_stacked, self.device, host.device_frames)
+        batch = make_batch(host, self.mixture.contract, self.device)
         self.watch.lap("make_batch")
-        self.agent.update(batch, LEARNING_RATE)
+        self.agent.update(batch, PROGRESS)
         self.weights.publish(self.network, self.weights.published_version + 1)
         self.watch.lap("update")
         return self.watch.times
@@ -144,16 +145,17 @@ class Batches:
 
 
 def collect(config: Config) -> list[Arrays]:
-    """Trajectories of every environment of a run with this config, `PLAYED_IN_A_ROW` of each, features included."""
+    """Return `IN_SEQUENCE` trajectories of each environment of a run with this config, with features."""
     spec = make_spec(config.env)
     torch.manual_seed(config.training.seed)
-    network = make_network(config.network, spec.observation_shape, spec.action_count)
+    description = make_network_config(config)
+    network = make_network(description)
     count = config.workers.worker_count
     setup = WorkerSetup(
         config.env,
         spec,
-        config.network,
-        make_contract(config, spec),
+        description,
+        make_contract(config),
         WorkerConfig("serial", count, config.workers.envs_per_worker),
         tuple(range(1, count + 1)),
     )
@@ -162,7 +164,7 @@ def collect(config: Config) -> list[Arrays]:
     try:
         workers.weights.publish(network, 0)
         workers.start()
-        for _ in range(PLAYED_IN_A_ROW * count):
+        for _ in range(IN_SEQUENCE * count):
             for block in workers.poll(0.0):
                 for slot in range(block.first_slot, block.first_slot + block.slot_count):
                     trajectories.append({name: array[slot].copy() for name, array in workers.slots.items()})
@@ -173,7 +175,7 @@ def collect(config: Config) -> list[Arrays]:
 
 
 def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config]:
-    """One config a kind, the queue alone first. Raises ValueError where a setting is wrong or memory too small."""
+    """Return one config per kind, that of the queue alone first. Raises ValueError for bad settings or too little memory."""
     machine = detect_machine()
     queue = {"type": "queue", "capacity": 1}
     mixtures = {QUEUE: [{**queue, "sample_ratio": 1.0}]}
@@ -186,29 +188,32 @@ def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config
         configs[name] = make_config(settled)
     needed, room = sum(sum(replay_memory(each)) for each in configs.values()), machine.memory_bytes - LEARNER_RESERVE
     if needed > room:
-        raise ValueError(f"capacity: wanted replays that together fit in {room / 1e9:.1f} GB, got {needed / 1e9:.1f} GB")
+        raise ValueError(f"capacity: wanted replays that fit in {room / 1e9:.1f} GB together, got {needed / 1e9:.1f} GB")
     return configs
 
 
 def measure(configs: Mapping[str, Config], seconds: float) -> list[dict[str, Times]]:
-    """The times of every kind's batches, turn by turn."""
+    """Return the times of one batch of each kind for each turn. seconds: duration of all turns."""
     trajectories = collect(configs["elite"])
     batches = {name: Batches(config, trajectories) for name, config in configs.items()}
     for each in batches.values():
-        each.one()  # the first one warms up
+        each.one()  # warm-up
     turns: list[dict[str, Times]] = []
     names = list(batches)
     generator = np.random.default_rng(0)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(turns) < LEAST_TURNS:
-        order = generator.permutation(names)  # at random, so that no kind always follows the same other one
+        order = generator.permutation(names)  # at random, so that no kind always follows the same one
         turns.append({str(name): batches[str(name)].one() for name in order})
     return turns
 
 
 def summarise(turns: Sequence[Mapping[str, Times]]) -> dict[str, dict[str, float]]:
-    """Kind -> median milliseconds of each stage and of the batch, and three ratios to the queue, medians over turns:
-    preparing, the batch, and the batch if its update took as long as the queue's (what a replay costs beyond gradients)."""
+    """Return for each kind the median milliseconds of each stage and of the batch, and three ratios to the queue.
+
+    The ratios are medians over turns: of all stages before the update, of the whole batch, and of the batch if its update
+    took as long as that of the queue. The last one is the cost of a replay beyond gradients.
+    """
 
     def seconds(name: str, stages: Sequence[str]) -> np.ndarray:
         return np.array([sum(turn[name][stage] for stage in stages) for turn in turns])
@@ -231,7 +236,7 @@ def summarise(turns: Sequence[Mapping[str, Times]]) -> dict[str, dict[str, float
 
 
 def table(summary: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """One line a kind, columns as in `summarise`."""
+    """Return the lines of a table: one per kind, with the columns of `summarise`."""
     columns = list(summary[QUEUE])
     width = max(map(len, summary)) + 1
     lines = [f"{'half replayed from':{width}}" + " ".join(f"{column:>{max(9, len(column))}}" for column in columns)]
@@ -250,8 +255,8 @@ def main() -> int:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--capacity", type=int, default=1000, help="trajectories in each replay")
     parser.add_argument("--device", default=DEFAULTS["device"])
-    parser.add_argument("--seconds", type=float, default=60.0, help="for measuring; filling the replays comes before it")
-    parser.add_argument("--json", type=Path, help="write the result here too")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the measurement, after the replays are filled")
+    add_json(parser)
     arguments = parser.parse_args()
     names = ("env", "network", "unroll_length", "batch_size", "device")
     settings = {
@@ -264,18 +269,14 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    prepare_torch(threads=1)  # threads that wait for cores that others use would be measured too
+    prepare_torch(threads=1)  # more threads would also measure waits for busy cores
     turns = measure(configs, arguments.seconds)
     summary = summarise(turns)
     print("\n".join(table(summary)))
-    print(f"{len(turns)} turns of every kind, medians; real trajectories of {arguments.env}, made by the untrained policy")
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps(
-                {"settings": {**settings, "capacity": arguments.capacity}, "turns": len(turns), "kinds": summary}, indent=2
-            )
-            + "\n"
-        )
+    print(f"Medians over {len(turns)} turns; real trajectories of the untrained policy on {arguments.env}")
+    write_json(
+        arguments.json, {"settings": {**settings, "capacity": arguments.capacity}, "turns": len(turns), "kinds": summary}
+    )
     return 0
 
 

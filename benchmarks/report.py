@@ -1,11 +1,12 @@
-"""Compares runs: curves and scores over seeds with intervals, as Markdown, as pictures and as one HTML page.
+"""Compares runs: curves and scores over seeds with intervals, as Markdown, pictures and one HTML page.
 
     python -m benchmarks.report results/replay_catch
     python -m benchmarks.report results/PongNoFrameskip-v4_* --threshold=0
 
-Takes run directories, or folders with some below them, such as a suite's. Runs of a suite are grouped by the suite's names,
-others by equal settings. A score is the mean raw return of the last training episodes (`--avg_buff_size` of them), for all
-settings of a game at the same number of frames. The Markdown goes to standard output.
+The arguments are run directories, or folders with run directories below them, such as that of a suite. Runs of a suite
+are grouped by its variants, other runs by equal settings. A score is the mean raw return of the last `--avg_buff_size`
+training episodes. All settings of a game are compared at the same number of frames. The Markdown goes to standard
+output.
 """
 
 from __future__ import annotations
@@ -26,16 +27,24 @@ from benchmarks.tables import Table, game_table, markdown, overall_table, publis
 from benchmarks.termination import end_with
 
 HOW_TO_READ = (
-    "Return: mean raw return of whole games over the last training episodes, averaged over seeds; in brackets the 95 % "
-    f"bootstrap interval over seeds ({RESAMPLES:,} seeded resamples). With three seeds it is little more than their range. "
+    "Return: mean raw return of the last training episodes, averaged over seeds, with its 95 % bootstrap interval over seeds "
+    f"in brackets ({RESAMPLES:,} seeded resamples). With three seeds the interval is little more than their range. "
     "Interquartile mean: mean of the middle half of all runs (arXiv 2108.13264); with fewer than four runs it is the mean. "
     "Mean over the run: area under the learning curve by frames, divided by its length; higher is more sample-efficient. "
-    "Steps to a threshold: median over seeds, and how many reached it. Minutes: mean wall time up to the compared frame."
+    "Steps to a threshold: median over seeds, and the number of runs that reached it. Minutes: mean wall time up to the "
+    "compared frame."
 )
 
 
 def write_report(paths: Sequence[Path], out: Path, threshold: float | None, *, with_unfinished: bool) -> str:
-    """Write pictures and report.html into `out`. Returns the Markdown. Raises ValueError with one line."""
+    """Write pictures and report.html into `out` and return the Markdown. Raises ValueError in one line.
+
+    Args:
+        paths: run directories, or folders with run directories below them.
+        out: folder, which is made if necessary.
+        threshold: return to which steps are counted, or None.
+        with_unfinished: whether to include unfinished runs.
+    """
     chosen, notes = choose_runs(load_runs(find_runs(paths)), with_unfinished=with_unfinished)
     games = compare(chosen, threshold)
     overall = over_games(games)
@@ -52,9 +61,9 @@ def write_report(paths: Sequence[Path], out: Path, threshold: float | None, *, w
         if (published := published_table(game)).rows:
             text.append(markdown(published))
     parts += [
-        heading("How it was run"),
+        heading("Versions and machines"),
         bullets(_circumstances(chosen)),
-        folded("Every run", html_table(_runs_table(chosen))),
+        folded("All runs", html_table(_runs_table(chosen))),
     ]
     (out / "report.html").write_text(page(f"Comparison: {', '.join(game.env for game in games)}", parts))
     if notes:
@@ -87,12 +96,12 @@ def _game_part(game: Game, out: Path, threshold: float | None) -> list[str]:
         picture(scores, f"{game.env}: score of every seed, mean and interval of every setting"),
     ]
     if (published := published_table(game)).rows:
-        parts += [paragraph("Published, under other protocols and budgets:"), html_table(published)]
+        parts += [paragraph("Published scores, under other protocols and budgets:"), html_table(published)]
     return parts
 
 
 def _circumstances(runs: Sequence[Run]) -> list[str]:
-    """Commits, machines and versions, each with the number of its runs."""
+    """Lines with commits, machines and versions, each with its number of runs."""
     lines: Counter[str] = Counter()
     for run in runs:
         host, versions = run.config.get("host", {}), run.config.get("versions", {})
@@ -114,12 +123,10 @@ def _runs_table(runs: Sequence[Run]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders with some, such as a suite's")
-    parser.add_argument(
-        "--out", type=Path, help="folder for report.html and the pictures; by default report/ in the first of RUNS"
-    )
-    parser.add_argument("--threshold", type=float, help="also count the steps to this return")
-    parser.add_argument("--unfinished", action="store_true", help="take unfinished runs too, as far as they are")
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders with run directories below them")
+    parser.add_argument("--out", type=Path, help="folder for report.html and the pictures (default: report/ in the first path)")
+    parser.add_argument("--threshold", type=float, help="return to which steps are counted")
+    parser.add_argument("--unfinished", action="store_true", help="include unfinished runs, up to their last row of metrics")
     arguments = parser.parse_args()
     out = arguments.out or arguments.runs[0] / "report"
     try:

@@ -1,8 +1,9 @@
-"""Reads finished and unfinished runs back from their directories, and sorts them by what was run."""
+"""Reads runs from their directories, names their settings and sorts them."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
+from benchmarks.summary import read_summary
 from learner.metrics.metrics import read_metrics
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS
@@ -21,14 +23,15 @@ NOT_COMPARED = {
     *("env", "seed", "results_dir", "verbosity", "log_period", "save_model_period", "load_model_url", "load_optimizer_save"),
     *("test_episode_count", "test_environments", "greedy", "render"),
 }
-"""Settings in which two runs of the same setting may differ."""
+"""Settings of main.py in which runs of one setting may differ."""
+REPLAYS = "replay_parameters"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run. frames, steps, seconds, returns: the points `[n]` of its curve, none before its first ended episode.
+    """One run. frames, steps, seconds, returns: points `[n]` of its curve, which begins with the first ended episode.
 
-    returns: mean raw return of the last training episodes (`avg_buff_size` of them).
+    returns: mean raw return of the last `avg_buff_size` training episodes. config: the content of config.json.
     """
 
     path: Path
@@ -44,15 +47,18 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Run directories at or below each path; of a suite's folder for one run the newest. Raises ValueError."""
+    """Return the run directories at or below each path. Raises ValueError for a path without any.
+
+    In a suite's folder for one run only the newest run directory counts.
+    """
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
-            raise ValueError(f"{path}: wanted a run directory or a folder with some, got no folder")
+            raise ValueError(f"{path}: wanted a run directory or a folder with run directories, got no folder")
         folder = path.resolve()
         inside = [folder] if (folder / "config.json").is_file() else sorted(file.parent for file in folder.rglob("config.json"))
         if not inside:
-            raise ValueError(f"{path}: wanted a run directory or a folder with some, got neither config.json nor runs")
+            raise ValueError(f"{path}: wanted a run directory or a folder with run directories, got neither")
         found.update(dict.fromkeys(run for run in inside if not _is_superseded(run)))
     return list(found)
 
@@ -65,7 +71,7 @@ def _is_superseded(run: Path) -> bool:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run with the name of its setting: the suite's variant, or else what sets it apart from the others."""
+    """Read every run. Its setting is named by the suite's variant, or else by its difference from the other runs."""
     configs = [json.loads((path / "config.json").read_text()) for path in paths]
     plans = [read_plan(path.parent) for path in paths]
     several = len({plan["suite"] for plan in plans if plan}) > 1
@@ -84,14 +90,13 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
     columns = read_metrics(directory.metrics) if directory.metrics.is_file() else {}
     returns = columns.get(RETURN, np.zeros(0))
     known = np.isfinite(returns)
-    summary = json.loads(directory.summary.read_text()) if directory.summary.is_file() else {}
     frames, steps, seconds = (columns[name][known] if len(returns) else returns for name in ("frames", "steps", "seconds"))
     return Run(
         path=path,
         setting=setting,
         env=config["settings"]["env"],
         seed=config["settings"]["seed"],
-        finished=bool(summary.get("finished")),
+        finished=bool(read_summary(directory).get("finished")),
         frames=frames,
         steps=steps,
         seconds=seconds,
@@ -101,24 +106,42 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
 
 
 def _place(run: Run) -> int:
-    """Where the suite file lists the run's variant, so that a report keeps its order."""
+    """The position of the run's variant in the suite file, whose order a report keeps."""
     plan = read_plan(run.path.parent)
-    suite = run.path.parents[3] / SUITE_FILE
-    if plan is None or not suite.is_file():
+    if plan is None or not (suite := run.path.parents[3] / SUITE_FILE).is_file():
         return 0
     variants = list(json.loads(suite.read_text())["variants"])
     return variants.index(plan["variant"]) if plan["variant"] in variants else len(variants)
 
 
 def name_settings(settings: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Identity of each setting -> its name, made of what differs between them; the network where nothing does."""
+    """Return a short name for each setting, by its identity.
+
+    A name has the settings that differ. A default is left out where several differ, unless nothing would be left. Replays
+    are named by their types if that tells them apart. Where nothing differs, the name is the network.
+    """
     different = {_identity(each): _compared(each) for each in settings}
     varying = [name for name in DEFAULTS if len({each[name] for each in different.values() if name in each}) > 1]
-    return {
-        identity: ", ".join(each[name] if name == "replay_parameters" else f"{name}={each[name]}" for name in varying)
-        or each["network"]
-        for identity, each in different.items()
-    }
+    types = {described: _types(described) for described in {each[REPLAYS] for each in different.values()}}
+    alike = Counter(types.values())
+    replays = {described: short if alike[short] == 1 else described for described, short in types.items()}
+    plain = [name for name in varying if name != REPLAYS]
+    names = {}
+    for identity, each in different.items():
+        parts = [replays[each[REPLAYS]]] if REPLAYS in varying else []
+        parts += [_assigned(name, each[name]) for name in plain if len(plain) == 1 or each[name] != DEFAULTS[name]]
+        names[identity] = ", ".join(parts) or ("defaults" if varying else each["network"])
+    return names
+
+
+def _types(replays: str) -> str:
+    """`queue 0.5 of 1 + standard 0.5 of 1,000` -> `queue + standard`."""
+    return " + ".join(replay.split()[0] for replay in replays.split(" + "))
+
+
+def _assigned(name: str, value: Any) -> str:
+    """A setting as in a name: `lr=0.1`, and a switch that is on by its name alone."""
+    return name if value is True else f"{name}={value}"
 
 
 def _identity(settings: dict[str, Any]) -> str:
@@ -126,21 +149,21 @@ def _identity(settings: dict[str, Any]) -> str:
 
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
-    """What makes a setting; a run of an older version has the default of a setting that it did not know."""
-    full = {**DEFAULTS, **settings, "replay_parameters": _describe({**DEFAULTS, **settings}["replay_parameters"])}
+    """The settings that runs of one setting share. Settings that an older version did not have get their defaults."""
+    full = {**DEFAULTS, **settings, REPLAYS: _describe({**DEFAULTS, **settings}[REPLAYS])}
     return {name: full[name] for name in DEFAULTS if name not in NOT_COMPARED}
 
 
 def _describe(replay_parameters: str) -> str:
-    """`queue 0.5 of 1 + standard 0.5 of 1,000`, and in brackets what is not the default."""
-    told = []
+    """`queue 0.5 of 1 + standard 0.5 of 1,000`: share and capacity, and values other than defaults in brackets."""
+    described = []
     for replay in parse_replay_parameters(replay_parameters):
         extras = [
             f"{field.name}={getattr(replay, field.name)}"
             for field in fields(ReplayConfig)
             if field.default is not MISSING and getattr(replay, field.name) != field.default
         ]
-        told.append(
+        described.append(
             f"{replay.type} {replay.sample_ratio:g} of {replay.capacity:,}" + (f" ({', '.join(extras)})" if extras else "")
         )
-    return " + ".join(told)
+    return " + ".join(described)

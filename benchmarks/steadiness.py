@@ -1,11 +1,11 @@
-"""Whether a long run stays as it was: its memory, processes and speed over time, from its metrics.
+"""Tests from a run's metrics whether its memory, processes and speed stay constant for hours.
 
-    python main.py --op_mode=train --environment_max_steps=1000000000 ...    # two hours or more, then Ctrl-C
+    python main.py --op_mode=train --environment_max_steps=1000000000 ...    # for two hours or more, then Ctrl-C
     python -m benchmarks.steadiness results/latest --after=20 --picture=docs/steadiness.png
 
-Compares the first and the last tenth of what comes `--after` so many minutes, when replays are full. Prints Markdown. Exits
-with 1 where memory has grown by a hundredth or more, or where frames/s have fallen by a tenth or more; that says something only
-where nothing else ran beside. Memory is that of all processes, what they share counted once.
+Compares the first and the last tenth of the rows after `--after` minutes, when replays are full. The output is
+Markdown. The exit code is 1 if memory grew by 1 % or more, or if frames/s fell by 10 % or more. Speed is meaningful
+only on an otherwise idle machine. Memory is that of all processes, with shared pages counted once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ MEMORY, PROCESSES, SPEED = "hardware/memory_gb", "hardware/processes", "charts/F
 QUANTITIES = {MEMORY: "memory of all processes, GB", PROCESSES: "processes", SPEED: "frames/s"}
 FEWEST_ROWS = 20
 MOST_GROWTH = 0.01  # of memory
-MOST_LOSS = 0.1  # of speed: with little beside, two hours differed by 4 %
+MOST_LOSS = 0.1  # of speed: two hours with little other load differed by 4 %
 
 
 def changes(metrics: Mapping[str, np.ndarray], after: float) -> dict[str, tuple[float, float]]:
-    """Of each quantity the medians over the first and the last tenth of the rows later than `after` seconds. Rows in which a
-    quantity is not told are left out. Raises ValueError."""
+    """Return each quantity's medians over the first and the last tenth of the rows after `after` seconds.
+
+    Rows without the quantity are left out. Raises ValueError if too few rows are left.
+    """
     found = {}
     for name in QUANTITIES:
         values = metrics[name][(metrics["seconds"] >= after) & np.isfinite(metrics[name])]
@@ -44,12 +46,12 @@ def changes(metrics: Mapping[str, np.ndarray], after: float) -> dict[str, tuple[
 
 
 def growth(change: tuple[float, float]) -> float:
-    """The part by which a quantity has grown."""
+    """Return the relative growth of a quantity."""
     return change[1] / change[0] - 1
 
 
 def faults(found: Mapping[str, tuple[float, float]]) -> list[str]:
-    """What did not stay as it was, a line each."""
+    """Return one line for each quantity that did not stay constant."""
     grown, lost = growth(found[MEMORY]), -growth(found[SPEED])
     return [
         *([f"memory has grown by {grown:.1%}, wanted less than {MOST_GROWTH:.0%}"] if grown >= MOST_GROWTH else []),
@@ -58,7 +60,7 @@ def faults(found: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def draw(metrics: Mapping[str, np.ndarray], after: float, picture: Path) -> None:
-    """Memory and speed against wall time; a line where `after` seconds are over."""
+    """Draw memory and speed against wall time, with a vertical line at `after` seconds."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     size, unit = time_unit(metrics["seconds"][-1])
@@ -76,8 +78,8 @@ def draw(metrics: Mapping[str, np.ndarray], after: float, picture: Path) -> None
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--after", type=float, default=10.0, help="minutes after which nothing should grow any more")
-    parser.add_argument("--picture", type=Path, help="PNG to draw")
+    parser.add_argument("--after", type=float, default=10.0, help="minutes after which nothing should grow")
+    parser.add_argument("--picture", type=Path, help="file for a picture (PNG)")
     arguments = parser.parse_args()
     try:
         metrics = read_metrics(arguments.run / "metrics.csv")
@@ -93,9 +95,9 @@ def main() -> int:
         print(f"| {label} | {first:,.4g} | {last:,.4g} | {growth(found[name]):+.2%} |")
     if arguments.picture:
         draw(metrics, 60 * arguments.after, arguments.picture)
-    for line in (told := faults(found)):
+    for line in (unsteady := faults(found)):
         print(f"Not steady: {line}", file=sys.stderr)
-    return int(bool(told))
+    return int(bool(unsteady))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Runs a suite: named settings x environments x seeds, one run of the real program after another, into one folder.
+"""Runs a suite, the product of named settings, environments and seeds, one run of main.py after another.
 
     python -m benchmarks.suite benchmarks/suites/replay_catch.json
 
-A finished run is skipped, an interrupted one goes on from its checkpoint: start the same command again. Ctrl-C lets the run
-save and stops. `python -m benchmarks.report` compares the runs.
+Ctrl-C lets the present run save, and stops. The same command continues the suite: it skips finished runs and resumes an
+interrupted run from its checkpoint. `python -m benchmarks.report` compares the runs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.plan import REPOSITORY, SUITE_FILE, Plan, check_suite, plan_runs, read_suite
-from benchmarks.termination import end_with
+from benchmarks.plan import SUITE_FILE, Plan, check_suite, plan_runs, read_suite
+from benchmarks.termination import REPOSITORY, end_with
 from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.settings.config import DEFAULTS
 from learner.signals import StopSignals
 
 LOOK_SECONDS = 1.0
-STOPPING = "Stopping: the run saves first. Once more to stop at once without saving."
+STOPPING = "Stopping: the run saves first. Press Ctrl-C again to stop at once without saving."
 
 Runner = Callable[[Plan, Callable[[str], None], Callable[[], bool]], int]
-"""Does one run: takes the plan, how to show progress, and whether to stop. Returns the exit code."""
+"""Makes one run. Takes the plan, a function that shows progress, and one that says whether to stop. Returns the exit code."""
 
 
 class ProgramRunner:
-    """Runs main.py in a process of its own, its output in console.txt."""
+    """Runs main.py in its own process, with its output in console.txt."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,7 +45,7 @@ class ProgramRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's Ctrl-C comes to us, and we pass it on once
+                start_new_session=True,  # a terminal's Ctrl-C reaches this process only, which forwards it once
             )
         asked = False
         try:
@@ -57,16 +57,17 @@ class ProgramRunner:
                     asked = True
                 show(progress_of(plan))
         finally:
-            if process.poll() is None:  # we are leaving on an error: it saves and ends by itself
+            if process.poll() is None:  # after an error here: the run saves and ends by itself
                 process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
+        """End the running program at once, if there is one."""
         if self._process and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def progress_of(plan: Plan) -> str:
-    """How far a run is, by its last row of metrics."""
+    """Return a line on the progress of a run, by its last row of metrics."""
     run = plan.run()
     columns = read_metrics(run.metrics) if run and run.metrics.is_file() else {}
     if not columns:
@@ -86,7 +87,7 @@ def progress_of(plan: Plan) -> str:
 
 
 def run_plans(plans: list[Plan], runner: Runner, should_stop: Callable[[], bool]) -> int:
-    """Do every run that is not finished; one line each. Returns how many failed."""
+    """Make every run that is not finished, and print one line for each. Returns the number of failed runs."""
     failed = 0
     line = ProgressLine()
     for number, plan in enumerate(plans, 1):
@@ -117,7 +118,7 @@ def _outcome(plan: Plan) -> str:
 
 
 def run_suite(file: Path, results: Path) -> int:
-    """Run all that is missing. Returns the exit code. Raises ValueError with one line where the file cannot be run."""
+    """Make all runs that are not finished. Returns the exit code. Raises ValueError in one line for a bad suite file."""
     suite = read_suite(file)
     folder = results / suite.name
     check_suite(suite, folder)
@@ -132,18 +133,18 @@ def run_suite(file: Path, results: Path) -> int:
     finished = sum(plan.is_finished() for plan in plans)
     print(f"{finished} of {len(plans)} runs are finished.")
     if finished < len(plans):
-        print(f"Go on:   python -m benchmarks.suite {file} --results_dir={results}")
+        print(f"Continue: python -m benchmarks.suite {file} --results_dir={results}")
     if finished:
-        print(f"Compare: python -m benchmarks.report {folder}")
+        print(f"Compare:  python -m benchmarks.report {folder}")
     return 130 if stopped else int(failed > 0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a suite file, such as those in benchmarks/suites/")
-    parser.add_argument("--results_dir", type=Path, default=Path("results"), help="folder that the suite's folder is made in")
+    parser.add_argument("--results_dir", type=Path, default=Path("results"), help="folder in which the suite's folder is made")
     arguments = parser.parse_args()
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # the terminal is gone, and this is not under nohup
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a lost terminal ends this process cleanly, except under nohup
         signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
     try:
         return run_suite(arguments.file, arguments.results_dir)

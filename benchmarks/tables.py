@@ -18,7 +18,7 @@ class Table(NamedTuple):
 
 
 def game_table(game: Game, threshold: float | None) -> Table:
-    """Settings of one game, scores over seeds with their 95 % intervals; human-normalised where that is known."""
+    """Return a row per setting of a game: scores over seeds with 95 % intervals, human-normalised if that is known."""
     columns = {
         "setting": [result.setting for result in game.results],
         "seeds": [str(len(result.runs)) for result in game.results],
@@ -36,13 +36,13 @@ def game_table(game: Game, threshold: float | None) -> Table:
 
 
 def _steps(result: Result) -> str:
-    """`12,345 (3 of 3)`: median, and how many runs got there; no median where half of them did not."""
+    """`12,345 (3 of 3)`: median steps, and the number of runs that reached the threshold; `-` if half did not."""
     steps, reached = median_steps(result)
     return f"{f'{steps:,.0f}' if math.isfinite(steps) else '-'} ({reached} of {len(result.runs)})"
 
 
 def overall_table(overall: Sequence[Overall]) -> Table:
-    """Settings over all games, in per cent human-normalised."""
+    """Return a row per setting with human-normalised scores over all games, in per cent."""
     return Table(
         ["setting", "games", "runs", "interquartile mean, %", "mean, %"],
         [
@@ -53,7 +53,7 @@ def overall_table(overall: Sequence[Overall]) -> Table:
 
 
 def published_table(game: Game) -> Table:
-    """What others report for this game; no rows where nothing is known."""
+    """Return a row per published score of the game."""
     return Table(
         ["published agent", "return", "human-normalised", "frames", "protocol", "source"],
         [
@@ -71,17 +71,17 @@ def published_table(game: Game) -> Table:
 
 
 def with_interval(value: Estimate) -> str:
-    """`1.50 [1.20, 1.70]`, the number alone where it has no interval."""
+    """Return `1.50 [1.20, 1.70]`, or the number alone if it has no interval."""
     shown = number(value.value)
     return shown if math.isnan(value.low) else f"{shown} [{number(value.low)}, {number(value.high)}]"
 
 
 def number(value: float) -> str:
-    """Two decimals below a thousand, none above."""
+    """Return a number with two decimals below a thousand, otherwise without decimals."""
     return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def markdown(table: Table) -> str:
-    """A Markdown table; a bar within a cell is written so that it does not end the cell."""
+    """Return a Markdown table. Bars inside cells are escaped."""
     lines = [table.header, ["---"] * len(table.header), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,4 +1,4 @@
-"""Programs that a benchmark has started must not go on without it, however it ends."""
+"""Starts main.py for benchmarks and ends it with them, however they end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import NoReturn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+ENDLESS = "--environment_max_steps=1000000000000"
+"""Flag of main.py for a training that the benchmark ends."""
 
 
 def unwind_when_terminated() -> None:
-    """Let SIGTERM (`kill`, `timeout`) leave every `with` and `finally`, as Ctrl-C does."""
+    """Let SIGTERM (`kill`, `timeout`) run every `finally` and `__exit__`, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def end_with(main: Callable[[], int | None]) -> NoReturn:
-    """Exit with the code of a benchmark's `main`; with 130 and one line after Ctrl-C, which has left every `with` by then."""
+    """Run a benchmark's `main` and exit with its code, or with 130 and one line after Ctrl-C."""
     try:
         sys.exit(main())
     except KeyboardInterrupt:
@@ -27,11 +29,15 @@ def end_with(main: Callable[[], int | None]) -> NoReturn:
         sys.exit(130)
 
 
+def training_command(*flags: str) -> list[str]:
+    """Return the command that trains with these flags of main.py. It runs in `REPOSITORY`."""
+    return [sys.executable, "main.py", "--op_mode=train", *flags]
+
+
 @contextmanager
 def training(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`main.py --op_mode=train` with these flags, as a process of its own. Killed at the end, unless it has ended by then."""
-    command = [sys.executable, "main.py", "--op_mode=train", *flags]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) as process:
+    """Start `main.py --op_mode=train` with these flags, and kill the process at the end of the block."""
+    with subprocess.Popen(training_command(*flags), cwd=REPOSITORY, stdout=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

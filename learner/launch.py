@@ -31,7 +31,7 @@ from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
 from workers import WorkerError
 from workers.processes import launcher as children
-from wrappers import make_spec
+from wrappers import env_notes, make_spec
 
 log = logging.getLogger("springbok")
 
@@ -111,6 +111,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, machine)
+    notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
     if checkpoint:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer_save"])
     if op_mode in TRAINING_MODES:

@@ -1,13 +1,13 @@
-"""Environments: one file a family, one line in `ENVIRONMENTS`, and three functions that make what an `EnvConfig` names.
+"""Environments: each family is one module with the functions of `Family` and one line in `ENVIRONMENTS`.
 
-A family is a module with the five functions of `Family`; the rest of the program sees only `EnvSpec`, `Step` and
-`VectorEnv`.
+The functions of this package pick the family of an `EnvConfig` and call it. The rest of the program sees only `EnvSpec`,
+`Step` and `VectorEnv`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from wrappers import atari, toy
@@ -23,32 +23,39 @@ __all__ = [
     "Step",
     "VectorEnv",
     "describe_env",
+    "env_notes",
     "make_single_env",
     "make_spec",
     "make_vector_env",
 ]
 
 RENDER_MODES = (None, "rgb_array", "human")
-SUGGESTED = 4  # ids that come closest; several may name one environment, which is suggested once
+SUGGESTED = 4  # closest ids that are considered; those of one environment give one suggestion
 
 
 class Family(Protocol):
-    """What the module of an environment family offers; its callers have checked every argument."""
+    """Functions that the module of an environment family provides. The callers have checked every argument."""
 
     def known_ids(self) -> Mapping[str, str]:
-        """Ids that an unknown one may have been meant for, each with the usual id of that environment, which is suggested."""
+        """All ids of the family, each mapped to the usual id of its environment. An unknown id is compared with them."""
 
     def matches(self, env_id: str) -> bool:
-        """Whether this family makes the environment `env_id`."""
+        """Return whether this family makes the environment `env_id`."""
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
-        """Describe the environment without keeping one."""
+        """Return the shapes and counts of the environment, without keeping an environment open."""
+
+    def notes(self, config: EnvConfig, given: Collection[str]) -> list[str]:
+        """Return one line for each way in which the environment may differ from what its id suggests.
+
+        given: names of the settings that the user set. They need no line.
+        """
 
     def make_vector(self, config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
-        """`num_envs` environments stepped together, as fast as the family can."""
+        """Return `num_envs` environments that are stepped together, as fast as the family can."""
 
     def make_single(self, config: EnvConfig, render_mode: str | None) -> VectorEnv:
-        """One environment that can be watched; the same observations, rewards and ends as `make_vector` gives."""
+        """Return one environment that can be rendered. It gives the observations, rewards and ends of `make_vector`."""
 
     def describe(self, config: EnvConfig) -> EnvDescription:
         """What evaluation and export need to know; `EnvDescription(config)` describes a plain environment."""
@@ -61,7 +68,7 @@ ENVIRONMENTS: dict[str, Family] = {
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
-    """Shapes and counts of the environment that `config` names."""
+    """Return the shapes and counts of the environment that `config` names. Raises ValueError for an unknown id."""
     return _family(config.env).make_spec(config)
 
 
@@ -70,8 +77,19 @@ def describe_env(config: EnvConfig) -> EnvDescription:
     return _family(config.env).describe(config)
 
 
+def env_notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return lines for the user about the environment, as `Family.notes` has them. Raises ValueError for an unknown id."""
+    return _family(config.env).notes(config, given)
+
+
 def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> VectorEnv:
-    """`num_envs` environments with next-step autoreset, by `num_threads` native threads where a family has them."""
+    """Return `num_envs` environments with next-step autoreset. Raises ValueError for bad counts or an unknown id.
+
+    Args:
+        config: the environment and how its observations are made.
+        num_envs: number of environments, at least 1.
+        num_threads: number of native threads, for families that have them.
+    """
     for name, value in (("num_envs", num_envs), ("num_threads", num_threads)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
@@ -79,9 +97,12 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
 
 
 def make_single_env(config: EnvConfig, render_mode: str | None = None) -> VectorEnv:
-    """One environment behind the same interface (`num_envs` 1), whose `render()` gives RGB uint8 `[H, W, 3]`.
+    """Return one environment (`num_envs` 1) that can be rendered. Raises ValueError for a bad mode or an unknown id.
 
-    render_mode: "rgb_array" for frames from `render()`, "human" to be shown too while it plays, None for neither.
+    Args:
+        config: the environment and how its observations are made.
+        render_mode: "rgb_array" lets `render()` return RGB uint8 `[H, W, 3]`; "human" also shows every step on the
+            screen; None allows no rendering.
     """
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")
@@ -89,6 +110,7 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
 
 
 def _family(env_id: str) -> Family:
+    """The family that makes `env_id`. Raises ValueError with the closest known ids."""
     for family in ENVIRONMENTS.values():
         if family.matches(env_id):
             return family

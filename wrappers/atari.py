@@ -1,19 +1,20 @@
-"""The Atari family: ids, spec and the native vector environment of ale-py behind our interface.
+"""The Atari family: environment ids, specs, and ale-py's native vector environment behind our interface.
 
-An id names a game and nothing else. `PongNoFrameskip-v4`, `Pong-v0` and `ALE/Pong-v5` are one and the same environment
-here: frame skip, sticky actions and action set come from `EnvConfig` alone, whatever an id's suffix means elsewhere.
+An id names a game and nothing else. `PongNoFrameskip-v4`, `Pong-v0` and `ALE/Pong-v5` are the same environment here:
+frame skip, sticky actions and action set come from `EnvConfig` alone. `notes` says where Gymnasium's environment of that
+id repeats actions with another probability.
 
-Natively every environment plays whole games. A lost life is seen in the number of lives: it ends nothing, and becomes
-`terminated` for the learner if `episodic_life` asks for it. After a lost life FIRE is pressed for one step in place of
-the policy's action (`fire_reset`): some games serve the next ball only then, and a greedy policy may never do it.
+The native environments always play whole games. A lost life ends nothing in the emulator. With `episodic_life` it is
+reported as `terminated`, so that the learner does not bootstrap across it. With `fire_reset` one step of FIRE replaces the
+policy's action after a lost life: some games serve the next ball only then, and a greedy policy may never press FIRE.
 
-The observation of a step that ends a game does not show the emulator frame in which it ended, but the frames just
-before: so the native environment of ale-py 0.12.1 does it.
+The last observation of a game does not show the emulator frame in which the game ended, only the frames before it.
+ale-py 0.12.1 implements it that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -30,12 +31,12 @@ EMULATOR_FRAMES_PER_SECOND = 60
 TELEVISION = 4 / 3  # width of an Atari picture over its height: its pixels are wider than they are high
 TELEVISION_ENLARGEMENT = 3
 
-# Their ROMs need two players: ale-py ends the whole process when one is loaded.
+# These ROMs need two players. ale-py ends the whole process when one of them is loaded.
 _TWO_PLAYER_ROMS = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 
 def known_ids() -> Mapping[str, str]:
-    """Every id of the family, and the usual one of the same game."""
+    """All ids of the family, each mapped to the usual id of its game."""
     usual: dict[str, str] = {}
     for env_id, rom in _roms_by_id().items():
         usual.setdefault(rom, env_id)
@@ -43,12 +44,12 @@ def known_ids() -> Mapping[str, str]:
 
 
 def matches(env_id: str) -> bool:
-    """Whether `env_id` names an Atari game."""
+    """Return whether `env_id` names an Atari game."""
     return env_id in _roms_by_id()
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
-    """Spec of an Atari game; actions are the game's own, or all 18 with `full_action_space`."""
+    """Return the spec of an Atari game. Its actions are the game's own, or all 18 with `full_action_space`."""
     meanings = _action_meanings(rom_of(config.env), config.full_action_space)
     size = (config.frame_height, config.frame_width)
     return EnvSpec(
@@ -62,14 +63,26 @@ def make_spec(config: EnvConfig) -> EnvSpec:
     )
 
 
+def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return a line where Gymnasium's environment of this id has other sticky actions and the user chose none."""
+    usual = _gymnasium_sticky_actions(config.env)
+    if usual == config.sticky_actions or {"sticky_actions", "protocol"} & set(given):
+        return []
+    return [
+        f"{config.env}: Gymnasium's version of this id repeats actions with probability {usual:g}; this run uses "
+        f"sticky_actions={config.sticky_actions:g} (--sticky_actions={usual:g} or "
+        f"--protocol={'machado' if usual else 'classic'} changes that)"
+    ]
+
+
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
-    """Native environments; the same bytes for any number of threads."""
+    """Return native environments. Their results do not depend on the number of threads."""
     return AtariVector(config, num_envs, num_threads)
 
 
 def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
-    """One environment that can be rendered."""
-    from wrappers.atari_single import AtariSingle  # OpenCV is loaded only where a screen is wanted, never by a worker
+    """Return one environment that can be rendered."""
+    from wrappers.atari_single import AtariSingle  # here, so that no worker loads OpenCV
 
     return AtariSingle(config, render_mode)
 
@@ -90,14 +103,14 @@ def describe(config: EnvConfig) -> EnvDescription:
 
 
 def rom_of(env_id: str) -> str:
-    """Name of the ROM that an id asks for: `ms_pacman` for `MsPacmanNoFrameskip-v4`."""
+    """Return the name of an id's ROM: `ms_pacman` for `MsPacmanNoFrameskip-v4`."""
     return _roms_by_id()[env_id]
 
 
 def fire_action(spec: EnvSpec, config: EnvConfig) -> int | None:
-    """Index of the FIRE that starts an episode and a life, None where the config or the game has none.
+    """Return the index of the FIRE action that starts every episode and life, or None if none is pressed.
 
-    Every game with FIRE in its action set counts as one that needs it, as the native environment decides too; with
+    FIRE is pressed in every game whose action set has it, because the native environment decides so too. With
     `full_action_space` that is every game.
     """
     return spec.action_meanings.index("FIRE") if config.fire_reset and "FIRE" in spec.action_meanings else None
@@ -105,7 +118,7 @@ def fire_action(spec: EnvSpec, config: EnvConfig) -> int | None:
 
 @cache
 def _roms_by_id() -> dict[str, str]:
-    """Every accepted id and its ROM, built from the ROMs that ale-py ships; the usual id of a game comes first."""
+    """All accepted ids with their ROMs, for the ROMs that ale-py ships. The usual id of a game comes first."""
     table: dict[str, str] = {}
     for rom in roms.get_all_rom_ids():
         if rom in _TWO_PLAYER_ROMS:
@@ -117,8 +130,14 @@ def _roms_by_id() -> dict[str, str]:
     return table
 
 
+def _gymnasium_sticky_actions(env_id: str) -> float:
+    """The probability with which Gymnasium's environment of this id repeats an action: 0 for `-v4`, otherwise 0.25."""
+    return 0.0 if env_id.endswith("-v4") else 0.25
+
+
 @cache
 def _action_meanings(rom: str, full_action_space: bool) -> tuple[str, ...]:
+    """Names of the actions of a ROM, in the order of their indices."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     path = roms.get_rom_path(rom)
@@ -129,7 +148,7 @@ def _action_meanings(rom: str, full_action_space: bool) -> tuple[str, ...]:
 
 
 class AtariVector(VectorEnv):
-    """N native environments of one game."""
+    """N native environments of one game, with next-step autoreset."""
 
     def __init__(self, config: EnvConfig, num_envs: int, num_threads: int) -> None:
         self.spec = make_spec(config)
@@ -150,9 +169,9 @@ class AtariVector(VectorEnv):
             frameskip=config.skipped_frames,
             maxpool=True,
             noop_max=config.noop_threshold,
-            episodic_life=False,
+            episodic_life=False,  # a lost life ends nothing in the emulator: `step` reports it
             life_loss_info=False,
-            reward_clipping=False,
+            reward_clipping=False,  # the learner clips; returns are counted raw
             use_fire_reset=config.fire_reset,
         )
         self._statistics = EpisodeStatistics(num_envs)
@@ -171,14 +190,16 @@ class AtariVector(VectorEnv):
 
     def step(self, actions: np.ndarray) -> Step:
         actions = check_actions(actions, self.num_envs, self.spec.action_count)
-        reset = self._ended
-        action_used = ~(reset | self._press_fire)
+        reset = self._ended  # next-step autoreset: an environment that ended in the last step ignores its action now
+        action_used = ~(reset | self._press_fire)  # rows without the policy's own action get no policy gradient
         if self._fire is not None and self._press_fire.any():
             actions = np.where(self._press_fire, self._fire, actions)
         observations, native_rewards, terminated, truncated, info = self._open().step(actions)
         rewards = native_rewards.astype(np.float32)
         ended = terminated | truncated
         lives = info["lives"]
+        # Some games play their last life at a count of zero, so reaching zero is no loss: the end of the game is reported
+        # by the emulator. A new game may start with fewer lives than the old one had, so an autoreset is no loss either.
         life_lost = (lives < self._lives) & (lives > 0) & ~reset
         self._lives = lives
         self._ended = ended
@@ -191,7 +212,7 @@ class AtariVector(VectorEnv):
             observations,
             rewards,
             terminated,
-            truncated & ~terminated,
+            truncated & ~terminated,  # a life lost at the time limit is an end: there is no value to bootstrap from
             reset,
             action_used,
             episode_return,
@@ -199,9 +220,10 @@ class AtariVector(VectorEnv):
         )
 
     def close(self) -> None:
-        self._native = None  # its threads end with it
+        self._native = None  # its destructor ends its threads
 
     def _open(self) -> AtariVectorEnv:
+        """The native environment. Raises RuntimeError after `close`."""
         if self._native is None:
             raise RuntimeError("wanted an open environment, got one that was closed")
         return self._native

@@ -1,10 +1,12 @@
-"""One Atari game as a chain of Gymnasium wrappers, for rendering and as a second opinion on the native environment.
+"""One Atari game as a chain of Gymnasium wrappers, for rendering and as an independent check of the native environment.
 
-For the same config, seed and actions it gives the bytes that `wrappers.atari` gives, autoresets included. Three habits
-of the native environment (ale-py 0.12.1) are followed for that: the number of no-ops at a start is drawn from a
-Mersenne twister that outlives the episodes; the FIRE of a start comes before the no-ops and counts as one of them; and
-the emulator frame in which an episode ends is not drawn, so that its last observation shows the frames just before. The
-draw is the one of GCC's standard library, with which ale-py's Linux wheels are built.
+For the same config, seed and actions it gives the same bytes as `wrappers.atari`, autoresets included. That takes three
+properties of the native environment (ale-py 0.12.1):
+
+- One Mersenne twister draws the number of no-ops at every start. It is seeded at a reset with a seed and not between
+  episodes. The draw is that of GCC's standard library, with which ale-py's Linux wheels are built.
+- The FIRE of a start comes before the no-ops and counts as one of them.
+- The emulator frame in which an episode ends is left out of the last observation, which shows the frames before it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ AtariWrapper = gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]
 class RandomStart(AtariWrapper):
     """Starts an episode with FIRE (if `press_fire`) and a random number of no-ops below `noop_threshold`.
 
-    `reset(seed=...)` seeds the emulator itself and loads the game anew, so that sticky actions repeat too.
+    `reset(seed=...)` seeds the emulator and loads the game again, so that sticky actions are reproducible too.
     """
 
     def __init__(self, env: AtariEnv, noop_threshold: int, press_fire: bool) -> None:
@@ -51,16 +53,16 @@ class RandomStart(AtariWrapper):
         frames = draw_below(self._noop_threshold, self._generator)
         if self._press_fire:
             ale.act(Action.FIRE)
-        for _ in range(frames - self._press_fire):
+        for _ in range(frames - self._press_fire):  # FIRE counts as one of the no-ops
             ale.act(Action.NOOP)
-            if ale.game_over():
+            if ale.game_over():  # a few games end during the no-ops
                 ale.reset_game()
         screen = ale.getScreenGrayscale() if screen.ndim == 2 else ale.getScreenRGB()
         return screen, {**info, "lives": ale.lives()}
 
 
 class LastScreens(AtariWrapper):
-    """Keeps the last two emulator frames in colour; many games draw an object in every other frame only."""
+    """Keeps the last two emulator frames in colour, because many games draw an object only in every other frame."""
 
     def __init__(self, env: AtariWrapper, ale: ALEInterface) -> None:
         super().__init__(env)
@@ -78,14 +80,14 @@ class LastScreens(AtariWrapper):
         return cast(AtariStep, stepped)
 
     def screen(self) -> np.ndarray:
-        """The brighter of both, uint8 `[H, W, 3]`, as the policy sees them."""
+        """Return the pixel-wise maximum of both frames, uint8 `[H, W, 3]`. The policy sees the same maximum."""
         return np.maximum(self._screens[0], self._screens[-1])
 
 
 class SkipPoolResize(AtariWrapper):
-    """Repeats an action for `skipped_frames` emulator frames and shows the brighter of the last two, resized by area.
+    """Repeats an action for `skipped_frames` emulator frames. The observation is the maximum of the last two, resized by area.
 
-    Truncates after `max_episode_frames` emulator frames, those of the start not counted, also in the middle of a step.
+    Truncates after `max_episode_frames` emulator frames, also in the middle of a step. Frames of the start do not count.
     """
 
     def __init__(self, env: AtariWrapper, config: EnvConfig) -> None:
@@ -114,7 +116,7 @@ class SkipPoolResize(AtariWrapper):
             self._frames += 1
             truncated = self._frames >= self._max_episode_frames
             if terminated or truncated:
-                break  # this frame is not drawn: the native environment leaves it out
+                break  # before the frame is stored: the native environment does not draw the last frame of an episode
             if frames_left < len(self._screens):
                 self._screens[frames_left] = screen
         return self._observation(), total, terminated, truncated, info
@@ -125,7 +127,7 @@ class SkipPoolResize(AtariWrapper):
 
 
 class Lives(AtariWrapper):
-    """Notices a lost life; `fire`, if given, then replaces the next action. Info has "life_lost" and "action_used"."""
+    """Adds "life_lost" and "action_used" to info. After a lost life `fire`, if given, replaces the next action."""
 
     def __init__(self, env: AtariWrapper, fire: int | None) -> None:
         super().__init__(env)
@@ -144,14 +146,14 @@ class Lives(AtariWrapper):
         if self._fire is not None and self._life_lost:
             action = self._fire
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._life_lost = 0 < info["lives"] < self._lives
+        self._life_lost = 0 < info["lives"] < self._lives  # zero lives is no loss: some games play their last life at zero
         self._lives = info["lives"]
         info = {**info, "life_lost": self._life_lost, "action_used": action_used}
         return observation, float(reward), terminated, truncated, info
 
 
 class AtariSingle(VectorEnv):
-    """The chain behind our interface: one environment, next-step autoreset."""
+    """The chain of wrappers behind our interface: one environment with next-step autoreset."""
 
     num_envs = 1
 
@@ -186,7 +188,7 @@ class AtariSingle(VectorEnv):
         action = int(check_actions(actions, self.num_envs, self.spec.action_count)[0])
         reset = self._ended
         reward: SupportsFloat = 0.0
-        if reset:
+        if reset:  # next-step autoreset: the action is ignored
             observation, _ = self._chain.reset()
             terminated, truncated, info = False, False, {"life_lost": False, "action_used": False}
         else:
@@ -214,10 +216,10 @@ class AtariSingle(VectorEnv):
 
 
 def draw_below(bound: int, generator: np.random.RandomState) -> int:
-    """The value `std::uniform_int_distribution(0, bound - 1)` draws from `std::mt19937`, seeded as `generator` is.
+    """Return the value that `std::uniform_int_distribution(0, bound - 1)` draws from `std::mt19937` in the generator's state.
 
-    Multiply and shift, with the few values rejected that would make it uneven (Lemire, arXiv 1805.10941, algorithm 5).
-    A bound of 0 or 1 gives 0.
+    A bound of 0 or 1 gives 0. The draw is a multiplication and a shift; values that would make the distribution uneven are
+    rejected (Lemire, arXiv 1805.10941, algorithm 5).
     """
     if bound <= 1:
         return 0

@@ -1,4 +1,4 @@
-"""What every environment family needs to run episodes: checks of seeds and actions, and the statistics of episodes."""
+"""Shared parts of the environment families: checks of seeds and actions, and statistics of episodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ _LARGEST_SEED = 2**31 - 1  # emulators take a signed 32-bit seed
 
 
 def check_seed(seed: int | np.integer, num_envs: int) -> int:
-    """The seed of environment 0. Zero is refused, because some emulators read it as "no seed at all"."""
+    """Return the seed of environment 0. Raises ValueError for a seed out of range.
+
+    Zero is out of range, because some emulators take it for no seed.
+    """
     largest = _LARGEST_SEED - (num_envs - 1)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 1 <= seed <= largest:
         raise ValueError(f"seed: wanted an integer from 1 to {largest} for {num_envs} environments, got {seed!r}")
@@ -16,7 +19,10 @@ def check_seed(seed: int | np.integer, num_envs: int) -> int:
 
 
 def check_actions(actions: np.ndarray, num_envs: int, action_count: int) -> np.ndarray:
-    """The actions as int64 `[num_envs]`; an action out of range could hang a native environment, so none gets there."""
+    """Return the actions as int64 `[num_envs]`. Raises ValueError for a wrong shape or an action out of range.
+
+    An action out of range could hang a native environment.
+    """
     if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
         raise ValueError(f"actions: wanted integers of shape ({num_envs},), got {actions.dtype} {actions.shape}")
     if actions.min() < 0 or actions.max() >= action_count:
@@ -25,23 +31,26 @@ def check_actions(actions: np.ndarray, num_envs: int, action_count: int) -> np.n
 
 
 class EpisodeStatistics:
-    """Raw return and length in steps of N running episodes; an autoreset step belongs to no episode."""
+    """Raw returns and lengths in steps of N running episodes. An autoreset step belongs to no episode."""
 
     def __init__(self, num_envs: int) -> None:
         self._returns = np.zeros(num_envs, dtype=np.float64)
         self._lengths = np.zeros(num_envs, dtype=np.int32)
 
     def clear(self) -> None:
-        """Forget every running episode: all environments start anew."""
+        """Forget all running episodes, because all environments were reset."""
         self._returns[:] = 0.0
         self._lengths[:] = 0
 
     def update(self, rewards: np.ndarray, reset: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Count one step of every environment.
 
-        rewards: float32 `[N]`, raw; reset: bool `[N]`, the step was an autoreset; ended: bool `[N]`, the whole episode
-        is over. Returns episode_return float32 `[N]` (NaN where no episode ended) and episode_length int32 `[N]` (0
-        there).
+        Returns episode_return, float32 `[N]`, NaN where no episode ended, and episode_length, int32 `[N]`, 0 there.
+
+        Args:
+            rewards: float32 `[N]`, raw.
+            reset: bool `[N]`, whether the step was an autoreset.
+            ended: bool `[N]`, whether the whole episode ended. A lost life alone does not end it.
         """
         self._returns += rewards
         self._lengths += ~reset

@@ -1,7 +1,7 @@
-"""A state for environments that have none to give: their seed and all actions since.
+"""Saves environments that cannot save their own state, as a seed and all actions since the reset.
 
-Environments follow from these two to the byte, sticky actions included, because what is random in them is seeded. ale-py's
-vector environment can neither be copied nor looked into, and the state that its single one gives lacks the action before,
+Environments are a function of these two, bit for bit and with sticky actions, because all their randomness is seeded.
+ale-py's vector environment cannot be copied or inspected. The state of its single environment lacks the previous action,
 which sticky actions may repeat.
 """
 
@@ -16,7 +16,7 @@ from wrappers.spec import Step, VectorEnv
 
 
 class JournaledEnv(VectorEnv):
-    """Passes everything through and remembers it, one byte an action; at most 256 actions."""
+    """Forwards every call and records it. An action takes one byte, so an environment may have at most 256 actions."""
 
     def __init__(self, env: VectorEnv) -> None:
         self.env = env
@@ -39,12 +39,12 @@ class JournaledEnv(VectorEnv):
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """seed, and actions uint8 `[steps, N]`."""
+        """Return the seed, and the actions as uint8 `[steps, N]`."""
         actions = np.frombuffer(bytes(self._actions), np.uint8).reshape(-1, self.num_envs)
         return {"seed": self._seed, "actions": torch.from_numpy(actions.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> np.ndarray:
-        """Play all of it again, at the speed of the environment. Returns the newest observations, `[N, S, *frame_shape]`."""
+        """Replay all steps, at the speed of the environment. Returns the newest observations, `[N, S, *frame_shape]`."""
         observations = self.reset(state["seed"])
         for actions in state["actions"].numpy():
             observations = self.step(actions.astype(np.int64)).observations

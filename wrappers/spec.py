@@ -1,10 +1,10 @@
-"""What every environment family offers: one description, one step result, one vector interface.
+"""Types that all environment families share: the description of an environment, the result of a step, the interface.
 
-Autoreset is *next-step* everywhere (the default of Gymnasium's vector environments): the step that ends an episode
-returns the episode's own final observation; the following call of `step` ignores that environment's action, resets it
-and returns the first observation of the next episode with reward 0. `Step.action_used` and `Step.reset` mark such a
-step, so that the learner can leave it out, and a truncated step finds the value of its own final observation one row
-further on.
+Autoreset is *next-step* everywhere, which is the default of Gymnasium's vector environments. The step that ends an episode
+returns the final observation of that episode. The next call of `step` ignores the environment's action, resets it and
+returns the first observation of the next episode with reward 0. `Step.reset` and `Step.action_used` mark that step, so
+that the learner leaves it out of the loss. A truncated step is followed by the row of its final observation, whose value
+the learner bootstraps from.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Shapes and counts of one environment; known before any process starts.
+    """Shapes and counts of one environment, which are known before any process starts.
 
-    frame_shape: shape of ONE frame, `[H, W]` or `[H, W, C]`; an observation is `[frames_stacked, *frame_shape]`.
-    frames_per_step: emulator frames that one step advances (1 where the word has no meaning).
+    frame_shape: shape of ONE frame, `[H, W]` or `[H, W, C]`. An observation is `[frames_stacked, *frame_shape]`.
+    frames_per_step: emulator frames that one step advances; 1 for environments without an emulator.
     """
 
     env: str
@@ -108,18 +108,18 @@ class EnvDescription:
 
 
 class Step(NamedTuple):
-    """What one `step` of N environments returns; every array has N rows and may be reused by the next call.
+    """The result of one `step` of N environments. Every array has N rows and may be reused by the next call.
 
-    observations: `[N, frames_stacked, *frame_shape]` in the spec's dtype, newest frame last; zeros before an episode's
-        first frame.
+    observations: `[N, frames_stacked, *frame_shape]` in the spec's dtype, newest frame last. Frames before an episode's
+        first one are zeros.
     rewards: float32 `[N]`, raw.
-    terminated: bool `[N]`, the learner's view: also true where `episodic_life` made of a lost life an end.
-    truncated: bool `[N]`, a time limit cut the episode.
-    reset: bool `[N]`, this step was an autoreset; `observations` holds an episode's first observation.
-    action_used: bool `[N]`, false where the environment did something else than the action asked for (an autoreset, or
-        a FIRE that starts the next life).
-    episode_return: float32 `[N]`, raw return of the whole episode that ended at this step, NaN elsewhere.
-    episode_length: int32 `[N]`, its length in steps, 0 elsewhere.
+    terminated: bool `[N]`, as the learner sees it: with `episodic_life` also true where a life was lost.
+    truncated: bool `[N]`, whether a time limit cut the episode.
+    reset: bool `[N]`, whether this step was an autoreset. `observations` then holds an episode's first observation.
+    action_used: bool `[N]`, false where the environment did not take the given action: at an autoreset, and where FIRE
+        starts the next life.
+    episode_return: float32 `[N]`, raw return of the whole episode that ended at this step, otherwise NaN.
+    episode_length: int32 `[N]`, length of that episode in steps, otherwise 0.
     """
 
     observations: np.ndarray
@@ -133,22 +133,25 @@ class Step(NamedTuple):
 
 
 class VectorEnv(ABC):
-    """N environments of one kind, stepped together with next-step autoreset."""
+    """N environments of one kind that are stepped together, with next-step autoreset."""
 
     spec: EnvSpec
     num_envs: int
 
     @abstractmethod
     def reset(self, seed: int) -> np.ndarray:
-        """Start every environment anew, environment i with the seed `seed + i` (seed >= 1): `[N, S, *frame_shape]`."""
+        """Reset all environments and return their observations, `[N, S, *frame_shape]`.
+
+        Environment i gets the seed `seed + i`; seed >= 1. Raises ValueError for a seed out of range.
+        """
 
     @abstractmethod
     def step(self, actions: np.ndarray) -> Step:
-        """Advance every environment by one action, int64 `[N]`."""
+        """Advance every environment by one action, int64 `[N]`. Raises ValueError for an action out of range."""
 
     def render(self) -> np.ndarray:
-        """The screen as a person sees it, uint8 `[H, W, 3]`; only environments made for rendering have it."""
+        """Return the screen, uint8 `[H, W, 3]`. Raises RuntimeError if the environment was not made for rendering."""
         raise RuntimeError(f"{type(self).__name__} was not made for rendering")
 
-    def close(self) -> None:  # noqa: B027  (nothing to release unless a family says so)
-        """Release what the environment holds."""
+    def close(self) -> None:  # noqa: B027  (most families have nothing to release)
+        """Release the resources of the environment."""

@@ -1,17 +1,17 @@
 """The toy family: Catch, a game that is learned within a minute, for tests and demonstrations.
 
-A ball falls from a random column of a 10 x 5 board, one row a step; the paddle in the bottom row moves left, stays or
-moves right. The episode ends when the ball reaches the bottom row: reward 1 if it meets the paddle, else -1. Every ball
-can be caught, so an optimal policy has return 1 in every episode.
+A ball starts in a random column of a 10 x 5 board and falls one row a step. The paddle in the bottom row moves left, stays
+or moves right. The episode ends when the ball reaches the bottom row: the reward is 1 if the paddle is there, otherwise -1.
+Every ball can be caught, so an optimal policy has return 1 in every episode.
 
-Of `EnvConfig` only `frames_stacked` and `max_episode_frames` count (one step is one frame); the board has its own size
-and the other settings belong to Atari.
+Catch reads only `frames_stacked` and `max_episode_frames` of `EnvConfig`; one step is one frame. The board has a fixed
+size, and the other settings belong to Atari.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -24,21 +24,21 @@ COLUMNS = 5
 EPISODE_STEPS = ROWS - 1
 ACTION_MEANINGS = ("LEFT", "STAY", "RIGHT")
 RENDER_SCALE = 16  # screen pixels along one side of a board cell
-SHOWN_SECONDS = 0.1  # how long a person sees one step
+SHOWN_SECONDS = 0.1  # for which "human" rendering shows one step
 
 
 def known_ids() -> Mapping[str, str]:
-    """Every id of the family."""
+    """All ids of the family, each mapped to itself."""
     return {CATCH: CATCH}
 
 
 def matches(env_id: str) -> bool:
-    """Whether `env_id` names a toy."""
+    """Return whether `env_id` names a toy environment."""
     return env_id == CATCH
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
-    """Spec of Catch."""
+    """Return the spec of Catch."""
     return EnvSpec(
         env=config.env,
         frame_shape=(ROWS, COLUMNS),
@@ -50,13 +50,18 @@ def make_spec(config: EnvConfig) -> EnvSpec:
     )
 
 
+def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return nothing: Catch is the same everywhere."""
+    return []
+
+
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
-    """N boards; numpy steps them, so `num_threads` has no effect."""
+    """Return N boards. numpy steps them, so `num_threads` has no effect."""
     return Catch(config, num_envs)
 
 
 def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
-    """One board that can be rendered; "human" also prints it at every step."""
+    """Return one board that can be rendered. With "human" it is also printed at every step."""
     return Catch(config, 1, render_mode)
 
 
@@ -66,7 +71,7 @@ def describe(config: EnvConfig) -> EnvDescription:
 
 
 class Catch(VectorEnv):
-    """N boards of Catch, stepped together."""
+    """N boards of Catch that are stepped together."""
 
     def __init__(self, config: EnvConfig, num_envs: int, render_mode: str | None = None) -> None:
         self.spec = make_spec(config)
@@ -77,7 +82,7 @@ class Catch(VectorEnv):
         self._generators: list[np.random.Generator] = []
         self._ball = np.zeros(num_envs, dtype=np.int64)  # column
         self._paddle = np.zeros(num_envs, dtype=np.int64)  # column
-        self._steps = np.zeros(num_envs, dtype=np.int64)  # in this episode: the ball's row
+        self._steps = np.zeros(num_envs, dtype=np.int64)  # since the start of the episode, which is also the ball's row
         self._ended = np.zeros(num_envs, dtype=bool)
         self._observations = np.zeros((num_envs, *self.spec.observation_shape), dtype=np.uint8)
 
@@ -93,7 +98,7 @@ class Catch(VectorEnv):
         if not self._generators:
             raise RuntimeError("wanted a reset before the first step, got a step")
         actions = check_actions(actions, self.num_envs, self.spec.action_count)
-        reset = self._ended
+        reset = self._ended  # next-step autoreset: these boards ignore their actions and start an episode
         self._paddle = np.clip(self._paddle + actions - ACTION_MEANINGS.index("STAY"), 0, COLUMNS - 1)
         self._steps += 1
         if reset.any():
@@ -112,7 +117,10 @@ class Catch(VectorEnv):
         return np.repeat(board[:, :, None], 3, axis=2)
 
     def _start_episodes(self, where: np.ndarray) -> None:
-        """where: bool `[N]`. Environments draw from their own generators, so their number changes nothing."""
+        """Start an episode on every board where `where`, bool `[N]`, is true.
+
+        Every board has its own generator, so that its episodes do not depend on the number of boards.
+        """
         self._steps[where] = 0
         self._paddle[where] = COLUMNS // 2
         self._observations[where] = 0
@@ -120,7 +128,7 @@ class Catch(VectorEnv):
             self._ball[index] = self._generators[index].integers(COLUMNS)
 
     def _observe(self) -> np.ndarray:
-        """Push the newest frame into the stacks; returns a copy, `[N, S, ROWS, COLUMNS]`."""
+        """Push the newest frame into the stacks and return a copy of them, `[N, S, ROWS, COLUMNS]`."""
         self._observations[:, :-1] = self._observations[:, 1:].copy()
         newest = self._observations[:, -1]
         newest[:] = 0
@@ -132,6 +140,6 @@ class Catch(VectorEnv):
         return self._observations.copy()
 
     def _show(self, board: np.ndarray) -> None:
-        """board: `[ROWS, COLUMNS]`, printed as text."""
+        """Print a board, `[ROWS, COLUMNS]`, as text."""
         print("\n".join("|" + "".join("#" if cell else " " for cell in row) + "|" for row in board) + "\n", flush=True)
         time.sleep(SHOWN_SECONDS)

@@ -1,4 +1,4 @@
-"""Made-up suites and runs."""
+"""Suites and runs that tests write by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ SUITE: dict[str, Any] = {
 }
 
 
+BUDGET = 10
+"""Steps that every run here has reached. Runs with other budgets would have other settings."""
+
+
 def write_suite(folder: Path, **changes: Any) -> Path:
-    """SUITE with other keys on top; None takes a key away."""
+    """Write `SUITE` with changed keys and return its file. None removes a key."""
     content = {name: value for name, value in {**SUITE, **changes}.items() if value is not None}
     path = folder / "suite_file.json"
     path.write_text(json.dumps(content))
@@ -40,10 +44,13 @@ def write_run(
     commit: str = "abc",
     **settings: Any,
 ) -> Path:
-    """A run directory with one row of metrics a return, the last at `frames`. finished: None writes no summary."""
+    """Write a run directory with one row of metrics for each return, the last at `frames`; that is beyond its budget.
+
+    finished: what its summary says; None writes no summary.
+    """
     path.mkdir(parents=True)
     config = {
-        "settings": {**DEFAULTS, "env": "Catch-v0", **settings},
+        "settings": {**DEFAULTS, "env": "Catch-v0", "environment_max_steps": BUDGET, **settings},
         "command": ["main.py", "--op_mode=train"],
         "git_commit": commit,
         "host": {"system": "Linux", "cores": 2},
@@ -72,7 +79,7 @@ def add_checkpoint(run: Path) -> None:
 
 
 def settings_of(arguments: Sequence[str]) -> dict[str, str]:
-    """`--name=value` flags as a dict."""
+    """Return `--name=value` flags as a dict."""
     pairs: list[tuple[str, str]] = []
     for argument in arguments:
         name, value = argument.removeprefix("--").split("=", 1)
@@ -81,7 +88,7 @@ def settings_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def write_comparison(folder: Path, env: str, scores: Mapping[str, Sequence[float]]) -> None:
-    """Runs of one game: learning rate (as text) -> the last return of each seed."""
+    """Write runs of one game. scores: learning rate (as text) -> the last return of each seed."""
     for rate, values in scores.items():
         for seed, value in enumerate(values, 1):
             path = folder / f"{env.replace('/', '-')}_{rate}_{seed}"

@@ -1,4 +1,4 @@
-"""A little of what `benchmarks.fuzz` does, and that it would notice."""
+"""A few cases of `benchmarks.fuzz`, and the detection of bad ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_bad_case_is_noticed(action: Callable[[], object], bad: int) -> None:
     assert row.cases == 1
 
 
-def test_what_is_written_or_taken_wrongly_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_written_before_the_start_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.fuzz.prepare", lambda command: command)
     monkeypatch.setattr("learner.launch.measured", lambda command: Path("written").touch())
     assert "it wrote ['written']" in fuzz_flags(3, random.Random(0), tmp_path).bad[0]

@@ -1,4 +1,4 @@
-"""What can be tried of the GPU's measurements without one."""
+"""The parts of the GPU benchmark that run without a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import REPOSITORY
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
 def test_half_replayed_batches_are_learned_from(place: str) -> None:
-    """The learner's device is the CPU here, whatever the replay's is called."""
+    """The learner's device is the CPU here, also for a replay on `cuda`."""
     arguments = Namespace(env="Catch-v0", network="mlp", device="cpu", batch_size=8)
     config = config_of(arguments, Machine(2, 8 * 10**9, None), replay_parameters=half_replayed(place))
     assert [replay.device for replay in config.replays] == ["cpu", place]
@@ -28,7 +28,7 @@ def test_half_replayed_batches_are_learned_from(place: str) -> None:
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, run_all: Callable[..., None]) -> None:
-    """The command, with another experiment."""
+    """Run the command with another experiment."""
     monkeypatch.setattr(gpu, "unwind_when_terminated", lambda: None)
     monkeypatch.setattr(gpu, "run_all", run_all)
     monkeypatch.setattr(sys, "argv", ["gpu", "--device=cpu", f"--out={out}"])
@@ -36,8 +36,8 @@ def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, run_all: Callable[..., 
     gpu.main()
 
 
-def test_what_is_ended_early_has_its_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As `timeout 600` ends it."""
+def test_an_experiment_that_is_ended_early_has_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`timeout 600` ends it like this."""
 
     def ended(arguments: Namespace, experiment: gpu.Experiment, machine: Machine) -> None:
         experiment.measure("stepping", lambda: {"steps_per_second": 4000.0}, 1)
@@ -49,7 +49,7 @@ def test_what_is_ended_early_has_its_picture(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_environments_are_made_in_the_time_that_is_planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One after another, however many cores there are: few of them, so that there is time for the rest."""
+    """Environments are made one after another on any machine, so few are made, which leaves time for the rest."""
     planned: dict[str, float] = {}
     made: list[int] = []
     arguments = Namespace(env="Catch-v0", network="mlp", device="cpu", batch_size=8, part_seconds=1.5)
@@ -76,8 +76,8 @@ def test_environments_are_made_in_the_time_that_is_planned(monkeypatch: pytest.M
     assert sum(stepped) < 60
 
 
-def test_what_fails_says_why(tmp_path: Path) -> None:
-    """In the results, as whoever reads them may have nothing else."""
+def test_a_failed_measurement_has_its_reason_in_the_results(tmp_path: Path) -> None:
+    """The program that failed is repeated with its output: the results may be all that comes back from the machine."""
     arguments = Namespace(env="Catch-v0", network="mlp", device="cpu", batch_size=8, warm_up=1.0, seconds=1.0)
     experiment = gpu.Experiment(tmp_path, 60, Machine(2, 8 * 10**9, None), "cpu")
     experiment.measure("program", lambda: gpu.program(arguments, {"unroll_length": 0}), 1)
@@ -90,17 +90,17 @@ def test_what_fails_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_limit", "verdict"),
+    ("of_limit", "conclusion"),
     [
         (0.85, "program, 16 workers, central: 0.850 of n / c_env, which is enough (wanted: 0.85)"),
         (0.84, "program, 16 workers, central: 0.840 of n / c_env, which is too little (wanted: 0.85)"),
         (None, "program, 16 workers, central: was not measured (wanted: 0.85)"),
     ],
 )
-def test_it_says_whether_the_program_is_fast_enough(
-    of_limit: float | None, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_conclusion_says_whether_the_program_is_fast_enough(
+    of_limit: float | None, conclusion: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of as many workers as were asked for, and with their picture."""
+    """It is about the largest number of workers."""
 
     def measured(arguments: Namespace, experiment: gpu.Experiment, machine: Machine) -> None:
         for workers, reached in ((16, of_limit), (8, 0.99)):
@@ -109,8 +109,8 @@ def test_it_says_whether_the_program_is_fast_enough(
                 experiment.measure(gpu.run_name(workers, "central"), lambda result=result: result, 1)
 
     run_main(monkeypatch, tmp_path, measured)
-    assert json.loads((tmp_path / "results.json").read_text())["verdict"] == verdict
-    assert capsys.readouterr().out.splitlines()[-1] == verdict
+    assert json.loads((tmp_path / "results.json").read_text())["conclusion"] == conclusion
+    assert capsys.readouterr().out.splitlines()[-1] == conclusion
     assert (tmp_path / "curve.png").is_file()
 
 

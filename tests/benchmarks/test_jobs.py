@@ -1,4 +1,4 @@
-"""A benchmark's flags are those of the program: what it takes, settles and refuses."""
+"""Benchmarks read, settle and refuse flags as main.py does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_presets_and_protocols_are_applied() -> None:
     assert (job.config.env.sticky_actions, job.config.env.episodic_life) == (0.25, False)
 
 
-def test_a_budget_that_is_too_small_for_a_training_is_enough_for_a_benchmark() -> None:
+def test_a_benchmark_ignores_the_budget_of_the_flags() -> None:
     assert job_of(["--preset=pong_fast", "--environment_max_steps=10"]).config.training.environment_max_steps == 10**12
 
 
@@ -31,16 +31,16 @@ def test_a_budget_that_is_too_small_for_a_training_is_enough_for_a_benchmark() -
         (["--op_mode=export", "--load_model_url=/nowhere"], "load_model_url"),
     ],
 )
-def test_what_the_program_would_refuse_is_refused_in_its_line(
+def test_flags_that_the_program_would_refuse_are_refused_in_its_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         job_of(arguments)
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert said in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert said in printed
+    assert printed.count("\n") == 1
 
 
 def test_other_modes_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,4 +48,4 @@ def test_other_modes_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         job_of(["--op_mode=train_w_load"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: op_mode: wanted train, which is what is measured, got train_w_load\n"
+    assert capsys.readouterr().err == "error: op_mode: wanted train, the only mode that is measured, got train_w_load\n"

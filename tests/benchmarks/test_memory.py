@@ -1,4 +1,4 @@
-"""The memory benchmark measures what it says, in small."""
+"""The memory benchmark on small replays and processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from main import prepare
 from tests.support import small_config
 
 
-def test_replays_are_measured_on_real_play() -> None:
+def test_replays_are_measured_on_real_trajectories() -> None:
     config = small_config(frames_stacked=4)
     figures = replay_figures(config, 1000)
     contract = make_contract(config)
@@ -27,7 +27,7 @@ def test_replays_are_measured_on_real_play() -> None:
     assert all(value > 0 for value in figures.values())
 
 
-def test_a_process_and_its_children_are_seen() -> None:
+def test_the_memory_of_a_process_and_its_children_is_found() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert {os.getpid(), child.pid} <= set(family_of(os.getpid()))

@@ -1,4 +1,4 @@
-"""Suite files, the runs they ask for, and how far each has come."""
+"""Suite files, the runs that they plan, and the progress of each run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plan import REPOSITORY, check_suite, plan_runs, read_suite
+from benchmarks.plan import check_suite, plan_runs, read_suite
+from benchmarks.runs import find_runs
 from option_flags import define_flags
 from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
+from tests.support import REPOSITORY
 
 
 def test_every_variant_runs_on_every_environment_with_every_seed(tmp_path: Path) -> None:
@@ -28,7 +30,7 @@ def test_every_variant_runs_on_every_environment_with_every_seed(tmp_path: Path)
     assert plans[1].folder == tmp_path / "Catch-v0" / "queue_standard" / "seed_1"
 
 
-def test_a_variants_settings_stand_above_the_common_ones(tmp_path: Path) -> None:
+def test_a_variants_settings_override_the_common_ones(tmp_path: Path) -> None:
     suite = read_suite(write_suite(tmp_path, variants={"a": {}, "b": {"network": "nature", "use_kl_mask": True}}))
     assert suite.variants["a"]["network"] == "mlp"
     assert suite.variants["b"] == {"network": "nature", "environment_max_steps": 2000, "use_kl_mask": True}
@@ -46,7 +48,7 @@ def test_the_program_takes_the_arguments(tmp_path: Path) -> None:
     assert Path(values.results_dir) == plan.folder
 
 
-def test_a_run_is_begun_then_gone_on_with_then_finished(tmp_path: Path) -> None:
+def test_a_run_is_started_then_resumed_then_finished(tmp_path: Path) -> None:
     plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
     assert settings_of(plan.arguments())["op_mode"] == "train"
     run = write_run(plan.folder / "Catch-v0_100", finished=None)
@@ -61,19 +63,39 @@ def test_a_run_is_begun_then_gone_on_with_then_finished(tmp_path: Path) -> None:
     assert plan.is_finished()
 
 
+@pytest.mark.parametrize("copy", ["Catch-v0_123 (copy)", "Catch-v0_123.bak", "Catch-v0_copy"])
+def test_a_copy_of_a_run_directory_is_not_its_plans_newest_run(copy: str, tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    write_run(plan.folder / copy)
+    assert plan.run() is None
+    _, newer = (write_run(plan.folder / f"Catch-v0_{stamp}") for stamp in (99, 123))
+    run = plan.run()
+    assert run is not None
+    assert run.path == newer
+    plan.write()
+    assert find_runs([plan.folder]) == [newer]
+
+
 def test_an_interrupted_run_is_not_finished(tmp_path: Path) -> None:
     plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
     write_run(plan.folder / "Catch-v0_100", finished=False)
     assert not plan.is_finished()
 
 
-def test_a_run_begun_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_resumed_for_more_steps_is_not_finished_by_its_earlier_summary(tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
+    write_run(plan.folder / "Catch-v0_100", frames=400, environment_max_steps=200)
+    assert plan.summary() == {}
+    assert not plan.is_finished()
+
+
+def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
     plan.write()
     changed = read_suite(write_suite(tmp_path, common={"network": "mlp", "environment_max_steps": 4000}))
-    check_suite(changed, tmp_path)  # nothing was begun yet
+    check_suite(changed, tmp_path)  # no run has started yet
     write_run(plan.folder / "Catch-v0_100")
-    with pytest.raises(ValueError, match=r"wanted environment_max_steps as this run was begun, 2000, got 4000") as error:
+    with pytest.raises(ValueError, match=r"wanted environment_max_steps=2000.* got 4000") as error:
         check_suite(changed, tmp_path)
     assert "\n" not in str(error.value)
 
@@ -91,22 +113,22 @@ def test_a_run_begun_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> 
         ({"envs": []}, "envs: wanted a list of different environment ids"),
         ({"variants": {}}, "variants: wanted an object"),
         ({"variants": {"a": 3}}, "variants: a: wanted an object of settings, got 3"),
-        ({"variants": {"a b": {}, "a+b": {}}}, "'a+b' has the folder of 'a b' too"),
-        ({"variants": {"+": {}}}, "'+' has no folder"),
-        ({"common": {"seed": 3}}, "common: wanted no seed, the suite sets it"),
+        ({"variants": {"a b": {}, "a+b": {}}}, "got 'a+b', which shares the folder 'a_b' with 'a b'"),
+        ({"variants": {"+": {}}}, "got '+', which "),
+        ({"common": {"seed": 3}}, "common: wanted no seed, because the suite sets it, got 3"),
         ({"common": {"netwrok": "mlp"}}, "common: unknown setting 'netwrok'"),
         ({"common": {"gamma": 2}}, "common: gamma: wanted a discount in [0, 1], got 2"),
         ({"variants": {"a": {"replay_parameters": []}}}, "variants: a: replay_parameters: wanted a JSON list"),
     ],
 )
-def test_a_bad_file_is_told_in_one_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_one_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         read_suite(write_suite(tmp_path, **changes))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])
-def test_a_file_that_is_no_suite(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_suite_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match=r"x\.json: wanted a "):
         read_suite(tmp_path / "x.json")
@@ -114,7 +136,7 @@ def test_a_file_that_is_no_suite(text: str, tmp_path: Path) -> None:
         read_suite(tmp_path / "none.json")
 
 
-def test_what_the_program_would_refuse_is_refused_before_any_run(tmp_path: Path) -> None:
+def test_settings_that_the_program_would_refuse_are_refused_before_any_run(tmp_path: Path) -> None:
     suite = read_suite(write_suite(tmp_path, envs=["Catch-v1"]))
     with pytest.raises(ValueError, match=r"Catch-v1, queue: "):
         check_suite(suite, tmp_path)
@@ -124,9 +146,9 @@ def test_what_the_program_would_refuse_is_refused_before_any_run(tmp_path: Path)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "benchmarks" / "suites").iterdir()), ids=lambda path: path.name)
-def test_the_suites_that_come_along_can_be_run(path: Path, tmp_path: Path) -> None:
+def test_the_suites_of_this_repository_can_be_run(path: Path, tmp_path: Path) -> None:
     suite = read_suite(path)
     assert suite.name == path.stem
-    quick = {name: {**settings, "network": "impala_shallow"} for name, settings in suite.variants.items()}  # soon built
+    quick = {name: {**settings, "network": "impala_shallow"} for name, settings in suite.variants.items()}  # is built fast
     check_suite(replace(suite, variants=suite.variants if suite.envs == ["Catch-v0"] else quick), tmp_path)
     assert list(tmp_path.iterdir()) == []

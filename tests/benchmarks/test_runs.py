@@ -1,4 +1,4 @@
-"""Runs are found, read back and named by what sets them apart."""
+"""Runs are found, read, and named by their differences."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.plan import SUITE_FILE, plan_runs, read_suite
 from benchmarks.runs import find_runs, load_runs
-from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite
+from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite, write_summary
 
 
-def test_run_directories_are_found_at_and_below_a_path_each_once(tmp_path: Path) -> None:
+def test_run_directories_at_and_below_a_path_are_found_once(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a_1"), write_run(tmp_path / "deep" / "er" / "b_2")
     (tmp_path / "latest").symlink_to("a_1")
     assert find_runs([first, tmp_path, tmp_path / "latest"]) == [first, second]
@@ -21,11 +21,11 @@ def test_run_directories_are_found_at_and_below_a_path_each_once(tmp_path: Path)
 def test_a_path_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got no folder"):
         find_runs([tmp_path / "none"])
-    with pytest.raises(ValueError, match=r"got neither config\.json nor runs"):
+    with pytest.raises(ValueError, match=r"wanted a run directory .* got neither"):
         find_runs([tmp_path])
 
 
-def test_a_suites_runs_have_its_names_and_order_and_only_the_newest_counts(tmp_path: Path) -> None:
+def test_runs_of_a_suite_have_its_names_and_order_and_only_the_newest_counts(tmp_path: Path) -> None:
     file = write_suite(tmp_path, variants={"zebra": {}, "ant": {"network": "nature"}}, seeds=[2, 10])
     folder = tmp_path / "tiny"
     for plan in plan_runs(read_suite(file), folder):
@@ -46,24 +46,35 @@ def test_two_suites_keep_their_names_apart(tmp_path: Path) -> None:
     assert {run.setting for run in load_runs(find_runs([tmp_path]))} == {"first: queue", "second: queue"}
 
 
-def test_other_runs_are_named_by_what_differs(tmp_path: Path) -> None:
+def test_other_runs_are_named_by_the_settings_that_differ(tmp_path: Path) -> None:
     paths = [
         write_run(tmp_path / "a_1", seed=1, lr=0.1),
         write_run(tmp_path / "a_2", seed=2, lr=0.1, log_period=3.0, render=True),
         write_run(tmp_path / "b_1", seed=1, lr=0.2, replay_parameters=json.dumps(HALF_REPLAYED)),
     ]
     by_path = {run.path: run.setting for run in load_runs(paths)}
-    assert by_path[paths[0]] == by_path[paths[1]] == "queue 1 of 1, lr=0.1"
-    assert by_path[paths[2]] == "queue 0.5 of 1 + standard 0.5 of 100, lr=0.2"
+    assert by_path[paths[0]] == by_path[paths[1]] == "queue, lr=0.1"
+    assert by_path[paths[2]] == "queue + standard, lr=0.2"
 
 
 def test_replays_that_differ_in_one_key_are_two_settings(tmp_path: Path) -> None:
     reservoir = [HALF_REPLAYED[0], {**HALF_REPLAYED[1], "retention": "reservoir"}]
     texts = (json.dumps(HALF_REPLAYED), json.dumps(HALF_REPLAYED, indent=1), json.dumps(reservoir))
     paths = [write_run(tmp_path / f"a_{number}", replay_parameters=text) for number, text in enumerate(texts)]
+    paths.append(write_run(tmp_path / "queue"))
     names = {run.path.name: run.setting for run in load_runs(paths)}
     assert names["a_0"] == names["a_1"] == "queue 0.5 of 1 + standard 0.5 of 100"
     assert names["a_2"] == "queue 0.5 of 1 + standard 0.5 of 100 (retention=reservoir)"
+    assert names["queue"] == "queue"
+
+
+def test_defaults_are_left_out_of_names_with_several_settings(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a_1"),
+        write_run(tmp_path / "b_1", lr=0.1),
+        write_run(tmp_path / "c_1", lr=0.1, use_kl_mask=True),
+    ]
+    assert [run.setting for run in load_runs(paths)] == ["defaults", "lr=0.1", "lr=0.1, use_kl_mask"]
 
 
 def test_equal_runs_are_named_by_their_network(tmp_path: Path) -> None:
@@ -71,7 +82,7 @@ def test_equal_runs_are_named_by_their_network(tmp_path: Path) -> None:
     assert {run.setting for run in load_runs(paths)} == {"nature"}
 
 
-def test_a_run_of_an_older_version_lacks_a_setting_and_has_its_default(tmp_path: Path) -> None:
+def test_a_setting_that_an_older_version_lacks_has_its_default(tmp_path: Path) -> None:
     old, new = write_run(tmp_path / "old_1"), write_run(tmp_path / "new_1")
     config = json.loads((old / "config.json").read_text())
     del config["settings"]["use_kl_mask"]
@@ -88,6 +99,30 @@ def test_the_curve_begins_at_the_first_ended_episode(tmp_path: Path) -> None:
     assert run.finished
 
 
+def test_the_summary_of_an_earlier_command_does_not_finish_a_run(tmp_path: Path) -> None:
+    resumed_for_more = write_run(tmp_path / "a_1", frames=400, environment_max_steps=200)
+    gone_back = write_run(tmp_path / "a_2", frames=400)
+    write_summary(gone_back, finished=True, steps=150)
+    gone_on = write_run(tmp_path / "a_3", frames=400, environment_max_steps=50)
+    write_summary(gone_on, finished=True, steps=50)
+    ended = write_run(tmp_path / "a_4", frames=400)
+    finished = {run.path: run.finished for run in load_runs([resumed_for_more, gone_back, gone_on, ended])}
+    assert finished == {resumed_for_more: False, gone_back: False, gone_on: False, ended: True}
+
+
+def test_an_unreadable_summary_does_not_finish_a_run(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / f"a_{number}") for number in range(3)]
+    for path, text in zip(paths, ("", "[]", '{"finished": true}'), strict=True):
+        (path / "summary.json").write_text(text)
+    assert not any(run.finished for run in load_runs(paths))
+
+
+def test_a_run_may_lie_near_the_root_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "a_1")
+    monkeypatch.chdir(tmp_path)
+    assert [run.path.name for run in load_runs([Path("a_1")])] == ["a_1"]
+
+
 @pytest.mark.parametrize("returns", [(), (None, None)])
 def test_a_run_without_an_ended_episode_has_no_points(returns: tuple[None, ...], tmp_path: Path) -> None:
     run = load_runs([write_run(tmp_path / "a_1", returns=returns, finished=None)])[0]
@@ -96,7 +131,7 @@ def test_a_run_without_an_ended_episode_has_no_points(returns: tuple[None, ...],
     assert not run.finished
 
 
-def test_a_run_that_has_written_no_metrics_yet(tmp_path: Path) -> None:
+def test_a_run_without_metrics_has_no_points(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a_1", finished=None)
     (path / "metrics.csv").unlink()
     assert not len(load_runs([path])[0].returns)

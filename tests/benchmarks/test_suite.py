@@ -1,4 +1,4 @@
-"""A suite does what is missing, one run after another, and stops when asked."""
+"""A suite makes the runs that are not finished, one after another, and stops on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import CATCH
 
 
 class FakeRunner:
-    """Writes what a run leaves; `codes` are its exit codes by title, 0 where nothing is said."""
+    """Writes the files of a run. codes: exit codes by title, 0 by default."""
 
     def __init__(self, **codes: int) -> None:
         self.codes = codes
@@ -43,7 +43,7 @@ def plans(tmp_path: Path) -> list[Plan]:
     return plan_runs(read_suite(write_suite(tmp_path)), tmp_path)
 
 
-def test_all_runs_are_done_once(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_runs_are_made_once(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
     runner = FakeRunner()
     assert run_plans(plans, runner, never) == 0
     assert runner.done == [plan.title for plan in plans]
@@ -56,7 +56,7 @@ def test_all_runs_are_done_once(plans: list[Plan], capsys: pytest.CaptureFixture
     assert len(lines) == 8
 
 
-def test_what_was_interrupted_is_done_again(plans: list[Plan]) -> None:
+def test_interrupted_runs_are_made_again(plans: list[Plan]) -> None:
     write_run(plans[1].folder / "Catch-v0_50", finished=False)
     for number in (0, 2):
         write_run(plans[number].folder / "Catch-v0_50")
@@ -65,14 +65,14 @@ def test_what_was_interrupted_is_done_again(plans: list[Plan]) -> None:
     assert runner.done == [plans[1].title, plans[3].title]
 
 
-def test_a_failed_run_is_told_and_the_others_go_on(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_reported_and_the_others_are_made(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
     runner = FakeRunner(queue_1=1)
     assert run_plans(plans, runner, never) == 1
     assert len(runner.done) == 4
     assert "seed 1: failed with exit code 1, see " in capsys.readouterr().out.splitlines()[0]
 
 
-def test_nothing_is_begun_after_a_stop(plans: list[Plan]) -> None:
+def test_no_run_starts_after_a_stop(plans: list[Plan]) -> None:
     runner = FakeRunner()
     assert run_plans(plans, runner, lambda: len(runner.done) == 2) == 0
     assert len(runner.done) == 2
@@ -84,8 +84,8 @@ def test_progress_is_read_from_the_last_row(plans: list[Plan]) -> None:
     assert progress_of(plans[0]).startswith("no episode yet | steps 1,000 of 2,000 | frames 4,000 | 40 frames/s | left 1:40")
 
 
-def test_the_program_is_stopped_and_would_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The real thing: Ctrl-C while a run trains."""
+def test_a_stopped_program_would_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C while a real run trains."""
     common = {name: value for name, value in CATCH.items() if name not in ("env", "environment_max_steps")}
     file = write_suite(tmp_path, common=common, variants={"endless": {"environment_max_steps": 10**8}}, seeds=[1])
     (plan,) = plan_runs(read_suite(file), tmp_path / "tiny")
@@ -102,13 +102,13 @@ def test_the_program_is_stopped_and_would_go_on(tmp_path: Path, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].startswith("[1/1] Catch-v0, endless, seed 1: stopped, ")
     assert lines[-2] == "0 of 1 runs are finished."
-    assert lines[-1] == f"Go on:   python -m benchmarks.suite {file} --results_dir={tmp_path}"
+    assert lines[-1].endswith(f"python -m benchmarks.suite {file} --results_dir={tmp_path}")
     assert json.loads((tmp_path / "tiny" / "suite.json").read_text())["name"] == SUITE["name"]
     assert "--op_mode=train_w_load" in plan.arguments()
     assert (plan.folder / "console.txt").read_text().count("Run directory") == 1
 
 
-def test_a_bad_suite_file_is_one_line_and_two(
+def test_a_bad_suite_file_is_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["suite", str(write_suite(tmp_path, seeds=[])), f"--results_dir={tmp_path}"])

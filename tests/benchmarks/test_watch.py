@@ -1,16 +1,20 @@
-"""One screen that tells how a run stands, from whatever its metrics hold so far."""
+"""The screen that shows the progress of a run from its metrics so far."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.watch import group, main, newest_verdict, read_run, screen, sparkline
+from benchmarks.watch import ASCII_BLOCKS, BLOCKS, group, main, newest_bottleneck, read_run, screen, sparkline
 from learner.metrics.metrics import MetricsWriter
 from learner.runs.directory import RunDirectory
+from tests.support import REPOSITORY
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def write(run: RunDirectory, *returns: float) -> None:
     writer.close()
 
 
-def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
+def test_the_screen_shows_progress_and_returns(run: RunDirectory) -> None:
     write(run, -20.0, 3.0)
     lines = screen(*read_run(run), "the run", 100)
     text = "\n".join(lines)
@@ -41,9 +45,9 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
     assert "frames 8,000" in text
     assert "3:20   left 3:20" in text  # 2,000 steps at 10 a second
     assert "3.00 (from -20.00 to 3.00)" in text
-    assert "-7.50" in text, "the last known evaluation, whatever rows came after it"
+    assert "-7.50" in text, "the newest evaluation, also if later rows have none"
     assert "entropy 0.5" in text
-    assert "policy_loss 0.25" in text, "the last known number of a column"
+    assert "policy_loss 0.25" in text, "the newest number of a column"
     assert "update 62.5" in text
     assert "cpu_percent 97" in text
     assert max(map(len, lines)) <= 100
@@ -52,7 +56,8 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
 @pytest.mark.parametrize(
     ("summary", "said"),
     [
-        ({"steps": 2000, "finished": True}, "3:20   finished"),
+        ({"steps": 2000, "finished": True, "budget": 2000}, "3:20   finished"),
+        ({"steps": 2000, "finished": True}, "3:20   left 3:20"),
         ({"steps": 2000, "finished": False}, "3:20   stopped"),
         ({"steps": 1000, "finished": False}, "3:20   left 3:20"),
         ({"steps": 3000, "finished": True}, "3:20   left 3:20"),
@@ -62,8 +67,10 @@ def test_the_screen_says_how_far_and_how_well(run: RunDirectory) -> None:
 def test_a_run_that_has_ended_has_no_time_left(
     summary: object, said: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A summary of other steps is that of the command before, also where the run went back to an older checkpoint."""
+    """A summary of other steps, or of less than the budget, is that of an earlier command."""
     write(run, -20.0, 3.0)
+    if isinstance(summary, dict) and "budget" in summary:
+        run.write_config({"environment_max_steps": summary["budget"]}, ["main.py"], [])
     run.summary.write_text(json.dumps(summary))
     assert main([str(run.path), "--once"]) == 0
     assert said in capsys.readouterr().out
@@ -73,7 +80,7 @@ def write_log(run: RunDirectory, *lines: str) -> None:
     run.log.write_text("".join(f"2026-01-02 03:04:05,678 {line}\n" for line in lines))
 
 
-def test_what_limits_the_run_is_its_newest_verdict(
+def test_the_newest_bottleneck_is_shown(
     run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -92,22 +99,23 @@ def test_what_limits_the_run_is_its_newest_verdict(
     assert all(line.startswith(" " * 12) and len(line) <= 80 for line in lines[first + 1 : rest + 1])
 
 
-def test_a_verdict_of_the_command_before_is_not_shown(run: RunDirectory) -> None:
+def test_a_bottleneck_of_an_earlier_command_is_not_shown(run: RunDirectory) -> None:
     write_log(run, "INFO Training on Catch-v0", "INFO Limited by the learner: it works", "INFO Training on Catch-v0")
-    assert newest_verdict(run.log) == ""
+    assert newest_bottleneck(run.log) == ""
 
 
 def test_only_the_end_of_a_long_log_is_read(run: RunDirectory) -> None:
     write_log(run, "DEBUG Limited by acting: \N{MULTIPLICATION SIGN}", *["DEBUG 2,000 steps"] * 1000)
-    assert newest_verdict(run.log) == "acting: \N{MULTIPLICATION SIGN}"
+    assert newest_bottleneck(run.log) == "acting: \N{MULTIPLICATION SIGN}"
     write_log(run, "DEBUG Limited by acting: long ago", *["DEBUG 2,000 steps"] * 5000)
-    assert newest_verdict(run.log) == ""
+    assert newest_bottleneck(run.log) == ""
 
 
 def test_it_fits_a_narrow_terminal(run: RunDirectory) -> None:
     write(run, 1.0)
     for width in (10, 40):
-        assert max(len(line) for line in screen(*read_run(run), "x" * 200, width, verdict="acting: " + 30 * "word ")) <= width
+        lines = screen(*read_run(run), "x" * 200, width, bottleneck="acting: " + 30 * "word ")
+        assert max(map(len, lines)) <= width
 
 
 def test_a_sparkline_rises_with_the_values() -> None:
@@ -117,7 +125,20 @@ def test_a_sparkline_rises_with_the_values() -> None:
     assert len(sparkline(np.arange(10.0), -3)) == 1
 
 
-def test_many_numbers_are_wrapped_and_unknown_ones_left_out() -> None:
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_it_writes_characters_of_the_terminals_encoding(encoding: str, run: RunDirectory) -> None:
+    write(run, *map(float, range(9)))
+    write_log(run, "DEBUG Limited by acting: \N{MULTIPLICATION SIGN} \N{HIRAGANA LETTER A}")
+    command = [sys.executable, "-m", "benchmarks.watch", str(run.path), "--once"]
+    environment = {**os.environ, "LANG": "C", "COLUMNS": "80", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60, check=True)
+    (line,) = (line for line in done.stdout.decode(encoding).splitlines() if line.startswith("return"))
+    curve = line.split()[1]
+    assert len(curve) == 9
+    assert [*curve] == sorted(curve, key=(BLOCKS if encoding == "utf-8" else ASCII_BLOCKS).index)
+
+
+def test_many_numbers_are_wrapped_and_empty_columns_left_out() -> None:
     columns = {f"a/{letter}": np.array([1.0]) for letter in "bcdefgh"} | {"a/unknown": np.array([np.nan])}
     lines = group("label", columns, "a/", 30)
     assert len(lines) > 1
@@ -127,7 +148,7 @@ def test_many_numbers_are_wrapped_and_unknown_ones_left_out() -> None:
     assert group("label", columns, "nothing/", 30) == []
 
 
-def test_a_run_without_a_row_yet_is_waited_for(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_whole_row_yet_is_no_error(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.path), "--once"]) == 0
     assert "no metrics.csv" in capsys.readouterr().out
     write(run, 1.0)
@@ -136,6 +157,6 @@ def test_a_run_without_a_row_yet_is_waited_for(run: RunDirectory, capsys: pytest
     assert main([str(run.path), "--once"]) == 0
 
 
-def test_what_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("error: run: wanted a run directory, got")

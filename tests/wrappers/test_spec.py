@@ -1,4 +1,4 @@
-"""An `EnvConfig` that makes no sense cannot be built."""
+"""An invalid `EnvConfig` cannot be built."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_bad_field_is_refused_by_name_in_one_line(field: str, value: Any) -> N
     assert "\n" not in str(error.value)
 
 
-def test_limits_themselves_are_accepted() -> None:
+def test_values_at_the_limits_are_accepted() -> None:
     config = EnvConfig(frame_height=1, frame_width=1, frames_stacked=1, skipped_frames=1, noop_threshold=0)
     assert (config.noop_threshold, EnvConfig(sticky_actions=1).sticky_actions) == (0, 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.watch import newest_verdict
+from benchmarks.watch import newest_bottleneck
 from learner.metrics.metrics import read_metrics
 from learner.runs.directory import RunDirectory
 from tests.learner.metrics.test_bottleneck import HALF_IDLE
@@ -19,7 +19,7 @@ def test_a_run_says_at_its_end_what_limited_it(catch_run: RunDirectory) -> None:
     lines = said(catch_run, "INFO")
     (verdict,) = [line for line in lines if line.startswith("Limited by ")]
     assert lines[lines.index(verdict) - 1].startswith("Finished after ")
-    assert verdict == f"Limited by {newest_verdict(catch_run.log)}"
+    assert verdict == f"Limited by {newest_bottleneck(catch_run.log)}"
 
 
 def test_every_row_but_the_first_has_a_verdict_in_the_log(catch_run: RunDirectory) -> None:
