@@ -30,7 +30,7 @@ from learner.settings.config import Config, Settings, check_settings, make_confi
 from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
 from workers import WorkerError
-from workers.processes import launcher as children
+from workers.processes import launcher
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
@@ -208,7 +208,7 @@ def _export(job: Job) -> int:
 
 def _train(job: Job) -> int:
     try:
-        children.prepare()  # before there is any thread
+        launcher.start_fork_server()  # before there is any thread
         head_start = HeadStart(job.config, job.checkpoint)
     except (OSError, WorkerError) as error:
         log.error("error: the run's processes could not be started: %s", error)

@@ -25,7 +25,7 @@ from learner.settings.config import Config
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.processes.heartbeat import Heartbeat
-from workers.processes.launcher import Child, start_process
+from workers.processes.launcher import StartedProcess, start_process
 from workers.weights import SharedWeights, weights_layout
 
 log = logging.getLogger("springbok")
@@ -81,7 +81,7 @@ class Evaluator:
         self._asked_for: Counters | None = None  # what is being played
         self._last_update: int | None = None
         self._failures = 0
-        self._process: Child | None = None
+        self._process: StartedProcess | None = None
         self._last_look = 0.0
 
     @property

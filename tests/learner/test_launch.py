@@ -212,7 +212,7 @@ def test_processes_that_cannot_be_started_are_one_line_and_no_run(
     def no_process() -> None:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(launch.children, "prepare", no_process)
+    monkeypatch.setattr(launch.launcher, "start_fork_server", no_process)
     assert launch.run(command(tmp_path, "train", worker_kind="cpu")) == 1
     assert capsys.readouterr().out == "error: the run's processes could not be started: Resource temporarily unavailable\n"
     assert list(tmp_path.iterdir()) == []

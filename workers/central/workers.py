@@ -50,7 +50,7 @@ class CentralWorkers(ProcessWorkers):
         asks, asks_of_worker = multiprocessing.Pipe(duplex=False)
         answers_to_worker, answers = multiprocessing.Pipe(duplex=False)
         line = (asks_of_worker, answers_to_worker)
-        handle = WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic(), line)
+        handle = WorkerHandle(self.setup, worker, seed, self.shared, self._busy_seconds(worker), monotonic(), line)
         self._server.connect(Line(worker, asks, answers))
         return handle
 

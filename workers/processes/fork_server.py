@@ -1,8 +1,7 @@
-"""The nursery: a process that has imported what a run's processes need and forks them, in milliseconds, so that they share it.
+"""The fork server: a process that has imported PyTorch and forks the run's other processes from itself within milliseconds.
 
-Importing PyTorch takes a core two seconds, which the nursery needs once or not at all. It has no second thread in Python and
-never touches a GPU; nor may what it forks. A process dies with the nursery and the nursery with its parent, by whatever signal.
-(The fork server of multiprocessing lives on as long as any of its children, and leaves a folder where its user is killed.)
+The fork server has no second Python thread and never touches a GPU. A process dies with the fork server, and the fork server
+dies with its parent, by whatever signal.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from typing import Any, NoReturn
 
 from replay.slot_store import SharedArrays
 
-LARGEST_REQUEST = 1 << 17  # bytes; a packet of a local socket holds more
-MOST_DESCRIPTORS = 64
+MAX_REQUEST_BYTES = 1 << 17  # bytes; a packet of a local socket holds more
+MAX_DESCRIPTORS = 64
 STANDARD_INPUT, STANDARD_ERROR = 0, 2
 NUMBER = struct.Struct("i")  # a process id, an exit code
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
@@ -37,15 +36,15 @@ class Request:
 
     def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...], name: str) -> None:
         packed = io.BytesIO()
-        packer = _Packer(packed)
+        packer = _Pickler(packed)
         packer.dump((name, function, arguments))
         self.packed = packed.getvalue()
         self.descriptors = packer.descriptors
-        if len(self.packed) > LARGEST_REQUEST:
-            raise ValueError(f"wanted at most {LARGEST_REQUEST} bytes of arguments, got {len(self.packed)}")
+        if len(self.packed) > MAX_REQUEST_BYTES:
+            raise ValueError(f"wanted at most {MAX_REQUEST_BYTES} bytes of arguments, got {len(self.packed)}")
 
 
-class _Packer(pickle.Pickler):
+class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.descriptors: list[int] = []
@@ -62,7 +61,7 @@ class _Packer(pickle.Pickler):
         return len(self.descriptors) - 1
 
 
-class Unpacker(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     """Of what this program packed itself."""
 
     def __init__(self, packed: bytes, descriptors: list[int]) -> None:
@@ -76,15 +75,15 @@ class Unpacker(pickle.Unpickler):
         return Connection(self._descriptors[index], *rest)
 
 
-def run_nursery(requests: socket.socket, parent: int) -> None:
-    """Entry of the nursery, which has imported this package, and with it PyTorch, by the time it gets here."""
+def run_fork_server(requests: socket.socket, parent: int) -> None:
+    """Entry of the fork server, which has imported this package, and with it PyTorch, by the time it gets here."""
     os.closerange(STANDARD_ERROR + 1, requests.fileno())  # what it was forked with is its parent's
     os.closerange(requests.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-    _read_nothing()
+    _read_from_nothing()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they reach the whole terminal or group; the learner decides
     die_with_parent(parent)
-    _take_name("nursery")
+    _set_process_name("fork-server")
     gc.freeze()  # what it was forked with is never collected: that would copy pages, and may end what is its parent's
     woken, wakes = os.pipe()
     for end in (woken, wakes):
@@ -94,28 +93,28 @@ def run_nursery(requests: socket.socket, parent: int) -> None:
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
     selector.register(woken, selectors.EVENT_READ)
-    tellers: dict[int, int] = {}  # process id -> where its end is told
+    status_pipes: dict[int, int] = {}  # process id -> where its end is told
     while True:
         ready = [key.fileobj for key, _ in selector.select()]
         if woken in ready:
             os.read(woken, 1 << 12)
-            _tell_ends(tellers)
+            _report_exits(status_pipes)
         if requests in ready:
-            packed, descriptors, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, MOST_DESCRIPTORS)
+            packed, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
             if not packed:
                 return  # the parent is gone
-            teller, *given = descriptors
-            nursery, pid = os.getpid(), _fork()
+            status_pipe, *given = descriptors
+            fork_server, pid = os.getpid(), _fork()
             if not pid:
                 selector.close()
-                _live(nursery, packed, given, (requests.detach(), woken, wakes, teller, *tellers.values()))
+                _run_child(fork_server, packed, given, (requests.detach(), woken, wakes, status_pipe, *status_pipes.values()))
             for descriptor in given:
                 os.close(descriptor)  # the child alone holds them now, so its death is an end of file for whoever listens
-            _tell(teller, pid)
+            _send_number(status_pipe, pid)
             if pid > 0:
-                tellers[pid] = teller
+                status_pipes[pid] = status_pipe
             else:
-                os.close(teller)
+                os.close(status_pipe)
 
 
 def _fork() -> int:
@@ -126,16 +125,16 @@ def _fork() -> int:
         return -(error.errno or errno.EAGAIN)
 
 
-def _live(nursery: int, packed: bytes, descriptors: list[int], others: tuple[int, ...]) -> NoReturn:
+def _run_child(fork_server: int, packed: bytes, descriptors: list[int], others: tuple[int, ...]) -> NoReturn:
     """All that a forked process does. others: descriptors that are not its own."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in others:
             os.close(descriptor)
-        die_with_parent(nursery)
-        name, function, arguments = Unpacker(packed, descriptors).load()
-        _take_name(name)
+        die_with_parent(fork_server)
+        name, function, arguments = _Unpickler(packed, descriptors).load()
+        _set_process_name(name)
         function(*arguments)
     except BaseException:
         os.write(STANDARD_ERROR, traceback.format_exc().encode())
@@ -150,7 +149,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _read_nothing() -> None:
+def _read_from_nothing() -> None:
     """Whatever standard input was, or if it was closed: the end of a file."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     if nothing != STANDARD_INPUT:
@@ -158,20 +157,20 @@ def _read_nothing() -> None:
         os.close(nothing)
 
 
-def _take_name(name: str) -> None:
+def _set_process_name(name: str) -> None:
     """What the system's tools call this process; 15 characters of it."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
-def _tell_ends(tellers: dict[int, int]) -> None:
+def _report_exits(status_pipes: dict[int, int]) -> None:
     """Tell of every child that has ended; first, so that its id is nobody else's before its end is known."""
-    while tellers and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
-        teller = tellers.pop(ended.si_pid)
-        _tell(teller, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
-        os.close(teller)
+    while status_pipes and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+        status_pipe = status_pipes.pop(ended.si_pid)
+        _send_number(status_pipe, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        os.close(status_pipe)
         os.waitpid(ended.si_pid, 0)
 
 
-def _tell(teller: int, number: int) -> None:
+def _send_number(status_pipe: int, number: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # nobody wants to know
-        os.write(teller, NUMBER.pack(number))
+        os.write(status_pipe, NUMBER.pack(number))

@@ -1,7 +1,7 @@
 """One worker process as the learner holds it: how it is started, its pipes, its last words and its end.
 
 Three pipes, none of them shared with another worker: block numbers to it (`free`), block numbers from it (`filled`), and what
-it says when it fails (`words`). A block number is one byte: no message can arrive half. The learner's ends never block.
+it says when it fails (`errors`). A block number is one byte: no message can arrive half. The learner's ends never block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.base import WorkerSetup
 from workers.processes.heartbeat import START_SECONDS, Heartbeat
 from workers.processes.launcher import died_with, start_process
 from workers.processes.restarts import Cause
-from workers.processes.worker import STACK_SIGNAL, Task, run_worker
+from workers.processes.worker import STACK_SIGNAL, WorkerTask, run_worker
 
 READ_BYTES = 1 << 16
 
@@ -34,26 +34,26 @@ class WorkerHandle:
         worker: int,
         seed: int,
         shared: SharedArrays,
-        beat: float,
+        busy_seconds: float,
         now: float,
         line: tuple[Connection, ...] = (),
     ) -> None:
         free_reader, self._free = multiprocessing.Pipe(duplex=False)
         self.filled, filled_writer = multiprocessing.Pipe(duplex=False)
-        self._words, words_writer = multiprocessing.Pipe(duplex=False)
-        for connection in (self.filled, self._words, words_writer):
+        self._errors, errors_writer = multiprocessing.Pipe(duplex=False)
+        for connection in (self.filled, self._errors, errors_writer):
             os.set_blocking(connection.fileno(), False)
         self.worker = worker
         self.seed = seed
-        self.heartbeat = Heartbeat(setup.config.timeout, beat, now)
+        self.heartbeat = Heartbeat(setup.config.timeout, busy_seconds, now)
         self.started_at = now
-        self.hung_at: float | None = None
-        self.silent = False  # it has closed its end
-        task = Task(setup, worker, seed, shared, free_reader, filled_writer, line)
+        self.hung_since: float | None = None
+        self.disconnected = False  # it has closed its end
+        task = WorkerTask(setup, worker, seed, shared, free_reader, filled_writer, line)
         try:
-            self._process = start_process(run_worker, task, words_writer, name=f"worker-{worker}")
+            self._process = start_process(run_worker, task, errors_writer, name=f"worker-{worker}")
         finally:
-            for connection in (free_reader, filled_writer, words_writer, *line):
+            for connection in (free_reader, filled_writer, errors_writer, *line):
                 connection.close()  # only the worker holds them now, so its death is an end of file here
         self.pid: int = self._process.pid or 0
 
@@ -65,7 +65,7 @@ class WorkerHandle:
     def take(self) -> list[int]:
         """Numbers of the blocks it has filled since the last call."""
         numbers = _read(self.filled)
-        self.silent = numbers == b""
+        self.disconnected = numbers == b""
         return list(numbers or b"")
 
     @property
@@ -74,7 +74,7 @@ class WorkerHandle:
 
     def ask_for_stack(self, now: float) -> None:
         """Let a hanging worker write down where it is."""
-        self.hung_at = now
+        self.hung_since = now
         os.kill(self.pid, STACK_SIGNAL)
 
     def kill(self) -> None:
@@ -86,12 +86,12 @@ class WorkerHandle:
 
     def cause(self) -> Cause:
         """Why it has exited."""
-        details = (_read(self._words) or b"").decode(errors="replace").strip()
+        details = (_read(self._errors) or b"").decode(errors="replace").strip()
         return Cause(f"worker {self.worker} {self._reason(details)}", details, died_with(self._process))
 
     def _reason(self, details: str) -> str:
         exit_code = self._process.exitcode or 0
-        if self.hung_at is not None:
+        if self.hung_since is not None:
             if not self.heartbeat.started:
                 return f"hung: not one step within {START_SECONDS:.0f} s of its start"
             return f"hung: no step for {self.heartbeat.limit:.1f} s (see worker_timeout)"
@@ -105,7 +105,7 @@ class WorkerHandle:
 
     def close(self) -> None:
         """Give the descriptors back; it has exited."""
-        for connection in (self._free, self.filled, self._words):
+        for connection in (self._free, self.filled, self._errors):
             connection.close()
         self._process.close()
 

@@ -18,9 +18,9 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from workers.processes.fork_server import NUMBER, PR_SET_PDEATHSIG, Request, run_nursery
+from workers.processes.fork_server import NUMBER, PR_SET_PDEATHSIG, Request, run_fork_server
 
-LONGEST_START = 120.0  # seconds: a nursery that was spawned imports PyTorch first
+START_SECONDS = 120.0  # seconds: a fork server that was spawned imports PyTorch first
 
 BEFORE_ALL_ELSE = """
 import ctypes, os, signal, sys
@@ -32,7 +32,7 @@ if sys.platform == "linux":
 """
 
 
-class Child(Protocol):
+class StartedProcess(Protocol):
     """A process that was started; what `multiprocessing.Process` offers of it."""
 
     @property
@@ -53,19 +53,19 @@ class Child(Protocol):
         """Give back what is held of a process that has ended."""
 
 
-def died_with(child: Child) -> int | None:
+def died_with(child: StartedProcess) -> int | None:
     """Which process's death ended this child, one that others were forked from too; None where it lives or died by itself."""
     return child.died_with if isinstance(child, ForkedProcess) else None
 
 
-def prepare() -> None:
-    """Start the nursery if none is there, and return at once. On Linux it dies with the thread that calls this."""
+def start_fork_server() -> None:
+    """Start the fork server if none is there, and return at once. On Linux it dies with the thread that calls this."""
     if sys.platform == "linux":
         with _lock:
-            _running_nursery()
+            _running_fork_server()
 
 
-def start_process(function: Callable[..., None], *arguments: Any, name: str) -> Child:
+def start_process(function: Callable[..., None], *arguments: Any, name: str) -> StartedProcess:
     """Call `function` in a new process that Ctrl-C does not reach and that dies with this one. Raises OSError.
 
     function, arguments: found by name or plain data, but for `SharedArrays` and `Connection`s, which are duplicated; the caller
@@ -80,9 +80,9 @@ def start_process(function: Callable[..., None], *arguments: Any, name: str) -> 
     request = Request(function, arguments, name)
     with _lock:
         try:
-            return _running_nursery().fork(request)
-        except NurseryGone:
-            return _running_nursery().fork(request)
+            return _running_fork_server().fork(request)
+        except ForkServerGone:
+            return _running_fork_server().fork(request)
 
 
 class Entry:
@@ -100,11 +100,11 @@ class Entry:
         return eval, (f"exec({code!r}, {{}}) or __import__('operator').call",)
 
 
-class NurseryGone(OSError):
-    """The nursery has ended, or ends just now."""
+class ForkServerGone(OSError):
+    """The fork server has ended, or ends just now."""
 
 
-class Nursery:
+class ForkServer:
     """The parent's side."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Nursery:
         # Early it is forked itself and has all that is imported; beside other threads, whose locks it would inherit, spawned.
         context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
         self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=Entry(), args=(run_nursery, requests, os.getpid()), name="nursery", daemon=True
+            target=Entry(), args=(run_fork_server, requests, os.getpid()), name="fork-server", daemon=True
         )
         try:
             self._process.start()
@@ -131,19 +131,19 @@ class Nursery:
         return self._process.exitcode is None
 
     def fork(self, request: Request) -> ForkedProcess:
-        """Raises NurseryGone, or OSError where it could not fork."""
+        """Raises ForkServerGone, or OSError where it could not fork."""
         said, says = os.pipe()
         try:
             socket.send_fds(self._requests, [request.packed], [says, *request.descriptors])
         except OSError as error:
             os.close(said)
             self.end()
-            raise NurseryGone from error
+            raise ForkServerGone from error
         finally:
             os.close(says)
         try:
             return ForkedProcess(said, self.pid)
-        except NurseryGone:
+        except ForkServerGone:
             self.end()
             raise
 
@@ -154,51 +154,51 @@ class Nursery:
 
 
 _lock = threading.Lock()
-_nursery: Nursery | None = None
+_fork_server: ForkServer | None = None
 
 
-def _running_nursery() -> Nursery:
+def _running_fork_server() -> ForkServer:
     """The one of this process, a new one where it has died; under the lock."""
-    global _nursery
-    if not _nursery:
-        atexit.register(_end_nursery)  # before multiprocessing waits for it, which asks by a signal that it ignores
-    if not _nursery or not _nursery.runs:
-        _nursery = Nursery()
-    return _nursery
+    global _fork_server
+    if not _fork_server:
+        atexit.register(_end_fork_server)  # before multiprocessing waits for it, which asks by a signal that it ignores
+    if not _fork_server or not _fork_server.runs:
+        _fork_server = ForkServer()
+    return _fork_server
 
 
-def _end_nursery() -> None:
-    if _nursery:
-        _nursery.end()
+def _end_fork_server() -> None:
+    if _fork_server:
+        _fork_server.end()
 
 
 class ForkedProcess:
-    """A `Child` of the nursery's. said: where that one writes the process's id, and in the end the exit code.
+    """A `StartedProcess` of the fork server's. said: where that one writes the process's id, and in the end the exit code.
 
-    died_with: the nursery's id, once `exitcode` has found that this process died because the nursery did.
+    died_with: the fork server's id, once `exitcode` has found that this process died because the fork server did.
     """
 
-    def __init__(self, said: int, nursery: int) -> None:
+    def __init__(self, said: int, fork_server: int) -> None:
         self._said = said
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.died_with: int | None = None
         self._exitcode: int | None = None
-        self.pid = (self._hear() or 0) if wait([said], LONGEST_START) else 0
+        self.pid = (self._receive() or 0) if wait([said], START_SECONDS) else 0
         if self.pid <= 0:
             os.close(said)
             if self.pid:
                 raise OSError(-self.pid, os.strerror(-self.pid))
-            raise NurseryGone("the process that forks the others has ended, or hangs")
+            raise ForkServerGone("the process that forks the others has ended, or hangs")
         os.set_blocking(said, False)
 
     @property
     def exitcode(self) -> int | None:
         if self._exitcode is None:
             try:
-                told = self._hear()
+                told = self._receive()
             except BlockingIOError:
                 return None
-            self.died_with = self._nursery if told is None else None
+            self.died_with = self._fork_server if told is None else None
             self._exitcode = -signal.SIGKILL if told is None else told
         return self._exitcode
 
@@ -218,7 +218,7 @@ class ForkedProcess:
             os.close(self._said)
             self._said = -1
 
-    def _hear(self) -> int | None:
-        """A number, None where the nursery has died. Raises BlockingIOError while nothing was said."""
+    def _receive(self) -> int | None:
+        """A number, None where the fork server has died. Raises BlockingIOError while nothing was said."""
         said = os.read(self._said, NUMBER.size)
         return int(NUMBER.unpack(said)[0]) if said else None

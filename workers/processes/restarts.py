@@ -40,7 +40,7 @@ class RestartBudget:
         """Failures within the last hour, as of the last one."""
         return len(self._recent)
 
-    def last_words(self) -> str:
+    def message(self) -> str:
         """Why the run ends: the first of the failures that used up the budget, its own words last."""
         first = self._recent[0][1]
         counted = f"Workers failed {self.used} times within an hour, max_worker_restarts={self.most}; the first cause:"

@@ -19,7 +19,7 @@ from agents.networks.actor_critic import ActorCritic
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
-from workers.processes import launcher as children
+from workers.processes import launcher
 from workers.processes.handle import WorkerHandle
 from workers.processes.restarts import RestartBudget
 from workers.processes.worker import STOP
@@ -29,7 +29,7 @@ from workers.weights import SharedWeights, Weights, weights_layout
 
 log = logging.getLogger("springbok")
 
-LOOK_SECONDS = 0.2  # between two looks at every worker
+CHECK_SECONDS = 0.2  # between two looks at every worker
 STACK_SECONDS = 0.5  # that a hanging worker has to write down where it is
 JOIN_SECONDS = 3.0  # that workers have to end by themselves
 
@@ -58,7 +58,7 @@ class ProcessWorkers(Workers):
         return [handle.pid for handle in self._handles]
 
     def prepare(self) -> None:
-        children.prepare()  # here, as what it starts ends with its thread, and other processes come from it too
+        launcher.start_fork_server()  # here, as what it starts ends with its thread, and other processes come from it too
         self._supervisor.start()
         self._running.wait()  # until all are started, before this thread works on what would keep that one waiting
 
@@ -68,7 +68,7 @@ class ProcessWorkers(Workers):
         with self._lock:
             self._collecting = True
             for handle in self._handles:
-                self._give_what_is_free(handle.worker)
+                self._send_free_blocks(handle.worker)
 
     def poll(self, timeout: float) -> list[Block]:
         blocks: list[Block | None] = []
@@ -102,9 +102,9 @@ class ProcessWorkers(Workers):
                 self._handles.append(self._spawn(worker, seed))
             self._running.set()
             while not self._ending:
-                self._hear_until(monotonic() + LOOK_SECONDS)
+                self._receive_until(monotonic() + CHECK_SECONDS)
                 for handle in self._handles:
-                    self._look_after(handle)
+                    self._check(handle)
         except WorkerError as error:
             self._fail(error)
         except Exception as error:  # a thread's boundary: poll raises it again
@@ -122,37 +122,37 @@ class ProcessWorkers(Workers):
         self._ending = True
 
     def _spawn(self, worker: int, seed: int) -> WorkerHandle:
-        return WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic())
+        return WorkerHandle(self.setup, worker, seed, self.shared, self._busy_seconds(worker), monotonic())
 
-    def _give_what_is_free(self, worker: int) -> None:
+    def _send_free_blocks(self, worker: int) -> None:
         for number in range(self.setup.config.blocks_per_worker):
             if number not in self._held[worker]:
                 self._handles[worker].give(number)
 
-    def _hear_until(self, end: float) -> None:
+    def _receive_until(self, end: float) -> None:
         """Pass on the blocks that come in until `end`."""
         while (left := end - monotonic()) > 0 and not self._ending:
-            ready = wait([handle.filled for handle in self._handles if not handle.silent], left)
+            ready = wait([handle.filled for handle in self._handles if not handle.disconnected], left)
             for handle in self._handles:
                 if handle.filled in ready:
-                    self._hear(handle)
+                    self._receive(handle)
 
-    def _hear(self, handle: WorkerHandle) -> None:
+    def _receive(self, handle: WorkerHandle) -> None:
         for number in handle.take():
             with self._lock:
                 self._held[handle.worker].add(number)
             self._filled.put(block_of(self.setup.config, handle.worker, number))
 
-    def _look_after(self, handle: WorkerHandle) -> None:
+    def _check(self, handle: WorkerHandle) -> None:
         now, started = monotonic(), handle.heartbeat.started
-        hangs = handle.heartbeat.hangs(self._beat(handle.worker), self._has_work(handle.worker), now)
+        hangs = handle.heartbeat.hangs(self._busy_seconds(handle.worker), self._has_work(handle.worker), now)
         if self._ending:
             return
         if handle.exited:
             self._replace(handle)
-        elif handle.silent or (handle.hung_at is not None and now - handle.hung_at >= STACK_SECONDS):
+        elif handle.disconnected or (handle.hung_since is not None and now - handle.hung_since >= STACK_SECONDS):
             handle.kill()
-        elif hangs and handle.hung_at is None:
+        elif hangs and handle.hung_since is None:
             handle.ask_for_stack(now)
         elif handle.heartbeat.started and not started:
             took = now - handle.started_at
@@ -164,23 +164,23 @@ class ProcessWorkers(Workers):
 
     def _replace(self, failed: WorkerHandle) -> None:
         """Start another process in place of one that has exited. Raises WorkerError where there were too many."""
-        self._hear(failed)  # blocks that it has handed over are whole
+        self._receive(failed)  # blocks that it has handed over are whole
         worker, cause = failed.worker, failed.cause()
         allowed = self._budget.allows(cause, monotonic())
         log.warning("%s (failure %d within an hour, %d allowed)", cause.reason, self._budget.used, self._budget.most)
         if cause.details:
             log.debug("%s", cause.details)
         if not allowed:
-            raise WorkerError(self._budget.last_words())
+            raise WorkerError(self._budget.message())
         self.restarts += 1  # before anybody can see the new process
         successor = self._spawn(worker, fresh_seed(self.setup.seeds, self.restarts))
         with self._lock:
             failed.close()
             self._handles[worker] = successor
             if self._collecting:
-                self._give_what_is_free(worker)
+                self._send_free_blocks(worker)
 
-    def _beat(self, worker: int) -> float:
+    def _busy_seconds(self, worker: int) -> float:
         """Seconds that this worker has spent in steps so far."""
         return float(self.seconds[worker, : CLOCKS.index("wait")].sum())
 

@@ -32,14 +32,14 @@ from wrappers import make_vector_env
 
 STOP = 255  # instead of a block number
 STACK_SIGNAL = signal.SIGUSR1
-MOST_WORDS = 30_000  # bytes: fewer than any pipe holds
+MOST_ERROR_BYTES = 30_000  # bytes: fewer than any pipe holds
 NICENESS = 10
 """How far workers give way to the learner: it works off at once what is there, so no core is idle while workers wait for it,
 and what it learns from is younger."""
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """What one process is to do. worker: which of the run's it is; `free` brings block numbers (or STOP), `filled` takes them,
     a byte each. line: to whoever acts, see `CentralPolicy`; empty where the process acts itself."""
 
@@ -52,29 +52,29 @@ class Task:
     line: tuple[Connection, ...] = ()
 
 
-def run_worker(task: Task, words: Connection) -> None:
-    """Entry of a spawned worker. words: takes the traceback of what went wrong, or at `STACK_SIGNAL` every thread's stack."""
-    faulthandler.enable(words)
-    faulthandler.register(STACK_SIGNAL, words)
+def run_worker(task: WorkerTask, errors: Connection) -> None:
+    """Entry of a spawned worker. errors: takes the traceback of what went wrong, or at `STACK_SIGNAL` every thread's stack."""
+    faulthandler.enable(errors)
+    faulthandler.register(STACK_SIGNAL, errors)
     exit_code = 0
     try:
         _collect_blocks(task)
     except LearnerGone:
         pass
     except BaseException:  # a process boundary: the learner says it
-        os.write(words.fileno(), traceback.format_exc().encode()[-MOST_WORDS:])
+        os.write(errors.fileno(), traceback.format_exc().encode()[-MOST_ERROR_BYTES:])
         exit_code = 1
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
 
 
-def _collect_blocks(task: Task) -> None:
+def _collect_blocks(task: WorkerTask) -> None:
     os.nice(NICENESS)  # first: a thread has the niceness of the one that starts it, and ale-py steps in its own
     prepare_torch(threads=1)
     setup, config = task.setup, task.setup.config
     seconds = worker_clocks(task.shared)[task.worker]
-    blocks = _Blocks(task.free, task.filled, seconds)
+    blocks = _BlockPipes(task.free, task.filled, seconds)
     turns = []
     for group in range(config.groups):
         rollout = Rollout(
@@ -90,13 +90,13 @@ def _collect_blocks(task: Task) -> None:
         next(turn)
 
 
-def _make_policy(task: Task, group: int) -> Policy:
+def _make_policy(task: WorkerTask, group: int) -> Policy:
     if task.line:
         return CentralPolicy(exchange_of(task.shared, task.worker, group), group, *(end.fileno() for end in task.line))
     return CpuPolicy(task.setup.make_network(), SharedWeights(task.shared), task.seed, with_features=task.setup.wants_features)
 
 
-def _fill(blocks: _Blocks, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
+def _fill(blocks: _BlockPipes, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
     """One group's work, with pauses in which another group may work. Raises LearnerGone."""
     while True:
         while (number := blocks.take()) is None:
@@ -105,7 +105,7 @@ def _fill(blocks: _Blocks, rollout: Rollout, setup: WorkerSetup, worker: int) ->
         blocks.hand_over(number)
 
 
-class _Blocks:
+class _BlockPipes:
     """Which blocks of slots this worker may write. seconds: its clocks."""
 
     def __init__(self, free: Connection, filled: Connection, seconds: np.ndarray) -> None:

@@ -30,7 +30,7 @@ from learner.runs.checkpoint import Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
 from tests.learner.runs.test_checkpoint import make_checkpoint
 from tests.support import small_config
-from workers.processes.launcher import Child
+from workers.processes.launcher import StartedProcess
 from wrappers import make_spec
 
 PATIENCE = 120.0  # a busy machine starts processes slowly
@@ -166,7 +166,7 @@ def test_a_process_that_cannot_be_started_does_not_stop_training(
     evaluator = make_evaluator()
     evaluator.ask(network_that_does(2), Counters(updates=10))
 
-    def no_process(*_: object, name: str) -> Child:
+    def no_process(*_: object, name: str) -> StartedProcess:
         raise BlockingIOError("Resource temporarily unavailable")
 
     monkeypatch.setattr(module, "start_process", no_process)

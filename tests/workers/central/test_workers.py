@@ -206,7 +206,7 @@ def start_and_stop() -> None:
 
 
 def test_stop_leaves_no_thread_process_or_descriptor() -> None:
-    start_and_stop()  # what is opened once and kept: lines to the nursery and to the library's resource tracker
+    start_and_stop()  # what is opened once and kept: lines to the fork server and to the library's resource tracker
     gc.collect()
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     start_and_stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.processes.heartbeat import LONGEST_LOOK, PATIENCE, START_SECONDS, Heartbeat
+from workers.processes.heartbeat import MAX_CHECK_SECONDS, PAUSE_FACTOR, START_SECONDS, Heartbeat
 
 LOOK = 0.25
 TIMEOUT = 2.0
@@ -14,18 +14,18 @@ class Watched:
     """A worker under a clock of its own, looked at every `LOOK` seconds."""
 
     def __init__(self, first_step: float | None = 0.01) -> None:
-        self.now, self.beat = 1000.0, 7.0
-        self.heartbeat = Heartbeat(TIMEOUT, self.beat, self.now)
+        self.now, self.busy_seconds = 1000.0, 7.0
+        self.heartbeat = Heartbeat(TIMEOUT, self.busy_seconds, self.now)
         if first_step is not None:
             self.step(first_step)
 
     def step(self, seconds: float = 0.01) -> bool:
-        self.beat += seconds
+        self.busy_seconds += seconds
         return self.look(LOOK)
 
     def look(self, passed: float = LOOK, *, has_work: bool = True) -> bool:
         self.now += passed
-        return self.heartbeat.hangs(self.beat, has_work, self.now)
+        return self.heartbeat.hangs(self.busy_seconds, has_work, self.now)
 
     def quiet_until_it_hangs(self) -> float:
         seconds = LOOK
@@ -74,16 +74,16 @@ def test_a_pause_that_it_came_back_from_makes_for_patience(pause: float) -> None
     for _ in range(round(pause / LOOK)):
         assert not worker.look()
     worker.step()
-    assert worker.quiet_until_it_hangs() == PATIENCE * pause + LOOK
+    assert worker.quiet_until_it_hangs() == PAUSE_FACTOR * pause + LOOK
 
 
 def test_a_slow_first_step_makes_for_patience() -> None:
-    assert Watched(first_step=1.5).quiet_until_it_hangs() == PATIENCE * 1.5 + LOOK
+    assert Watched(first_step=1.5).quiet_until_it_hangs() == PAUSE_FACTOR * 1.5 + LOOK
 
 
 def test_time_in_which_the_learner_slept_does_not_count() -> None:
     """A laptop that was suspended, a stopped process group, a machine that swaps: looks come late."""
     worker = Watched()
     assert not worker.look(10_000.0)
-    assert worker.heartbeat.quiet == LONGEST_LOOK
+    assert worker.heartbeat.quiet == MAX_CHECK_SECONDS
     assert not worker.look(10_000.0)

@@ -21,21 +21,20 @@ import pytest
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from tests.support import REPOSITORY, children_named, runs
-from workers.processes import fork_server as nursery
-from workers.processes import launcher as children
-from workers.processes.fork_server import LARGEST_REQUEST, Request
-from workers.processes.launcher import Child, Nursery, NurseryGone, start_process
+from workers.processes import fork_server, launcher
+from workers.processes.fork_server import MAX_REQUEST_BYTES, Request
+from workers.processes.launcher import ForkServer, ForkServerGone, StartedProcess, start_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are spawned by the standard library")
 
 
 @pytest.fixture(autouse=True)
-def own_nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The one of this process is for others too."""
-    monkeypatch.setattr(children, "_nursery", None)
+    monkeypatch.setattr(launcher, "_fork_server", None)
     yield
-    if children._nursery:
-        children._nursery.end()
+    if launcher._fork_server:
+        launcher._fork_server.end()
 
 
 def wait_until(reached: Callable[[], object], seconds: float = 60.0) -> None:
@@ -78,7 +77,7 @@ def fail() -> None:
     raise RuntimeError("no such luck")
 
 
-def ended(child: Child, seconds: float = 60.0) -> int | None:
+def ended(child: StartedProcess, seconds: float = 60.0) -> int | None:
     child.join(seconds)
     return child.exitcode
 
@@ -95,8 +94,8 @@ def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
     wait_until(lambda: children_named("doubler") == [child.pid])
     numbers.send(5)
     parent, name, on_interrupt = answers.recv()
-    assert children._nursery
-    assert (parent, name) == (children._nursery.pid, "doubler")
+    assert launcher._fork_server
+    assert (parent, name) == (launcher._fork_server.pid, "doubler")
     assert on_interrupt == signal.SIG_IGN, "Ctrl-C reaches the whole terminal"
     assert ended(child) == 7
     np.testing.assert_array_equal(shared.arrays["values"], [5, 10, 15])
@@ -108,7 +107,7 @@ def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
         child.kill()
 
 
-def test_children_come_within_milliseconds_once_the_nursery_is_there() -> None:
+def test_children_come_within_milliseconds_once_the_fork_server_is_there() -> None:
     start_process(sleep, name="first").kill()
     times = []
     for _ in range(5):
@@ -173,44 +172,44 @@ def test_starting_processes_leaves_no_descriptor_open() -> None:
 
     start_and_end()
     time.sleep(0.1)
-    assert children._nursery
-    before = descriptors(os.getpid()), descriptors(children._nursery.pid)
+    assert launcher._fork_server
+    before = descriptors(os.getpid()), descriptors(launcher._fork_server.pid)
     for _ in range(20):
         start_and_end()
     assert descriptors(os.getpid()) == before[0]
-    wait_until(lambda: descriptors(children._nursery.pid) <= before[1])  # it tells of an end before it closes
+    wait_until(lambda: descriptors(launcher._fork_server.pid) <= before[1])  # it tells of an end before it closes
     assert children_named("child") == []
 
 
-def test_children_die_with_the_nursery_and_the_next_one_comes_from_another() -> None:
+def test_children_die_with_the_fork_server_and_the_next_one_comes_from_another() -> None:
     child = start_process(sleep, name="child")
-    assert children._nursery
-    first = children._nursery.pid
+    assert launcher._fork_server
+    first = launcher._fork_server.pid
     os.kill(first, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
-    assert children.died_with(child) == first
+    assert launcher.died_with(child) == first
     wait_until(lambda: children_named("child") == [])
     second = start_process(sleep, name="child")
-    assert children._nursery.pid != first
+    assert launcher._fork_server.pid != first
     second.kill()
     assert ended(second) == -signal.SIGKILL
-    assert children.died_with(second) is None
+    assert launcher.died_with(second) is None
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_nursery_that_dies_or_hangs_while_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+def test_a_fork_server_that_dies_or_hangs_while_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     start_process(sleep, name="child").kill()
-    assert children._nursery
-    first = children._nursery.pid
+    assert launcher._fork_server
+    first = launcher._fork_server.pid
     os.kill(first, signal.SIGSTOP)
     timer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
     if hangs:
-        monkeypatch.setattr(children, "LONGEST_START", 20.0)
+        monkeypatch.setattr(launcher, "START_SECONDS", 20.0)
     else:
         timer.start()
     child = start_process(sleep, name="child")
     assert child.exitcode is None
-    assert children._nursery.pid != first
+    assert launcher._fork_server.pid != first
     assert not runs(first)
     child.kill()
 
@@ -218,32 +217,32 @@ def test_a_nursery_that_dies_or_hangs_while_it_is_asked_is_replaced(monkeypatch:
 def test_what_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Request] = []
 
-    def gone(self: Nursery, request: Request) -> Child:
+    def gone(self: ForkServer, request: Request) -> StartedProcess:
         asked.append(request)
-        raise NurseryGone("the process that forks the others has ended")
+        raise ForkServerGone("the process that forks the others has ended")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Nursery, "fork", gone)
+        patch.setattr(ForkServer, "fork", gone)
         with pytest.raises(OSError, match="has ended"):
             start_process(sleep, name="child")
     assert len(asked) == 2, "tried again once"
     with pytest.raises(ValueError, match="wanted at most"):
-        start_process(sleep, bytes(LARGEST_REQUEST), name="child")
+        start_process(sleep, bytes(MAX_REQUEST_BYTES), name="child")
 
 
 def fork_nothing() -> int:
-    """In the nursery, in place of `os.fork`."""
+    """In the fork server, in place of `os.fork`."""
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_a_nursery_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if not pid:
         os.fork = fork_nothing
         mine.close()
         try:
-            nursery.run_nursery(its, os.getppid())
+            fork_server.run_fork_server(its, os.getppid())
         finally:
             os._exit(0)
     its.close()
@@ -253,7 +252,7 @@ def test_a_nursery_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.Mon
         socket.send_fds(mine, [request.packed], [says])
         os.close(says)
         with pytest.raises(OSError, match="temporarily unavailable"):
-            children.ForkedProcess(said, os.getpid())
+            launcher.ForkedProcess(said, os.getpid())
     mine.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "it ends with its parent's end of the line"
 
@@ -261,11 +260,11 @@ def test_a_nursery_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.Mon
 PROGRAM = """
 import os, sys, time
 from tests.workers.processes.test_launcher import sleep
-from workers.processes import launcher as children
+from workers.processes import launcher
 
 if __name__ == "__main__":
-    children.prepare()
-    print(children._nursery.pid, *(children.start_process(sleep, name="child").pid for _ in range(3)), flush=True)
+    launcher.start_fork_server()
+    print(launcher._fork_server.pid, *(launcher.start_process(sleep, name="child").pid for _ in range(3)), flush=True)
     if sys.argv[1] == "killed":
         time.sleep(600)
 """

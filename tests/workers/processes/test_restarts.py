@@ -33,7 +33,7 @@ def test_the_first_cause_within_the_hour_is_told_last() -> None:
     budget.allows(Cause("worker 0 was long ago"), 0.0)
     budget.allows(Cause("worker 1 failed: ValueError: first", "Traceback\nValueError: first"), WINDOW_SECONDS)
     budget.allows(Cause("worker 0 was killed by SIGKILL"), WINDOW_SECONDS + 1)
-    counted, *words = budget.last_words().splitlines()
+    counted, *words = budget.message().splitlines()
     assert words == ["Traceback", "ValueError: first", "worker 1 failed: ValueError: first"]
     assert "2 times" in counted
     assert "max_worker_restarts=1" in counted

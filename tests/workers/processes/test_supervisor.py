@@ -22,8 +22,7 @@ from replay.trajectory import poison_arrays
 from tests.support import REPOSITORY, runs, small_config
 from workers import Block, WorkerError, WorkerSetup, first_seeds
 from workers.base import block_of
-from workers.processes import launcher as children
-from workers.processes import supervisor as group
+from workers.processes import launcher, supervisor
 from workers.processes.supervisor import CpuWorkers, ProcessWorkers
 from workers.processes.worker import NICENESS
 from workers.seeds import fresh_seed
@@ -182,7 +181,7 @@ def test_a_killed_worker_is_replaced_and_blocks_that_are_held_stay_as_they_are()
 
 def test_a_worker_may_be_killed_in_a_block_and_again_and_again_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No half-written block is handed over, no descriptor or thread is left, and the last one works."""
-    monkeypatch.setattr(group, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "CHECK_SECONDS", 0.02)
     workers = make_workers(worker_count=1, max_worker_restarts=20, unroll_length=3_000)
     block = Block(0, 0, 0, 4)
     try:
@@ -224,7 +223,7 @@ def test_the_traceback_of_a_worker_that_raises_is_told() -> None:
 
 def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
     first = make_workers()
-    first.prepare()  # what is opened once and kept: the line to the nursery, and the standard library's to its resource tracker
+    first.prepare()  # opens what stays open: sockets to the fork server and to the standard library's resource tracker
     first.stop()
     del first
     gc.collect()
@@ -242,15 +241,15 @@ def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
         assert len(os.listdir("/proc/self/fd")) <= before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no nursery")
-def test_workers_that_die_with_the_nursery_are_replaced_from_another(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no fork server")
+def test_workers_that_die_with_the_fork_server_are_replaced_from_another(caplog: pytest.LogCaptureFixture) -> None:
     workers = make_workers(max_worker_restarts=1)  # their death is one failure
     try:
         workers.start()
         poll_until(workers, 4)
-        before, nursery = workers.pids, children._nursery
-        assert nursery
-        os.kill(nursery.pid, signal.SIGKILL)
+        before, fork_server = workers.pids, launcher._fork_server
+        assert fork_server
+        os.kill(fork_server.pid, signal.SIGKILL)
         wait_until(lambda: not set(before) & set(workers.pids))
         assert workers.restarts == 2
         told = "died with the process that workers are forked from (out of memory?) (failure 1 within an hour, 1 allowed)"
