@@ -24,7 +24,7 @@ from learner.runs.checkpoint import Counters
 from learner.settings.config import Config
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
-from workers.processes.heartbeat import Heartbeat
+from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.launcher import StartedProcess, start_process
 from workers.weights import SharedWeights, weights_layout
 
@@ -154,7 +154,8 @@ class Evaluator:
         asked, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
         self._answers, answers = multiprocessing.Pipe(duplex=False)
-        self._heartbeat = Heartbeat(HANG_SECONDS, self._beat, monotonic())
+        limit = start_timeout(self._setup.environments)
+        self._heartbeat = Heartbeat(self._beat, monotonic(), timeout=HANG_SECONDS, start_timeout=limit)
         try:
             self._process = start_process(run_evaluator, self._setup, self._shared, asked, answers, name="evaluator")
         except OSError as error:

@@ -199,7 +199,7 @@ def test_a_process_that_hangs_is_started_again(
     monkeypatch.setattr(module, "monotonic", later)
     while evaluator.pid == before:
         assert evaluator.take() is None
-    assert "hung: no step for 120 s" in lines[-1]
+    assert "hung: no step for" in lines[-1]
     assert now[0] - monotonic() > 100
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from tests.support import REPOSITORY, children_named, runs
+from tests.workers.support import wait_until
 from workers.processes import fork_server, launcher
 from workers.processes.fork_server import MAX_REQUEST_BYTES, Request
 from workers.processes.launcher import ForkServer, ForkServerGone, StartedProcess, start_process
@@ -35,13 +36,6 @@ def own_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if launcher._fork_server:
         launcher._fork_server.end()
-
-
-def wait_until(reached: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def double_all(shared: SharedArrays, numbers: Connection, answers: Connection) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from agents.networks.actor_critic import make_network
 from learner.settings.config import make_contract
 from replay.trajectory import poison_arrays
 from tests.support import REPOSITORY, runs, small_config
+from tests.workers.support import wait_until
 from workers import Block, WorkerError, WorkerSetup, first_seeds
 from workers.base import block_of
 from workers.processes import launcher, supervisor
+from workers.processes.heartbeat import start_timeout
 from workers.processes.supervisor import CpuWorkers, ProcessWorkers
 from workers.processes.worker import NICENESS
 from workers.seeds import fresh_seed
@@ -76,13 +79,6 @@ def test_without_released_slots_no_worker_runs_ahead(workers: ProcessWorkers) ->
     assert workers.poll(0.5) == []
     workers.release(blocks[0])
     assert [(b.worker, b.number) for b in poll_until(workers, 1)] == [(blocks[0].worker, blocks[0].number)]
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_processes_are_there_before_the_weights_and_collect_once_they_are_told() -> None:
@@ -209,6 +205,20 @@ def test_a_worker_may_be_killed_in_a_block_and_again_and_again_while_it_starts(m
 
 def descriptors_and_threads() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def test_the_start_timeout_grows_with_the_environments_of_the_run() -> None:
+    """An Atari environment takes up to 0.2 s of a core to build, so 1600 take 320 s of a core."""
+    workers = make_workers(env="PongNoFrameskip-v4", envs_per_worker=800)
+    try:
+        workers.prepare()
+        assert [handle.heartbeat.limit for handle in workers._handles] == [start_timeout(1600)] * 2
+        assert start_timeout(1600) > 2 * 320
+        handle = workers._handles[0]
+        handle.hung_since = math.inf  # a time at which the supervisor does not kill the worker
+        assert handle.cause().reason == f"worker 0 hung: no step within {start_timeout(1600):.0f} s of its start"
+    finally:
+        workers.stop()
 
 
 def test_the_traceback_of_a_worker_that_raises_is_told() -> None:
