@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -99,6 +100,17 @@ def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
     child.close()
     with pytest.raises(ValueError, match="closed"):
         child.kill()
+
+
+def test_ctrl_c_is_blocked_in_the_fork_server_while_it_starts() -> None:
+    """It must not end a fork server that still imports PyTorch."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    launcher.start_fork_server()
+    assert launcher._fork_server
+    status = Path(f"/proc/{launcher._fork_server.pid}/status").read_text()
+    (blocked,) = re.findall(r"SigBlk:\s*([0-9a-f]+)", status)
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask, "here nothing has changed"
 
 
 def test_children_come_within_milliseconds_once_the_fork_server_is_there() -> None:
@@ -243,7 +255,7 @@ def test_a_fork_server_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest
     request = Request(sleep, (), "child")
     for _ in range(2):
         said, says = os.pipe()
-        socket.send_fds(mine, [request.packed], [says])
+        socket.send_fds(mine, [request.pickled], [says])
         os.close(says)
         with pytest.raises(OSError, match="temporarily unavailable"):
             launcher.ForkedProcess(said, os.getpid())
