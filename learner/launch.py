@@ -31,6 +31,7 @@ from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
 from workers import WorkerError
 from workers.processes import launcher
+from workers.processes.out_of_memory import describe, is_out_of_memory
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
@@ -38,6 +39,10 @@ log = logging.getLogger("springbok")
 GPU_IS_FULL = (
     "error: the GPU's memory is full; use a smaller --batch_size, --unroll_length or --network, or replays in host memory, or "
     "end other programs on it: {}"
+)
+OUT_OF_MEMORY = (
+    "error: wanted more memory than the system gives this program (%s); use fewer workers, environments or learner threads, "
+    "smaller batches or replays, or raise the limit (ulimit -v)"
 )
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {
@@ -177,6 +182,16 @@ def _check_fill_in(config: Config) -> None:
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
     _log_to_console(job.config.settings["verbosity"])
+    try:
+        return _run(job)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        log.error(OUT_OF_MEMORY, describe(error))
+        return 1
+
+
+def _run(job: Job) -> int:
     if job.op_mode in TRAINING_MODES:
         return _train(job)
     _introduce(job)
@@ -211,6 +226,8 @@ def _train(job: Job) -> int:
         launcher.start_fork_server()  # before there is any thread
         head_start = HeadStart(job.config, job.checkpoint)
     except (OSError, WorkerError) as error:
+        if is_out_of_memory(error):
+            raise  # `run` says what to do
         log.error("error: the run's processes could not be started: %s", error)
         return 1
     with head_start:

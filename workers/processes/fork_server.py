@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from replay.slot_store import SharedArrays
+from workers.processes.out_of_memory import is_out_of_memory
 
 MAX_REQUEST_BYTES = 1 << 17  # fits into one packet of a local socket
 MAX_DESCRIPTORS = 64
@@ -157,7 +158,10 @@ def _fork() -> int:
 
 
 def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoReturn:
-    """Do everything that a forked process does. fork_server: process id of its parent."""
+    """Do everything that a forked process does. Exits with code ENOMEM if the arguments, the arena among them, find no memory.
+
+    fork_server: process id of its parent.
+    """
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -165,7 +169,9 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
         name, function, arguments = _Unpickler(pickled, descriptors).load()
         _set_process_name(name)
         function(*arguments)
-    except BaseException:
+    except BaseException as error:
+        if is_out_of_memory(error):
+            os._exit(errno.ENOMEM)
         os.write(STANDARD_ERROR, traceback.format_exc().encode())
     finally:
         os._exit(1)

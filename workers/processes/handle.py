@@ -8,6 +8,7 @@ number is one byte, so a worker that is killed cannot leave half a message behin
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import signal
@@ -87,6 +88,8 @@ class WorkerHandle:
             return "died with the process that workers are forked from (out of memory?)"
         if exit_code == -signal.SIGKILL:
             return "was killed by SIGKILL (out of memory?)"
+        if exit_code == errno.ENOMEM:
+            return "failed: out of memory when it started"
         if exit_code < 0:
             return f"was killed by {_signal_name(-exit_code)}"
         return f"failed: {details.splitlines()[-1]}" if details else f"exited with code {exit_code} and no message"

@@ -26,6 +26,7 @@ from workers.base import WorkerSetup, block_of, worker_clocks
 from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
 from workers.policy import CpuPolicy, LearnerGone, Policy
+from workers.processes.out_of_memory import describe, is_out_of_memory
 from workers.rollout import CLOCKS, Rollout
 from workers.weights import SharedWeights
 from wrappers import make_vector_env
@@ -60,7 +61,8 @@ def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: C
         task: what the worker does.
         free: brings numbers of free blocks, or STOP, one byte each.
         filled: takes numbers of filled blocks, one byte each.
-        errors: takes the traceback if the worker fails, and the stack of every thread at `STACK_SIGNAL`.
+        errors: takes the traceback if the worker fails, or one line if memory ran out. At `STACK_SIGNAL` it takes the stack of
+            every thread.
     """
     faulthandler.enable(errors)
     faulthandler.register(STACK_SIGNAL, errors)
@@ -69,8 +71,9 @@ def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: C
         _collect_blocks(task, free, filled)
     except LearnerGone:
         pass
-    except BaseException:  # the boundary of the process: the learner reports the error
-        os.write(errors.fileno(), traceback.format_exc().encode()[-MAX_ERROR_BYTES:])
+    except BaseException as error:  # the boundary of the process: the learner reports the error
+        text = f"out of memory ({describe(error)})" if is_out_of_memory(error) else traceback.format_exc()
+        os.write(errors.fileno(), text.encode()[-MAX_ERROR_BYTES:])
         exit_code = 1
     with contextlib.suppress(OSError):
         sys.stdout.flush()

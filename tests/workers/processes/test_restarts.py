@@ -44,3 +44,9 @@ def test_a_process_id_that_comes_again_after_an_hour_is_another_failure() -> Non
     assert budget.allows(Cause("worker 0 died", died_with=7), 0.0)
     assert budget.allows(Cause("worker 0 died", died_with=7), WINDOW_SECONDS)
     assert budget.used == 1
+
+
+def test_details_of_one_line_are_not_repeated() -> None:
+    budget = RestartBudget(0)
+    budget.allows(Cause("worker 1 failed: out of memory (MemoryError)", "out of memory (MemoryError)"), 0.0)
+    assert budget.message().splitlines()[1:] == ["worker 1 failed: out of memory (MemoryError)"]

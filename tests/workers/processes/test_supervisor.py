@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +233,26 @@ def test_the_traceback_of_a_worker_that_raises_is_told() -> None:
         workers.stop()
 
 
+class NoMemory:
+    """Its arrival in another process fails like the mapping of an arena for which there is no memory."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytearray, (1 << 45,)
+
+
+def test_a_worker_that_finds_no_memory_at_its_start_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    workers = make_workers(max_worker_restarts=0)
+    workers.setup = replace(workers.setup, network=NoMemory())  # type: ignore[arg-type]
+    try:
+        workers.start()
+        with pytest.raises(WorkerError) as caught:
+            poll_until(workers, 1)
+    finally:
+        workers.stop()
+    assert "Traceback" not in str(caught.value) + capfd.readouterr().err
+    assert re.fullmatch(r"worker \d failed: out of memory.*", str(caught.value).splitlines()[-1])
+
+
 def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
     first = make_workers()
     first.prepare()  # opens what stays open: sockets to the fork server and to the standard library's resource tracker
@@ -273,6 +295,7 @@ def test_workers_that_die_with_the_fork_server_are_replaced_from_another(caplog:
 
 PARENT = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 
 WORKING = len(sys.argv) > 1 and sys.argv[1] == "working"
