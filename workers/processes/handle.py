@@ -85,7 +85,7 @@ class WorkerHandle:
                 return f"hung: no step within {self.heartbeat.limit:.0f} s of its start"
             return f"hung: no step for {self.heartbeat.limit:.1f} s (see worker_timeout)"
         if died_with(self._process):
-            return "died with the process that workers are forked from (out of memory?)"
+            return "died with the fork server (out of memory?)"
         if exit_code == -signal.SIGKILL:
             return "was killed by SIGKILL (out of memory?)"
         if exit_code == errno.ENOMEM:
