@@ -12,8 +12,8 @@ from __future__ import annotations
 START_SECONDS = 120.0
 """A worker that imports PyTorch for itself may need this long on a busy machine."""
 
-SECONDS_PER_ENVIRONMENT = 0.5
-"""An Atari environment takes 0.15 to 0.2 s of one core to build."""
+SECONDS_PER_ENVIRONMENT = 1.0
+"""An Atari environment takes 0.15 to 0.2 s of one core to build. The rest is room for a busy machine."""
 
 PAUSE_FACTOR = 4.0
 MAX_CHECK_SECONDS = 0.5
