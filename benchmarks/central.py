@@ -29,7 +29,7 @@ from workers.central.device_policy import DevicePolicy
 from workers.central.workers import CentralWorkers
 from workers.clocks import CLOCKS
 from workers.policy import Acted
-from workers.processes import launcher as children
+from workers.processes import launcher
 from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, make_spec
 
 NAME = "Sleeping-v0"
@@ -138,7 +138,7 @@ def measure(workers: int, group: int, times: Times, slow: float, seconds: float)
     """
     stretched = times.stretched(slow)
     ENVIRONMENTS["sleeping"] = SleepingFamily(stretched.env)
-    children.prepare()  # before there is any thread: what is forked knows the environment
+    launcher.start_fork_server()  # before there is any thread: what is forked knows the environment
     inference.LINGER_SECONDS = stretched.linger
     torch.set_num_threads(1)
     running = SleepingWorkers(_setup(_config(workers, 2 * group)), stretched)

@@ -43,13 +43,13 @@ def kill_workers(count: int, generator: random.Random, folder: Path) -> Row:
     return _kill(Row("kill_workers"), one_of, NOTICED_SECONDS, count, generator, folder)
 
 
-def kill_nursery(count: int, generator: random.Random, folder: Path) -> Row:
+def kill_fork_server(count: int, generator: random.Random, folder: Path) -> Row:
     """Kill the process that forks workers, which ends all workers. Its successor has to import PyTorch first."""
 
     def with_all(program: ObservedProgram) -> tuple[int, set[int]]:
-        return program.nursery(), set(program.workers())
+        return program.fork_server(), set(program.workers())
 
-    return _kill(Row("kill_nursery"), with_all, GOES_ON_SECONDS, count, generator, folder)
+    return _kill(Row("kill_fork_server"), with_all, GOES_ON_SECONDS, count, generator, folder)
 
 
 def _kill(
@@ -220,7 +220,7 @@ def _train_or_resume(attempt: int) -> tuple[str, ...]:
 
 ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
     "kill_workers": (kill_workers, 100),
-    "kill_nursery": (kill_nursery, 10),
+    "kill_fork_server": (kill_fork_server, 10),
     "stop_workers": (stop_workers, 10),
     "environment_faults": (environment_faults, 2 * len(FAULTS)),
     "kill_learner": (kill_learner, 30),

@@ -64,12 +64,12 @@ class ObservedProgram:
         """Return the ids of the running worker processes."""
         return [pid for pid in session_of(self.process.pid) if _name_of(pid).startswith("worker-")]
 
-    def nursery(self) -> int:
+    def fork_server(self) -> int:
         """The process that the workers are forked from. Raises RuntimeError where none is there."""
         for pid in session_of(self.process.pid):
-            if _name_of(pid).strip() == "nursery":
+            if _name_of(pid).strip() == "fork-server":
                 return pid
-        raise RuntimeError("wanted a nursery among the program's processes, found none")
+        raise RuntimeError("wanted a fork server among the program's processes, found none")
 
     def workers_at_work(self) -> list[int]:
         """Return the ids of the running workers that have stepped, by the run's log."""

@@ -15,7 +15,7 @@ import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
 from learner.building import make_network_shapes
-from learner.evaluation.protocol import apply_protocol, check_protocol_of_env, check_same_protocol
+from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
 from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
 from learner.machine.measuring import measure_costs
@@ -30,7 +30,8 @@ from learner.settings.config import Config, Settings, check_settings, make_confi
 from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
 from workers import WorkerError
-from workers.processes import launcher as children
+from workers.processes import launcher
+from workers.processes.out_of_memory import describe, is_out_of_memory
 from wrappers import env_notes, make_spec
 
 log = logging.getLogger("springbok")
@@ -38,6 +39,10 @@ log = logging.getLogger("springbok")
 GPU_IS_FULL = (
     "error: the GPU's memory is full; use a smaller --batch_size, --unroll_length or --network, or replays in host memory, or "
     "end other programs on it: {}"
+)
+OUT_OF_MEMORY = (
+    "error: wanted more memory than the system gives this program (%s); use fewer workers, environments or learner threads, "
+    "smaller batches or replays, or raise the limit (ulimit -v)"
 )
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {
@@ -175,6 +180,16 @@ def _check_fill_in(config: Config) -> None:
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
     _log_to_console(job.config.settings["verbosity"])
+    try:
+        return _run(job)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        log.error(OUT_OF_MEMORY, describe(error))
+        return 1
+
+
+def _run(job: Job) -> int:
     if job.op_mode in TRAINING_MODES:
         return _train(job)
     _introduce(job)
@@ -206,9 +221,11 @@ def _export(job: Job) -> int:
 
 def _train(job: Job) -> int:
     try:
-        children.prepare()  # before there is any thread
+        launcher.start_fork_server()  # before there is any thread
         head_start = HeadStart(job.config, job.checkpoint)
     except (OSError, WorkerError) as error:
+        if is_out_of_memory(error):
+            raise  # `run` says what to do
         log.error("error: the run's processes could not be started: %s", error)
         return 1
     with head_start:

@@ -1,4 +1,4 @@
-"""Refuses numbers that are not finite before anybody acts on them or learns from them."""
+"""Refuses non-finite numbers of environments and policies before a policy acts on them or the learner trains on them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import numpy as np
 
 
 class NotFiniteError(RuntimeError):
-    """An environment or a policy gave a number that is not finite."""
+    """An environment or a policy returned a non-finite number."""
 
 
 def check_environments(name: str, values: np.ndarray, environment_ids: np.ndarray) -> None:
-    """values: `[N, ...]` of the N environments with these ids. Raises NotFiniteError, which names the first bad one."""
+    """Check values of N environments.
+
+    Args:
+        name: what the values are, for the message.
+        values: `[N, ...]`.
+        environment_ids: int `[N]`, indices of the environments in the run.
+
+    Raises NotFiniteError, which names the first non-finite value and its environment.
+    """
     finite = np.isfinite(values)
     if not finite.all():
         first = np.argwhere(~finite)[0]
@@ -18,6 +26,8 @@ def check_environments(name: str, values: np.ndarray, environment_ids: np.ndarra
 
 
 def check_policy(version: int, *outputs: np.ndarray) -> None:
-    """outputs: what the policy of update `version` says. Raises NotFiniteError."""
-    if not all(np.isfinite(output).all() for output in outputs):
-        raise NotFiniteError(f"the policy of update {version} says numbers that are not finite")
+    """Check the outputs of a policy. version: update whose weights acted. Raises NotFiniteError."""
+    for output in outputs:
+        finite = np.isfinite(output)
+        if not finite.all():
+            raise NotFiniteError(f"the policy of update {version}: wanted finite outputs, got {output[~finite][0]}")

@@ -23,8 +23,8 @@ from learner.runs.checkpoint import Counters
 from learner.settings.config import Config
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
-from workers.processes.heartbeat import Heartbeat
-from workers.processes.launcher import Child, start_process
+from workers.processes.heartbeat import Heartbeat, start_timeout
+from workers.processes.launcher import StartedProcess, start_process
 from workers.weights import SharedWeights, weights_layout
 from wrappers import describe_env
 
@@ -82,7 +82,7 @@ class Evaluator:
         self._weights = SharedWeights(self._shared)
         self._under_way: Counters | None = None  # of the policy that is being evaluated
         self._failures = 0
-        self._process: Child | None = None
+        self._process: StartedProcess | None = None
         self._last_check = 0.0
 
     @property
@@ -159,7 +159,8 @@ class Evaluator:
         requests, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
         self._answers, answers = multiprocessing.Pipe(duplex=False)
-        self._heartbeat = Heartbeat(HANG_SECONDS, self._step_seconds, monotonic())
+        limit = start_timeout(self._setup.environments)
+        self._heartbeat = Heartbeat(self._step_seconds, monotonic(), timeout=HANG_SECONDS, start_timeout=limit)
         try:
             self._process = start_process(run_evaluator, self._setup, self._shared, requests, answers, name="evaluator")
         except OSError as error:

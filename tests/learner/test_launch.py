@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -20,6 +21,7 @@ from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS
 from learner.skipping import SkippedUpdates
 from tests.support import CATCH
+from workers.processes.out_of_memory import describe
 
 MIXTURE = json.dumps(
     [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]
@@ -212,10 +214,26 @@ def test_processes_that_cannot_be_started_are_one_line_and_no_run(
     def no_process() -> None:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(launch.children, "prepare", no_process)
+    monkeypatch.setattr(launch.launcher, "start_fork_server", no_process)
     assert launch.run(command(tmp_path, "train", worker_kind="cpu")) == 1
     assert capsys.readouterr().out == "error: the run's processes could not be started: Resource temporarily unavailable\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError(), RuntimeError("can't allocate memory: 7 bytes")]
+)
+@pytest.mark.parametrize("place", ["HeadStart", "_load_replay"])
+def test_too_little_memory_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, place: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(launch, place, fail)
+    assert launch.run(command(tmp_path, "train")) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert lines == [launch.OUT_OF_MEMORY % describe(error)]
 
 
 def test_a_person_without_a_terminal_is_told_now_and_then(

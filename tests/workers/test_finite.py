@@ -1,4 +1,4 @@
-"""Numbers that are not finite stop at whoever makes them, an environment or a policy, which is named."""
+"""A non-finite number stops the worker, and the message names the environment or the policy that made it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAST_OF_A_BLOCK = 5
 
 
 class FloatCatch(Catch):
-    """Catch whose frames are float32. At step `bad_at` environment 1 gives `bad` as its reward, or in its newest frame."""
+    """Catch with float32 frames. Environment 1 returns `bad` as its reward at step `bad_reward`, or in frame `bad_frame`."""
 
     def __init__(self, num_envs: int = 3, *, bad: float = math.nan, bad_reward: int = 0, bad_frame: int = 0) -> None:
         super().__init__(CATCH, num_envs)
@@ -53,8 +53,8 @@ class FloatCatch(Catch):
         return observations
 
 
-class CarefulPolicy:
-    """Stays, and has never seen a number that is not finite."""
+class StayingPolicy:
+    """Always stays, and fails if an observation is not finite."""
 
     version = 0
 
@@ -72,7 +72,7 @@ def make_rollout(env: FloatCatch) -> Rollout:
     config = small_config(unroll_length=LAST_OF_A_BLOCK)
     frame = Field(env.spec.frame_shape, env.spec.frame_dtype)
     slots = replace(make_contract(replace(config, env=CATCH)), frame=frame).allocate(3)
-    return Rollout(env, CarefulPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
+    return Rollout(env, StayingPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
 
 
 @BAD
@@ -85,13 +85,13 @@ def test_a_bad_reward_is_never_handed_over(bad: float, at: int) -> None:
 
 @BAD
 @pytest.mark.parametrize("at", [2, 4, LAST_OF_A_BLOCK + 1])
-def test_nobody_acts_on_a_bad_observation(bad: float, at: int) -> None:
+def test_no_policy_acts_on_a_bad_observation(bad: float, at: int) -> None:
     rollout = make_rollout(FloatCatch(bad=bad, bad_frame=at))
     with pytest.raises(NotFiniteError, match=f"^environment 13: wanted finite observations, got {bad}$"):
         rollout.collect(0)
 
 
-def test_a_bad_first_observation_is_seen() -> None:
+def test_a_bad_first_observation_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="environment 13: wanted finite observations, got nan"):
         make_rollout(FloatCatch(bad_frame=1))
 
@@ -101,18 +101,18 @@ def test_finite_numbers_pass() -> None:
 
 
 @pytest.mark.parametrize("head", ["policy_head", "value_head"])
-def test_a_policy_that_says_bad_numbers_is_named_by_its_update(head: str) -> None:
+def test_a_policy_with_bad_outputs_is_named_by_its_update(head: str) -> None:
     network = network_of("mlp", (2, 10, 5), 3)
     with torch.no_grad():
         getattr(network, head).bias[0] = math.nan
     policy = CpuPolicy(network, weights=None, seed=1)  # type: ignore[arg-type]
     policy.version = 7
-    with pytest.raises(NotFiniteError, match="the policy of update 7 says numbers that are not finite"):
+    with pytest.raises(NotFiniteError, match="^the policy of update 7: wanted finite outputs, got nan$"):
         policy.act(np.zeros((3, 2, 10, 5), np.uint8))
 
 
-def test_in_one_process_the_worker_and_the_environment_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block can be filled anew afterwards, so the state that is saved is whole."""
+def test_the_serial_kind_names_the_worker_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block stays free, so the saved state is complete and the block can be filled again."""
     envs = [FloatCatch(4), FloatCatch(4, bad_reward=13)]
     monkeypatch.setattr(serial, "make_vector_env", lambda config, num_envs: envs.pop(0))
     config = small_config(frames_stacked=2, worker_count=2)
@@ -133,7 +133,7 @@ def test_in_one_process_the_worker_and_the_environment_are_named(monkeypatch: py
     workers.stop()
 
 
-def test_random_play_brings_no_bad_observations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_play_refuses_bad_observations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_play, "make_vector_env", lambda config, num_envs, _: FloatCatch(num_envs, bad_frame=18))
     with pytest.raises(WorkerError, match="wanted finite observations"):
         random_observations(CATCH, 1)

@@ -1,4 +1,4 @@
-"""Seeds: the same for the same run, and never twice the same within one."""
+"""The seeds of a run are reproducible, and no seed occurs twice in a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_seeds_follow_from_the_run_seed() -> None:
 
 def test_every_restart_draws_from_a_new_stream() -> None:
     seeds = first_seeds(np.random.SeedSequence(3), 4)
-    all_of_them = [*seeds, *(fresh_seed(seeds, restarts) for restarts in range(1, 1000))]
-    assert len(set(all_of_them)) == len(all_of_them)
-    assert all(1 <= seed < 2**30 for seed in all_of_them)
+    used = [*seeds, *(fresh_seed(seeds, restarts) for restarts in range(1, 1000))]
+    assert len(set(used)) == len(used)
+    assert all(1 <= seed < 2**30 for seed in used)

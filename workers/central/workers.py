@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
-from time import monotonic
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -39,11 +39,10 @@ class CentralWorkers(ProcessWorkers):
         self._server.start()
         super().prepare()
 
-    def _spawn(self, worker: int, seed: int) -> WorkerHandle:
+    def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> WorkerHandle:
         asks, asks_of_worker = multiprocessing.Pipe(duplex=False)
         answers_to_worker, answers = multiprocessing.Pipe(duplex=False)
-        line = (asks_of_worker, answers_to_worker)
-        handle = WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic(), line)
+        handle = super()._spawn(worker, seed, (asks_of_worker, answers_to_worker))
         self._server.connect(Line(worker, asks, answers))
         return handle
 

@@ -1,8 +1,14 @@
-"""The nursery: a process that has imported what a run's processes need and forks them, in milliseconds, so that they share it.
+"""The fork server: a process that has imported PyTorch and forks the run's other processes from itself within milliseconds.
 
-Importing PyTorch takes a core two seconds, which the nursery needs once or not at all. It has no second thread in Python and
-never touches a GPU; nor may what it forks. A process dies with the nursery and the nursery with its parent, by whatever signal.
-(The fork server of multiprocessing lives on as long as any of its children, and leaves a folder where its user is killed.)
+The fork server has one Python thread and never touches a GPU, and neither may the processes that it forks. They die with the
+fork server, and the fork server dies with its parent, by whatever signal.
+
+The fork server of `multiprocessing` was measured for this and does not fit:
+
+- It imports PyTorch for itself, so the first process starts after 1.1 to 1.7 s. Here it starts after 0.01 s, because the fork
+  server is itself forked from the program, which has imported PyTorch already.
+- If its user is killed, it lives on with all its processes and leaves a folder behind. If it is killed, its processes live on.
+- Ctrl-C ends its processes.
 """
 
 from __future__ import annotations
@@ -14,164 +20,189 @@ import gc
 import io
 import os
 import pickle
-import selectors
 import signal
 import socket
 import struct
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from replay.slot_store import SharedArrays
+from workers.processes.out_of_memory import is_out_of_memory
 
-LARGEST_REQUEST = 1 << 17  # bytes; a packet of a local socket holds more
-MOST_DESCRIPTORS = 64
+MAX_REQUEST_BYTES = 1 << 17  # fits into one packet of a local socket
+MAX_DESCRIPTORS = 64
 STANDARD_INPUT, STANDARD_ERROR = 0, 2
-NUMBER = struct.Struct("i")  # a process id, an exit code
+NUMBER = struct.Struct("i")  # a process id or an exit code
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 
 
 class Request:
-    """A call, packed; `descriptors` are those of the arguments, to travel beside it."""
+    """A pickled call of `function(*arguments)` in a new process with this name.
+
+    `descriptors` are the file descriptors of `SharedArrays` and `Connection`s among the arguments; the pickle holds their
+    indices. The socket duplicates them into the fork server. Raises ValueError if the pickle is too large.
+    """
 
     def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...], name: str) -> None:
-        packed = io.BytesIO()
-        packer = _Packer(packed)
-        packer.dump((name, function, arguments))
-        self.packed = packed.getvalue()
-        self.descriptors = packer.descriptors
-        if len(self.packed) > LARGEST_REQUEST:
-            raise ValueError(f"wanted at most {LARGEST_REQUEST} bytes of arguments, got {len(self.packed)}")
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump((name, function, arguments))
+        self.pickled = file.getvalue()
+        self.descriptors = pickler.descriptors
+        if len(self.pickled) > MAX_REQUEST_BYTES:
+            raise ValueError(f"wanted at most {MAX_REQUEST_BYTES} bytes of arguments, got {len(self.pickled)}")
 
 
-class _Packer(pickle.Pickler):
+class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.descriptors: list[int] = []
 
     def persistent_id(self, thing: Any) -> tuple[Any, ...] | None:
         if isinstance(thing, SharedArrays):
-            return SharedArrays, self._place(thing.descriptor), thing.layout
+            return SharedArrays, self._index(thing.descriptor), thing.layout
         if isinstance(thing, Connection):
-            return Connection, self._place(thing.fileno()), thing.readable, thing.writable
+            return Connection, self._index(thing.fileno()), thing.readable, thing.writable
         return None
 
-    def _place(self, descriptor: int) -> int:
+    def _index(self, descriptor: int) -> int:
         self.descriptors.append(descriptor)
         return len(self.descriptors) - 1
 
 
-class Unpacker(pickle.Unpickler):
-    """Of what this program packed itself."""
+class _Unpickler(pickle.Unpickler):
+    """Reads requests. They come from this program itself, so unpickling is safe."""
 
-    def __init__(self, packed: bytes, descriptors: list[int]) -> None:
-        super().__init__(io.BytesIO(packed))
+    def __init__(self, pickled: bytes, descriptors: list[int]) -> None:
+        super().__init__(io.BytesIO(pickled))
         self._descriptors = descriptors
 
-    def persistent_load(self, place: tuple[Any, ...]) -> Any:
-        kind, index, *rest = place
+    def persistent_load(self, reference: tuple[Any, ...]) -> Any:
+        kind, index, *rest = reference
         if kind is SharedArrays:
             return SharedArrays(rest[0], self._descriptors[index])
         return Connection(self._descriptors[index], *rest)
 
 
-def run_nursery(requests: socket.socket, parent: int) -> None:
-    """Entry of the nursery, which has imported this package, and with it PyTorch, by the time it gets here."""
-    os.closerange(STANDARD_ERROR + 1, requests.fileno())  # what it was forked with is its parent's
-    os.closerange(requests.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-    _read_nothing()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they reach the whole terminal or group; the learner decides
-    die_with_parent(parent)
-    _take_name("nursery")
-    gc.freeze()  # what it was forked with is never collected: that would copy pages, and may end what is its parent's
-    woken, wakes = os.pipe()
-    for end in (woken, wakes):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # else nobody is woken
-    signal.set_wakeup_fd(wakes)
-    selector = selectors.DefaultSelector()
-    selector.register(requests, selectors.EVENT_READ)
-    selector.register(woken, selectors.EVENT_READ)
-    tellers: dict[int, int] = {}  # process id -> where its end is told
+def run_fork_server(requests: socket.socket, parent: int) -> None:
+    """Fork a process for each request until the parent closes its end.
+
+    Each request brings descriptors. The first one is the process's status pipe, which takes its id and later its exit code.
+
+    Args:
+        requests: brings pickled `Request`s.
+        parent: process id of the parent.
+    """
+    _detach(requests, parent)
+    exits, exits_writer = _pipe_of_exits()
+    status_pipes: dict[int, int] = {}  # process id -> descriptor
     while True:
-        ready = [key.fileobj for key, _ in selector.select()]
-        if woken in ready:
-            os.read(woken, 1 << 12)
-            _tell_ends(tellers)
+        ready = wait([exits, requests])
+        if exits in ready:
+            os.read(exits, 1 << 12)
+            _report_exits(status_pipes)
         if requests in ready:
-            packed, descriptors, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, MOST_DESCRIPTORS)
-            if not packed:
-                return  # the parent is gone
-            teller, *given = descriptors
-            nursery, pid = os.getpid(), _fork()
-            if not pid:
-                selector.close()
-                _live(nursery, packed, given, (requests.detach(), woken, wakes, teller, *tellers.values()))
-            for descriptor in given:
-                os.close(descriptor)  # the child alone holds them now, so its death is an end of file for whoever listens
-            _tell(teller, pid)
+            pickled, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+            if not pickled:
+                return  # the parent has closed its end
+            status_pipe, *arguments = descriptors
+            fork_server, pid = os.getpid(), _fork()
+            if pid == 0:
+                # The child must not hold what belongs to others: its copies would hide their ends of file.
+                for descriptor in (requests.detach(), exits, exits_writer, status_pipe, *status_pipes.values()):
+                    os.close(descriptor)
+                _run_child(fork_server, pickled, arguments)
+            for descriptor in arguments:
+                os.close(descriptor)  # now only the child holds them, so its death is an end of file for its peers
+            _send_number(status_pipe, pid)
             if pid > 0:
-                tellers[pid] = teller
+                status_pipes[pid] = status_pipe
             else:
-                os.close(teller)
+                os.close(status_pipe)
+
+
+def _detach(requests: socket.socket, parent: int) -> None:
+    """Give up what was inherited from the parent but `requests`, standard output and standard error; die with the parent."""
+    os.closerange(STANDARD_ERROR + 1, requests.fileno())
+    os.closerange(requests.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    null = os.open(os.devnull, os.O_RDONLY)  # this is descriptor 0 already if standard input was closed
+    if null != STANDARD_INPUT:
+        os.dup2(null, STANDARD_INPUT)
+        os.close(null)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole terminal or process group, but the learner decides
+    die_with_parent(parent)
+    _set_process_name("fork-server")
+    # Collecting inherited objects would copy their memory pages and could run finalisers that are the parent's to run.
+    gc.freeze()
+
+
+def _pipe_of_exits() -> tuple[int, int]:
+    """Return the ends of a pipe into which a byte is written whenever a child exits, so that `wait` wakes up."""
+    reader, writer = os.pipe()
+    for end in (reader, writer):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler the signal is ignored and writes no byte
+    signal.set_wakeup_fd(writer)
+    return reader, writer
 
 
 def _fork() -> int:
-    """As `os.fork`; minus the number of the error where it fails."""
+    """Do `os.fork`, but return the negative error number if it fails."""
     try:
         return os.fork()
     except OSError as error:
         return -(error.errno or errno.EAGAIN)
 
 
-def _live(nursery: int, packed: bytes, descriptors: list[int], others: tuple[int, ...]) -> NoReturn:
-    """All that a forked process does. others: descriptors that are not its own."""
+def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoReturn:
+    """Do everything that a forked process does. Exits with code ENOMEM if the arguments, the arena among them, find no memory.
+
+    fork_server: process id of its parent.
+    """
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in others:
-            os.close(descriptor)
-        die_with_parent(nursery)
-        name, function, arguments = Unpacker(packed, descriptors).load()
-        _take_name(name)
+        die_with_parent(fork_server)
+        name, function, arguments = _Unpickler(pickled, descriptors).load()
+        _set_process_name(name)
         function(*arguments)
-    except BaseException:
+    except BaseException as error:
+        if is_out_of_memory(error):
+            os._exit(errno.ENOMEM)
         os.write(STANDARD_ERROR, traceback.format_exc().encode())
     finally:
         os._exit(1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel end this process with the one, or rather the thread, that started it."""
+    """Let the kernel kill this process when the thread that started it ends. parent: process id of that thread's process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A parent that died before this call sends no signal, but then this process already has another parent.
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _read_nothing() -> None:
-    """Whatever standard input was, or if it was closed: the end of a file."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    if nothing != STANDARD_INPUT:
-        os.dup2(nothing, STANDARD_INPUT)
-        os.close(nothing)
-
-
-def _take_name(name: str) -> None:
-    """What the system's tools call this process; 15 characters of it."""
+def _set_process_name(name: str) -> None:
+    """Set the name that `ps` shows; the kernel keeps 15 characters of it."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
-def _tell_ends(tellers: dict[int, int]) -> None:
-    """Tell of every child that has ended; first, so that its id is nobody else's before its end is known."""
-    while tellers and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
-        teller = tellers.pop(ended.si_pid)
-        _tell(teller, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
-        os.close(teller)
-        os.waitpid(ended.si_pid, 0)
+def _report_exits(status_pipes: dict[int, int]) -> None:
+    """Write the exit code of each child that has exited to its status pipe, and reap it.
+
+    The code is reported before the child is reaped. Until then its id stays taken, so the learner cannot kill another process
+    that got the same id.
+    """
+    while status_pipes and (exit_ := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+        status_pipe = status_pipes.pop(exit_.si_pid)
+        _send_number(status_pipe, exit_.si_status if exit_.si_code == os.CLD_EXITED else -exit_.si_status)
+        os.close(status_pipe)
+        os.waitpid(exit_.si_pid, 0)
 
 
-def _tell(teller: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know
-        os.write(teller, NUMBER.pack(number))
+def _send_number(status_pipe: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the learner is not interested in this process any more
+        os.write(status_pipe, NUMBER.pack(number))

@@ -1,71 +1,60 @@
-"""One worker process as the learner holds it: how it is started, its pipes, its last words and its end.
+"""The learner's side of one worker process: its pipes, its state and the cause of its end.
 
-Three pipes, none of them shared with another worker: block numbers to it (`free`), block numbers from it (`filled`), and what
-it says when it fails (`words`). A block number is one byte: no message can arrive half. The learner's ends never block.
+Three pipes connect a worker with the learner, and no worker shares one with another. `free` carries numbers of free slot blocks
+to the worker, `filled` carries numbers of filled blocks back, and `errors` carries a traceback if the worker fails. A block
+number is one byte, so a worker that is killed cannot leave half a message behind. The learner's ends never block.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
 
-from replay.slot_store import SharedArrays
-from workers.base import WorkerSetup
-from workers.processes.heartbeat import START_SECONDS, Heartbeat
+from workers.processes.heartbeat import Heartbeat
 from workers.processes.launcher import died_with, start_process
 from workers.processes.restarts import Cause
-from workers.processes.worker import STACK_SIGNAL, Task, run_worker
+from workers.processes.worker import STACK_SIGNAL, WorkerTask, run_worker
 
 READ_BYTES = 1 << 16
 
 
 class WorkerHandle:
-    """Starts a process for `worker`.
+    """Starts a process for `task` and closes the task's `policy_pipes` here. Raises OSError if it cannot be started."""
 
-    line: the worker's ends of further pipes, to whoever acts for it.
-    """
-
-    def __init__(
-        self,
-        setup: WorkerSetup,
-        worker: int,
-        seed: int,
-        shared: SharedArrays,
-        beat: float,
-        now: float,
-        line: tuple[Connection, ...] = (),
-    ) -> None:
+    def __init__(self, task: WorkerTask, heartbeat: Heartbeat) -> None:
         free_reader, self._free = multiprocessing.Pipe(duplex=False)
         self.filled, filled_writer = multiprocessing.Pipe(duplex=False)
-        self._words, words_writer = multiprocessing.Pipe(duplex=False)
-        for connection in (self.filled, self._words, words_writer):
+        self._errors, errors_writer = multiprocessing.Pipe(duplex=False)
+        # The worker's end of `errors` does not block either: a worker must not wait for a learner that is busy.
+        for connection in (self.filled, self._errors, errors_writer):
             os.set_blocking(connection.fileno(), False)
-        self.worker = worker
-        self.seed = seed
-        self.heartbeat = Heartbeat(setup.config.timeout, beat, now)
-        self.started_at = now
-        self.hung_at: float | None = None
-        self.silent = False  # it has closed its end
-        task = Task(setup, worker, seed, shared, free_reader, filled_writer, line)
+        self.worker = task.worker
+        self.seed = task.seed
+        self.heartbeat = heartbeat
+        self.hung_since: float | None = None
+        self.disconnected = False  # the worker has closed its end of `filled`
+        worker_ends = (free_reader, filled_writer, errors_writer)
         try:
-            self._process = start_process(run_worker, task, words_writer, name=f"worker-{worker}")
+            self._process = start_process(run_worker, task, *worker_ends, name=f"worker-{task.worker}")
         finally:
-            for connection in (free_reader, filled_writer, words_writer, *line):
-                connection.close()  # only the worker holds them now, so its death is an end of file here
+            # Only the worker may hold its ends: then its death is an end of file here, and the learner's death one there.
+            for connection in (*worker_ends, *task.policy_pipes):
+                connection.close()
         self.pid: int = self._process.pid or 0
 
-    def give(self, number: int) -> None:
-        """Tell it that a block is free, or to STOP."""
-        with contextlib.suppress(OSError):  # it died: the supervisor finds the reason
+    def send(self, number: int) -> None:
+        """Send the number of a free block, or STOP."""
+        with contextlib.suppress(OSError):  # the worker died, and the supervisor finds out why
             os.write(self._free.fileno(), bytes([number]))
 
-    def take(self) -> list[int]:
-        """Numbers of the blocks it has filled since the last call."""
+    def receive(self) -> list[int]:
+        """Return the numbers of the blocks that were filled since the last call."""
         numbers = _read(self.filled)
-        self.silent = numbers == b""
+        self.disconnected = numbers == b""
         return list(numbers or b"")
 
     @property
@@ -73,39 +62,41 @@ class WorkerHandle:
         return self._process.exitcode is not None
 
     def ask_for_stack(self, now: float) -> None:
-        """Let a hanging worker write down where it is."""
-        self.hung_at = now
+        """Let a hanging worker write the stack of each of its threads to `errors`."""
+        self.hung_since = now
         os.kill(self.pid, STACK_SIGNAL)
 
     def kill(self) -> None:
-        with contextlib.suppress(ValueError):  # closed meanwhile
+        with contextlib.suppress(ValueError):  # closed by another thread
             self._process.kill()
 
     def join(self, seconds: float) -> None:
         self._process.join(seconds)
 
     def cause(self) -> Cause:
-        """Why it has exited."""
-        details = (_read(self._words) or b"").decode(errors="replace").strip()
+        """Return why the worker has exited."""
+        details = (_read(self._errors) or b"").decode(errors="replace").strip()
         return Cause(f"worker {self.worker} {self._reason(details)}", details, died_with(self._process))
 
     def _reason(self, details: str) -> str:
         exit_code = self._process.exitcode or 0
-        if self.hung_at is not None:
-            if not self.heartbeat.started:
-                return f"hung: not one step within {START_SECONDS:.0f} s of its start"
+        if self.hung_since is not None:
+            if not self.heartbeat.stepped:
+                return f"hung: no step within {self.heartbeat.limit:.0f} s of its start"
             return f"hung: no step for {self.heartbeat.limit:.1f} s (see worker_timeout)"
         if died_with(self._process):
-            return "died with the process that workers are forked from (out of memory?)"
+            return "died with the fork server (out of memory?)"
         if exit_code == -signal.SIGKILL:
             return "was killed by SIGKILL (out of memory?)"
+        if exit_code == errno.ENOMEM:
+            return "failed: out of memory when it started"
         if exit_code < 0:
             return f"was killed by {_signal_name(-exit_code)}"
-        return f"failed: {details.splitlines()[-1]}" if details else f"died without a word, exit code {exit_code}"
+        return f"failed: {details.splitlines()[-1]}" if details else f"exited with code {exit_code} and no message"
 
     def close(self) -> None:
-        """Give the descriptors back; it has exited."""
-        for connection in (self._free, self.filled, self._words):
+        """Close the learner's ends of the pipes; the worker must have exited."""
+        for connection in (self._free, self.filled, self._errors):
             connection.close()
         self._process.close()
 
@@ -115,7 +106,7 @@ def _signal_name(number: int) -> str:
 
 
 def _read(connection: Connection) -> bytes | None:
-    """What there is, b"" at the end of the file, None where there is nothing yet."""
+    """Return the bytes that have arrived, b"" at the end of the file, or None if there are none yet."""
     try:
         return os.read(connection.fileno(), READ_BYTES)
     except BlockingIOError:

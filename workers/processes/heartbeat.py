@@ -1,44 +1,68 @@
-"""Tells a hanging worker from a slow one, by looking at its clocks from outside.
+"""Tells a hanging worker from a slow one by reading the worker's clocks from the learner's process.
 
-A worker hangs when it has work, has not stepped for `timeout` seconds, and for several times as long as its first step took and
-as any pause it has come back from. Time is counted as the looks at it add up, each for at most `LONGEST_LOOK`: where the
-learner itself did not run (a suspended machine, a stopped process group, swapping) the worker is not blamed.
+A worker hangs when it has work but makes no step for longer than a limit. The limit is the timeout of the run. It is longer for
+a worker whose steps are known to be slow: at least `PAUSE_FACTOR` times the first step and any pause that ended with a step.
+
+Time is counted in checks, and each check counts for at most `MAX_CHECK_SECONDS`. If the learner itself did not run (a suspended
+machine, a stopped process group, swapping), checks come late, and the worker is not blamed for the gap.
 """
 
 from __future__ import annotations
 
 START_SECONDS = 120.0
-"""Until its first step a worker imports PyTorch and builds environments; on a busy machine that takes long."""
+"""A worker that imports PyTorch for itself may need this long on a busy machine."""
 
-PATIENCE = 4.0
-LONGEST_LOOK = 0.5
+SECONDS_PER_ENVIRONMENT = 1.0
+"""An Atari environment takes 0.15 to 0.2 s of one core to build. The rest is room for a busy machine."""
+
+PAUSE_FACTOR = 4.0
+MAX_CHECK_SECONDS = 0.5
+
+
+def start_timeout(environments: int) -> float:
+    """Seconds that a worker may take until its first step, if `environments` are built at the same time.
+
+    Workers share cores, so `environments` counts those of all workers, as if one core had to build them all.
+    """
+    return START_SECONDS + SECONDS_PER_ENVIRONMENT * environments
 
 
 class Heartbeat:
-    """One worker process's. beat: seconds that the worker has spent in steps; now: seconds of a monotonic clock."""
+    """Watches one worker process.
 
-    def __init__(self, timeout: float, beat: float, now: float) -> None:
-        self.started = False
-        self.quiet = 0.0  # seconds without a step, while there was work
+    Args:
+        busy_seconds: seconds that the worker has spent in steps so far; a larger value later means that it has stepped.
+        now: seconds of a monotonic clock.
+        timeout: seconds without a step after which a worker hangs.
+        start_timeout: the same before the first step.
+    """
+
+    def __init__(self, busy_seconds: float, now: float, *, timeout: float, start_timeout: float) -> None:
+        self.started_at = now
+        self.stepped = False
+        self.quiet_seconds = 0.0  # without a step, while there was work
         self._timeout = timeout
-        self._beat = beat
-        self._last_look = now
+        self._start_timeout = start_timeout
+        self._busy_seconds = busy_seconds
+        self._last_check = now
         self._longest_pause = 0.0
 
     @property
     def limit(self) -> float:
-        """Seconds without a step after which it hangs."""
-        return max(self._timeout, PATIENCE * self._longest_pause) if self.started else START_SECONDS
+        """Seconds without a step after which the worker hangs."""
+        return max(self._timeout, PAUSE_FACTOR * self._longest_pause) if self.stepped else self._start_timeout
 
-    def hangs(self, beat: float, has_work: bool, now: float) -> bool:
-        """One look at the worker."""
-        passed = min(now - self._last_look, LONGEST_LOOK)
-        self._last_look = now
-        if beat != self._beat:
-            self._longest_pause = max(self._longest_pause, self.quiet if self.started else beat - self._beat)
-            self._beat, self.started, self.quiet = beat, True, 0.0
+    def hangs(self, busy_seconds: float, has_work: bool, now: float) -> bool:
+        """Check the worker once. Returns whether it has exceeded its limit."""
+        passed = min(now - self._last_check, MAX_CHECK_SECONDS)
+        self._last_check = now
+        if busy_seconds != self._busy_seconds:
+            # Building environments says nothing about later steps, so the first pause is the time inside the first step.
+            pause = self.quiet_seconds if self.stepped else busy_seconds - self._busy_seconds
+            self._longest_pause = max(self._longest_pause, pause)
+            self._busy_seconds, self.stepped, self.quiet_seconds = busy_seconds, True, 0.0
         elif has_work:
-            self.quiet += passed
+            self.quiet_seconds += passed
         else:
-            self.quiet = 0.0
-        return self.quiet > self.limit
+            self.quiet_seconds = 0.0
+        return self.quiet_seconds > self.limit

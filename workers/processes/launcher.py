@@ -1,6 +1,7 @@
-"""How a run's processes start, seen from the one that starts them. `workers/processes/fork_server.py` forks them on Linux.
+"""Starts the run's processes.
 
-Elsewhere every process is spawned and imports for itself.
+On Linux the fork server (`workers/processes/fork_server.py`) forks them. Elsewhere each one is spawned and imports PyTorch for
+itself.
 """
 
 from __future__ import annotations
@@ -14,108 +15,105 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from workers.processes.fork_server import NUMBER, PR_SET_PDEATHSIG, Request, run_nursery
+from workers.processes.fork_server import NUMBER, Request, run_fork_server
 
-LONGEST_START = 120.0  # seconds: a nursery that was spawned imports PyTorch first
-
-BEFORE_ALL_ELSE = """
-import ctypes, os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the learner decides
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl({request}, signal.SIGKILL)
-    if os.getppid() != {parent}:
-        os._exit(1)
-"""
+START_SECONDS = 120.0  # for a process id to arrive; a fork server that was spawned imports PyTorch first
 
 
-class Child(Protocol):
-    """A process that was started; what `multiprocessing.Process` offers of it."""
+class StartedProcess(Protocol):
+    """A process that was started; a part of the interface of `multiprocessing.Process`."""
 
     @property
     def pid(self) -> int | None:
-        """Its id."""
+        """Process id."""
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs, minus the signal's number where one killed it."""
+        """None while the process runs; the negative number of the signal if one killed it."""
 
     def kill(self) -> None:
-        """SIGKILL. Raises ValueError after `close`."""
+        """Send SIGKILL. Raises ValueError after `close`."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, at most `timeout` seconds."""
+        """Wait at most `timeout` seconds for the end of the process."""
 
     def close(self) -> None:
-        """Give back what is held of a process that has ended."""
+        """Release the resources of a process that has ended."""
 
 
-def died_with(child: Child) -> int | None:
-    """Which process's death ended this child, one that others were forked from too; None where it lives or died by itself."""
-    return child.died_with if isinstance(child, ForkedProcess) else None
+def died_with(process: StartedProcess) -> int | None:
+    """Return the id of the fork server whose death ended the process; None if it runs or ended by itself."""
+    return process.died_with if isinstance(process, ForkedProcess) else None
 
 
-def prepare() -> None:
-    """Start the nursery if none is there, and return at once. On Linux it dies with the thread that calls this."""
+def start_fork_server() -> None:
+    """Start the fork server unless it runs, and return at once. On Linux it dies with the thread that calls this."""
     if sys.platform == "linux":
         with _lock:
-            _running_nursery()
+            _running_fork_server()
 
 
-def start_process(function: Callable[..., None], *arguments: Any, name: str) -> Child:
-    """Call `function` in a new process that Ctrl-C does not reach and that dies with this one. Raises OSError.
+def start_process(function: Callable[..., None], *arguments: Any, name: str) -> StartedProcess:
+    """Call a function in a new process that Ctrl-C does not reach and that dies with this one.
 
-    function, arguments: found by name or plain data, but for `SharedArrays` and `Connection`s, which are duplicated; the caller
-    closes its own. What the function has to end, it ends by `os._exit`: nothing is cleaned up behind it.
+    Nothing is cleaned up after the function, so it ends its process by `os._exit`.
+
+    Args:
+        function: a function of a module.
+        arguments: plain data, `SharedArrays` and `Connection`s. The last two are duplicated; the caller closes its own.
+        name: the name that `ps` shows.
+
+    Raises OSError if the process cannot be started.
     """
     if sys.platform != "linux":
-        process = multiprocessing.get_context("spawn").Process(
-            target=Entry(), args=(function, *arguments), name=name, daemon=True
-        )
-        process.start()
-        return process
+        return _start("spawn", function, arguments, name)
     request = Request(function, arguments, name)
     with _lock:
         try:
-            return _running_nursery().fork(request)
-        except NurseryGone:
-            return _running_nursery().fork(request)
+            return _running_fork_server().fork(request)
+        except ForkServerGone:
+            return _running_fork_server().fork(request)
 
 
-class Entry:
-    """Calls what it is given; unpickled in a spawned process, it first asks the kernel to end that process with its parent.
+def _start(method: str, function: Callable[..., None], arguments: tuple[Any, ...], name: str) -> BaseProcess:
+    """Start a process in which Ctrl-C is blocked from the first instruction on. method: see `multiprocessing`.
 
-    A spawned process unpickles its target before its arguments, and ours take seconds: they import PyTorch. A parent that dies
-    meanwhile must not leave it behind, nor Ctrl-C end it. Elsewhere than on Linux it ends when it finds its pipes closed.
+    Ctrl-C reaches every process of a terminal, but the learner decides what it means. A new process inherits the signal mask of
+    the thread that starts it, so it is protected while it imports modules too.
     """
+    if method == "spawn":
+        # Spawning starts this process of the standard library, which unblocks SIGINT here. So it must run beforehand.
+        resource_tracker.ensure_running()
+    process: BaseProcess = multiprocessing.get_context(method).Process(  # type: ignore[attr-defined]
+        target=function, args=arguments, name=name, daemon=True
+    )
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return process
 
-    def __call__(self, function: Callable[..., None], *arguments: object) -> None:
-        function(*arguments)
 
-    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        code = BEFORE_ALL_ELSE.format(request=PR_SET_PDEATHSIG, parent=os.getpid())
-        return eval, (f"exec({code!r}, {{}}) or __import__('operator').call",)
+class ForkServerGone(OSError):
+    """The fork server has died or does not answer."""
 
 
-class NurseryGone(OSError):
-    """The nursery has ended, or ends just now."""
-
-
-class Nursery:
-    """The parent's side."""
+class ForkServer:
+    """This process's side of a fork server, which it starts. Raises OSError if it cannot be started."""
 
     def __init__(self) -> None:
         self._requests, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Early it is forked itself and has all that is imported; beside other threads, whose locks it would inherit, spawned.
-        context = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
-        self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=Entry(), args=(run_nursery, requests, os.getpid()), name="nursery", daemon=True
-        )
+        # A forked process has everything that is imported here. But other threads may hold locks, and it would inherit them
+        # locked for ever; then the fork server is spawned and imports PyTorch for itself.
+        method = "fork" if threading.active_count() == 1 else "spawn"
         try:
-            self._process.start()
+            self._process = _start(method, run_fork_server, (requests, os.getpid()), "fork-server")
         except OSError:
             self._requests.close()
             raise
@@ -131,94 +129,100 @@ class Nursery:
         return self._process.exitcode is None
 
     def fork(self, request: Request) -> ForkedProcess:
-        """Raises NurseryGone, or OSError where it could not fork."""
-        said, says = os.pipe()
+        """Return a new process. Raises ForkServerGone, or OSError if the fork server cannot fork."""
+        status, status_writer = os.pipe()
         try:
-            socket.send_fds(self._requests, [request.packed], [says, *request.descriptors])
+            socket.send_fds(self._requests, [request.pickled], [status_writer, *request.descriptors])
         except OSError as error:
-            os.close(said)
+            os.close(status)
             self.end()
-            raise NurseryGone from error
+            raise ForkServerGone from error
         finally:
-            os.close(says)
+            os.close(status_writer)  # only the fork server holds this end, so its death is an end of file here
         try:
-            return ForkedProcess(said, self.pid)
-        except NurseryGone:
+            return ForkedProcess(status, self.pid)
+        except ForkServerGone:
             self.end()
             raise
 
     def end(self) -> None:
-        """Kill it, and with it all that it has forked."""
+        """Kill the fork server, and with it all processes that it has forked."""
         self._process.kill()
         self._process.join()
 
 
-_lock = threading.Lock()
-_nursery: Nursery | None = None
+_lock = threading.Lock()  # guards `_fork_server`
+_fork_server: ForkServer | None = None
 
 
-def _running_nursery() -> Nursery:
-    """The one of this process, a new one where it has died; under the lock."""
-    global _nursery
-    if not _nursery:
-        atexit.register(_end_nursery)  # before multiprocessing waits for it, which asks by a signal that it ignores
-    if not _nursery or not _nursery.runs:
-        _nursery = Nursery()
-    return _nursery
+def _running_fork_server() -> ForkServer:
+    """Return the fork server of this process; starts another one if it has died. The caller holds the lock."""
+    global _fork_server
+    if not _fork_server:
+        # At exit multiprocessing sends its daemons SIGTERM and waits. The fork server ignores SIGTERM, so it is killed first.
+        atexit.register(_end_fork_server)
+    if not _fork_server or not _fork_server.runs:
+        _fork_server = ForkServer()
+    return _fork_server
 
 
-def _end_nursery() -> None:
-    if _nursery:
-        _nursery.end()
+def _end_fork_server() -> None:
+    if _fork_server:
+        _fork_server.end()
 
 
 class ForkedProcess:
-    """A `Child` of the nursery's. said: where that one writes the process's id, and in the end the exit code.
+    """A `StartedProcess` that the fork server has forked.
 
-    died_with: the nursery's id, once `exitcode` has found that this process died because the nursery did.
+    Args:
+        status: descriptor from which the process id and later the exit code are read.
+        fork_server: process id of the fork server.
+
+    `died_with` is the fork server's id once `exitcode` has found that this process died because the fork server did.
+    Raises ForkServerGone, or OSError if the fork server could not fork.
     """
 
-    def __init__(self, said: int, nursery: int) -> None:
-        self._said = said
-        self._nursery = nursery
+    def __init__(self, status: int, fork_server: int) -> None:
+        self._status = status
+        self._fork_server = fork_server
         self.died_with: int | None = None
         self._exitcode: int | None = None
-        self.pid = (self._hear() or 0) if wait([said], LONGEST_START) else 0
+        self.pid = (self._read() or 0) if wait([status], START_SECONDS) else 0
         if self.pid <= 0:
-            os.close(said)
+            os.close(status)
             if self.pid:
                 raise OSError(-self.pid, os.strerror(-self.pid))
-            raise NurseryGone("the process that forks the others has ended, or hangs")
-        os.set_blocking(said, False)
+            raise ForkServerGone(f"the fork server (pid {fork_server}) has died or does not answer")
+        os.set_blocking(status, False)
 
     @property
     def exitcode(self) -> int | None:
         if self._exitcode is None:
             try:
-                told = self._hear()
+                code = self._read()
             except BlockingIOError:
                 return None
-            self.died_with = self._nursery if told is None else None
-            self._exitcode = -signal.SIGKILL if told is None else told
+            self.died_with = self._fork_server if code is None else None
+            self._exitcode = -signal.SIGKILL if code is None else code
         return self._exitcode
 
     def kill(self) -> None:
-        if self._said < 0:
-            raise ValueError("this process is closed")
+        if self._status < 0:
+            raise ValueError("wanted an open process, got a closed one")
         if self.exitcode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                 os.kill(self.pid, signal.SIGKILL)
 
     def join(self, timeout: float | None = None) -> None:
         if self._exitcode is None:
-            wait([self._said], timeout)
+            wait([self._status], timeout)
 
     def close(self) -> None:
-        if self._said >= 0:
-            os.close(self._said)
-            self._said = -1
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1
 
-    def _hear(self) -> int | None:
-        """A number, None where the nursery has died. Raises BlockingIOError while nothing was said."""
-        said = os.read(self._said, NUMBER.size)
-        return int(NUMBER.unpack(said)[0]) if said else None
+    def _read(self) -> int | None:
+        """Return the next number, or None if the fork server has died. Raises BlockingIOError if there is none yet."""
+        data = os.read(self._status, NUMBER.size)
+        return int(NUMBER.unpack(data)[0]) if data else None

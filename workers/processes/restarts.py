@@ -1,4 +1,4 @@
-"""How many restarts a run may have: so many within an hour, so that a rare death costs nothing and an endless one ends."""
+"""Limits how often workers are restarted within an hour: a rare failure costs nothing, and a permanent one ends the run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ WINDOW_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a worker ended. reason: one line; details: its traceback or stack, or nothing.
+    """Why a worker ended.
 
-    died_with: the process whose death took the worker along, and others: one failure, however many they were.
+    reason: one line. details: its traceback or stack, or empty. died_with: id of the process whose death ended this worker and
+    possibly others, which together count as one failure.
     """
 
     reason: str
@@ -21,14 +22,14 @@ class Cause:
 
 
 class RestartBudget:
-    """Counts the failures of the last hour, all workers together."""
+    """Counts the failures of all workers within the last hour and allows `most` of them."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._recent: deque[tuple[float, Cause]] = deque()
 
     def allows(self, cause: Cause, now: float) -> bool:
-        """Count a failure at `now` (seconds of a monotonic clock); whether its worker may be started again."""
+        """Count a failure at `now`, in seconds of a monotonic clock. Returns whether its worker may be restarted."""
         while self._recent and now - self._recent[0][0] >= WINDOW_SECONDS:
             self._recent.popleft()
         if cause.died_with is None or all(cause.died_with != other.died_with for _, other in self._recent):
@@ -37,11 +38,12 @@ class RestartBudget:
 
     @property
     def used(self) -> int:
-        """Failures within the last hour, as of the last one."""
+        """Failures within the hour before the last failure."""
         return len(self._recent)
 
-    def last_words(self) -> str:
-        """Why the run ends: the first of the failures that used up the budget, its own words last."""
+    def message(self) -> str:
+        """Return why the run ends: the first of the recent failures, its reason in the last line."""
         first = self._recent[0][1]
         counted = f"Workers failed {self.used} times within an hour, max_worker_restarts={self.most}; the first cause:"
-        return "\n".join(part for part in (counted, first.details, first.reason) if part)
+        details = first.details if "\n" in first.details else ""  # a single line is part of the reason
+        return "\n".join(part for part in (counted, details, first.reason) if part)

@@ -1,8 +1,8 @@
-"""The group of worker processes, each with its own pipes and its own share of the slots, and the thread that keeps it alive.
+"""The worker processes of a run, and the thread that supervises them.
 
-The supervisor thread alone starts processes, hears them and ends them; the learner's threads take blocks from its queue and
-give them back under its lock. A worker that fails, dies or hangs is replaced: what it had not handed over is lost, its slots go
-to the new one, and those that the learner still holds follow when they are released.
+Only the supervisor thread starts processes, reads from their pipes and ends them. The learner's threads take filled blocks from
+its queue and release them under its lock. A worker that fails, dies or hangs is replaced. Blocks that it had not handed over
+are lost, and their slots go to the new worker at once. Blocks that the learner holds go to it when they are released.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from queue import Empty, SimpleQueue
 from time import monotonic
 
@@ -20,22 +20,23 @@ from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.clocks import busy_seconds
-from workers.processes import launcher as children
+from workers.processes import launcher
 from workers.processes.handle import WorkerHandle
+from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.restarts import RestartBudget
-from workers.processes.worker import STOP
+from workers.processes.worker import STOP, WorkerTask
 from workers.seeds import fresh_seed
 from workers.weights import SharedWeights, Weights, weights_layout
 
 log = logging.getLogger("springbok")
 
-LOOK_SECONDS = 0.2  # between two looks at every worker
-STACK_SECONDS = 0.5  # that a hanging worker has to write down where it is
-JOIN_SECONDS = 3.0  # that workers have to end by themselves
+CHECK_SECONDS = 0.2  # between two checks of all workers
+STACK_SECONDS = 0.5  # for a hanging worker to write its stack before it is killed
+JOIN_SECONDS = 3.0  # for workers to end by themselves
 
 
 class ProcessWorkers(Workers):
-    """Worker processes, whoever acts for them."""
+    """Worker processes; subclasses decide which policy acts for them."""
 
     def __init__(
         self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
@@ -43,24 +44,27 @@ class ProcessWorkers(Workers):
         super().__init__(setup, layout, make_weights)
         self._budget = RestartBudget(setup.config.max_restarts)
         self._handles: list[WorkerHandle] = []
-        self._held: list[set[int]] = [set() for _ in setup.seeds]  # blocks that the learner has
-        self._lock = threading.Lock()  # over what is held, and over which process gets what is free
+        self._held: list[set[int]] = [set() for _ in setup.seeds]  # numbers of the blocks that the learner holds
+        # Guards `_held` and the handle that a free block is sent to, which must not be replaced in between.
+        self._lock = threading.Lock()
         self._filled: SimpleQueue[Block | None] = SimpleQueue()
         self._failure: WorkerError | None = None
-        self._collecting = False  # before that no worker gets a block
+        self._collecting = False  # no worker gets a block before `start`
         self._ending = False
         self._running = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor of the workers", daemon=True)
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are there now, one a worker."""
+        """Process ids of the present workers, one for each worker."""
         return [handle.pid for handle in self._handles]
 
     def prepare(self) -> None:
-        children.prepare()  # here, as what it starts ends with its thread, and other processes come from it too
+        # The fork server dies with the thread that starts it, so this thread starts it and not the supervisor.
+        launcher.start_fork_server()
         self._supervisor.start()
-        self._running.wait()  # until all are started, before this thread works on what would keep that one waiting
+        # Wait until all processes are started: the caller's work would otherwise keep the supervisor from running.
+        self._running.wait()
 
     def start(self) -> None:
         if not self._supervisor.ident:
@@ -68,7 +72,7 @@ class ProcessWorkers(Workers):
         with self._lock:
             self._collecting = True
             for handle in self._handles:
-                self._give_what_is_free(handle.worker)
+                self._send_free_blocks(handle.worker)
 
     def poll(self, timeout: float) -> list[Block]:
         blocks: list[Block | None] = []
@@ -83,7 +87,7 @@ class ProcessWorkers(Workers):
     def release(self, block: Block) -> None:
         with self._lock:
             self._held[block.worker].discard(block.number)
-            self._handles[block.worker].give(block.number)
+            self._handles[block.worker].send(block.number)
 
     def kill(self) -> None:
         self._ending = True
@@ -102,94 +106,103 @@ class ProcessWorkers(Workers):
                 self._handles.append(self._spawn(worker, seed))
             self._running.set()
             while not self._ending:
-                self._hear_until(monotonic() + LOOK_SECONDS)
+                self._receive_until(monotonic() + CHECK_SECONDS)
                 for handle in self._handles:
-                    self._look_after(handle)
+                    self._check(handle)
         except WorkerError as error:
             self._fail(error)
-        except Exception as error:  # a thread's boundary: poll raises it again
+        except Exception as error:  # the boundary of the thread: `poll` raises the error
             failure = WorkerError(f"workers could not be started or supervised: {error}")
             failure.__cause__ = error
             self._fail(failure)
         finally:
-            self._filled.put(None)  # nobody waits for blocks any longer
+            self._filled.put(None)  # wakes a `poll` that waits for blocks
             self._running.set()
             self._end_processes()
 
     def _fail(self, error: WorkerError) -> None:
-        """Let `poll` raise this error, or one that came before it, and end all workers; any thread may call this."""
+        """End all workers and let `poll` raise `error`, or the first one of several. Any thread may call this."""
         self._failure = self._failure or error
         self._ending = True
 
-    def _spawn(self, worker: int, seed: int) -> WorkerHandle:
-        return WorkerHandle(self.setup, worker, seed, self.shared, self._beat(worker), monotonic())
+    def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> WorkerHandle:
+        """Start the process of a worker. policy_pipes: see `WorkerTask`."""
+        config = self.setup.config
+        heartbeat = Heartbeat(
+            self._busy_seconds(worker),
+            monotonic(),
+            timeout=config.timeout,
+            start_timeout=start_timeout(config.environments),
+        )
+        return WorkerHandle(WorkerTask(self.setup, worker, seed, self.shared, policy_pipes), heartbeat)
 
-    def _give_what_is_free(self, worker: int) -> None:
+    def _send_free_blocks(self, worker: int) -> None:
         for number in range(self.setup.config.blocks_per_worker):
             if number not in self._held[worker]:
-                self._handles[worker].give(number)
+                self._handles[worker].send(number)
 
-    def _hear_until(self, end: float) -> None:
-        """Pass on the blocks that come in until `end`."""
+    def _receive_until(self, end: float) -> None:
+        """Queue the blocks that arrive until `end`, in seconds of the monotonic clock."""
         while (left := end - monotonic()) > 0 and not self._ending:
-            ready = wait([handle.filled for handle in self._handles if not handle.silent], left)
+            ready = wait([handle.filled for handle in self._handles if not handle.disconnected], left)
             for handle in self._handles:
                 if handle.filled in ready:
-                    self._hear(handle)
+                    self._receive(handle)
 
-    def _hear(self, handle: WorkerHandle) -> None:
-        for number in handle.take():
+    def _receive(self, handle: WorkerHandle) -> None:
+        for number in handle.receive():
             with self._lock:
                 self._held[handle.worker].add(number)
             self._filled.put(block_of(self.setup.config, handle.worker, number))
 
-    def _look_after(self, handle: WorkerHandle) -> None:
-        now, started = monotonic(), handle.heartbeat.started
-        hangs = handle.heartbeat.hangs(self._beat(handle.worker), self._has_work(handle.worker), now)
+    def _check(self, handle: WorkerHandle) -> None:
+        """Replace a worker that has exited, and kill one that hangs."""
+        now, had_stepped = monotonic(), handle.heartbeat.stepped
+        hangs = handle.heartbeat.hangs(self._busy_seconds(handle.worker), self._has_work(handle.worker), now)
         if self._ending:
             return
         if handle.exited:
             self._replace(handle)
-        elif handle.silent or (handle.hung_at is not None and now - handle.hung_at >= STACK_SECONDS):
-            handle.kill()
-        elif hangs and handle.hung_at is None:
+        elif handle.disconnected or (handle.hung_since is not None and now - handle.hung_since >= STACK_SECONDS):
+            handle.kill()  # `exited` becomes true by a later check
+        elif hangs and handle.hung_since is None:
             handle.ask_for_stack(now)
-        elif handle.heartbeat.started and not started:
-            took = now - handle.started_at
-            log.debug("worker %d (pid %d, seed %d) is at work after %.1f s", handle.worker, handle.pid, handle.seed, took)
+        elif handle.heartbeat.stepped and not had_stepped:
+            seconds = now - handle.heartbeat.started_at
+            log.debug("worker %d (pid %d, seed %d) is at work after %.1f s", handle.worker, handle.pid, handle.seed, seconds)
 
     def _has_work(self, worker: int) -> bool:
-        """Whether it has all that it needs for a step."""
+        """Return whether the worker has everything that its next step needs."""
         return self._collecting and len(self._held[worker]) < self.setup.config.blocks_per_worker
 
     def _replace(self, failed: WorkerHandle) -> None:
-        """Start another process in place of one that has exited. Raises WorkerError where there were too many."""
-        self._hear(failed)  # blocks that it has handed over are whole
+        """Start another process in place of one that has exited. Raises WorkerError if there were too many failures."""
+        self._receive(failed)  # blocks that it handed over before it died are complete
         worker, cause = failed.worker, failed.cause()
         allowed = self._budget.allows(cause, monotonic())
         log.warning("%s (failure %d within an hour, %d allowed)", cause.reason, self._budget.used, self._budget.most)
         if cause.details:
             log.debug("%s", cause.details)
         if not allowed:
-            raise WorkerError(self._budget.last_words())
-        self.restarts += 1  # before anybody can see the new process
+            raise WorkerError(self._budget.message())
+        self.restarts += 1  # before the new process can be seen, so that a reader of both never misses a restart
         successor = self._spawn(worker, fresh_seed(self.setup.seeds, self.restarts))
         with self._lock:
             failed.close()
             self._handles[worker] = successor
             if self._collecting:
-                self._give_what_is_free(worker)
+                self._send_free_blocks(worker)
 
-    def _beat(self, worker: int) -> float:
-        """Seconds that this worker has spent in steps so far."""
+    def _busy_seconds(self, worker: int) -> float:
+        """Seconds that the worker has spent in steps so far, restarts included."""
         return busy_seconds(self.seconds[worker])
 
     def _end_processes(self) -> None:
         for handle in self._handles:
-            if handle.heartbeat.started:
-                handle.give(STOP)
+            if handle.heartbeat.stepped:
+                handle.send(STOP)
             else:
-                handle.kill()  # it would build its environments first
+                handle.kill()  # it would read STOP only after it has built its environments
         end = monotonic() + JOIN_SECONDS
         for handle in self._handles:
             handle.join(max(0.0, end - monotonic()))

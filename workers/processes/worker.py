@@ -1,7 +1,7 @@
-"""A worker process: build environments and policy, then fill blocks of slots until the learner is gone or says stop.
+"""A worker process: builds its environments and its policy, then fills slot blocks until the learner stops it or is gone.
 
-Where someone else acts, the environments are divided into groups that take turns: one steps while the policy thinks about
-another.
+The central kind has two groups of environments in each worker. They take turns: while one group steps, the learner's process
+computes the actions of the other.
 """
 
 from __future__ import annotations
@@ -26,55 +26,68 @@ from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
 from workers.clocks import Clocks
 from workers.policy import CpuPolicy, LearnerGone, Policy
+from workers.processes.out_of_memory import describe, is_out_of_memory
 from workers.rollout import Rollout
 from workers.weights import SharedWeights
 from wrappers import make_vector_env
 
-STOP = 255  # instead of a block number
+STOP = 255  # sent instead of a block number
 STACK_SIGNAL = signal.SIGUSR1
-MOST_WORDS = 30_000  # bytes: fewer than any pipe holds
+MAX_ERROR_BYTES = 30_000  # less than any pipe holds, so that writing never blocks
 NICENESS = 10
-"""How far workers give way to the learner: it works off at once what is there, so no core is idle while workers wait for it,
-and what it learns from is younger."""
+"""Niceness of workers. The learner runs first, so waiting trajectories are used at once and policy lag is lower."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What one process is to do. worker: which of the run's it is; `free` brings block numbers (or STOP), `filled` takes them,
-    a byte each. line: to whoever acts, see `CentralPolicy`; empty where the process acts itself."""
+class WorkerTask:
+    """What one worker process does.
+
+    worker: index of the worker in the run. seed: seeds its environments and its policy. shared: the run's arena.
+    policy_pipes: the worker's ends of the pipes to the policy that acts for it (`CentralPolicy`); empty if the worker acts
+    itself.
+    """
 
     setup: WorkerSetup
     worker: int
     seed: int
     shared: SharedArrays
-    free: Connection
-    filled: Connection
-    line: tuple[Connection, ...] = ()
+    policy_pipes: tuple[Connection, ...] = ()
 
 
-def run_worker(task: Task, words: Connection) -> None:
-    """Entry of a spawned worker. words: takes the traceback of what went wrong, or at `STACK_SIGNAL` every thread's stack."""
-    faulthandler.enable(words)
-    faulthandler.register(STACK_SIGNAL, words)
+def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: Connection) -> None:
+    """Run a worker process to its end; never returns.
+
+    Args:
+        task: what the worker does.
+        free: brings numbers of free blocks, or STOP, one byte each.
+        filled: takes numbers of filled blocks, one byte each.
+        errors: takes the traceback if the worker fails, or one line if memory ran out. At `STACK_SIGNAL` it takes the stack of
+            every thread.
+    """
+    faulthandler.enable(errors)
+    faulthandler.register(STACK_SIGNAL, errors)
     exit_code = 0
     try:
-        _collect_blocks(task)
+        _collect_blocks(task, free, filled)
     except LearnerGone:
         pass
-    except BaseException:  # a process boundary: the learner says it
-        os.write(words.fileno(), traceback.format_exc().encode()[-MOST_WORDS:])
+    except BaseException as error:  # the boundary of the process: the learner reports the error
+        text = f"out of memory ({describe(error)})" if is_out_of_memory(error) else traceback.format_exc()
+        os.write(errors.fileno(), text.encode()[-MAX_ERROR_BYTES:])
         exit_code = 1
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    os._exit(exit_code)  # at once: to take PyTorch down takes long, and threads of an environment may never end
+    # Exit without clean-up: tearing down PyTorch is slow, and an environment may have threads that never end.
+    os._exit(exit_code)
 
 
-def _collect_blocks(task: Task) -> None:
-    os.nice(NICENESS)  # first: a thread has the niceness of the one that starts it, and ale-py steps in its own
+def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> None:
+    """Fill blocks for ever. Raises LearnerGone."""
+    os.nice(NICENESS)  # before ale-py starts its threads, because a new thread inherits the niceness of its creator
     prepare_torch(threads=1)
     setup, config = task.setup, task.setup.config
     seconds = worker_clocks(task.shared)[task.worker]
-    blocks = _Blocks(task.free, task.filled, seconds)
+    blocks = _BlockPipes(free, filled, seconds)
     turns = []
     for group in range(config.groups):
         rollout = Rollout(
@@ -85,19 +98,20 @@ def _collect_blocks(task: Task) -> None:
             seed=task.seed + group * config.envs_per_group,
             environment_ids=config.environments_of(task.worker, group),
         )
-        turns.append(_fill(blocks, rollout, setup, task.worker))
+        turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
     for turn in cycle(turns):
         next(turn)
 
 
-def _make_policy(task: Task, group: int) -> Policy:
-    if task.line:
-        return CentralPolicy(exchange_of(task.shared, task.worker, group), group, *(end.fileno() for end in task.line))
+def _make_policy(task: WorkerTask, group: int) -> Policy:
+    if task.policy_pipes:
+        descriptors = (pipe.fileno() for pipe in task.policy_pipes)
+        return CentralPolicy(exchange_of(task.shared, task.worker, group), group, *descriptors)
     return CpuPolicy(task.setup.make_network(), SharedWeights(task.shared), task.seed, with_features=task.setup.wants_features)
 
 
-def _fill(blocks: _Blocks, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
-    """One group's work, with pauses in which another group may work. Raises LearnerGone."""
+def _fill_blocks(blocks: _BlockPipes, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
+    """Fill blocks with one group of environments; yields where another group may work. Raises LearnerGone."""
     while True:
         while (number := blocks.take()) is None:
             yield
@@ -105,29 +119,35 @@ def _fill(blocks: _Blocks, rollout: Rollout, setup: WorkerSetup, worker: int) ->
         blocks.hand_over(number)
 
 
-class _Blocks:
-    """Which blocks of slots this worker may write. seconds: its clocks."""
+class _BlockPipes:
+    """The worker's ends of the pipes for free and filled blocks, shared by its groups.
+
+    seconds: the worker's clocks, float64 `[len(CLOCKS)]`; waiting for a free block is added in place.
+    """
 
     def __init__(self, free: Connection, filled: Connection, seconds: np.ndarray) -> None:
         self._free = free
         self._filled = filled
         self._clocks = Clocks(seconds)
-        self._being_written = 0
+        self._being_filled = 0
 
     def take(self) -> int | None:
-        """A free block; where there is none, None as long as another one is being written, else wait. Raises LearnerGone."""
-        if self._being_written and not self._free.poll():
+        """Return the number of a free block.
+
+        If no block is free, returns None while another group fills one, and otherwise waits. Raises LearnerGone.
+        """
+        if self._being_filled and not self._free.poll():
             return None
         with self._clocks.stage("wait"):
             message = os.read(self._free.fileno(), 1)
-        if message in (b"", bytes([STOP])):
+        if message in (b"", bytes([STOP])):  # b"" is the end of the file: the learner has died
             raise LearnerGone
-        self._being_written += 1
+        self._being_filled += 1
         return message[0]
 
     def hand_over(self, number: int) -> None:
-        """Tell the learner that the block is complete. Raises LearnerGone."""
-        self._being_written -= 1
+        """Send the number of a block that is complete. Raises LearnerGone."""
+        self._being_filled -= 1
         try:
             os.write(self._filled.fileno(), bytes([number]))
         except BrokenPipeError:

@@ -23,7 +23,7 @@ from learner.evaluation.evaluator_process import LOWEST_PRIORITY
 from learner.runs.checkpoint import Counters
 from tests.learner.evaluation.support import network_that_does
 from tests.support import small_config
-from workers.processes.launcher import Child
+from workers.processes.launcher import StartedProcess
 
 PATIENCE = 120.0  # seconds; a busy machine starts processes slowly
 DISABLED = "Evaluation is disabled for the rest of this run."
@@ -147,7 +147,7 @@ def test_evaluation_is_disabled_when_the_process_cannot_be_started(
     evaluator = make_evaluator()
     evaluator.ask(network_that_does(2), Counters(updates=10))
 
-    def no_process(*_: object, name: str) -> Child:
+    def no_process(*_: object, name: str) -> StartedProcess:
         raise BlockingIOError("Resource temporarily unavailable")
 
     monkeypatch.setattr(module, "start_process", no_process)

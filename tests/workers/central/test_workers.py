@@ -191,7 +191,7 @@ def test_a_policy_that_fails_ends_the_run_with_its_cause() -> None:
     workers.weights.publish(network, 7)
     try:
         workers.start()
-        with pytest.raises(WorkerError, match=r"(?s)Traceback.*acts for all workers failed: the policy of update 7 says"):
+        with pytest.raises(WorkerError, match=r"(?s)Traceback.*acts for all workers failed: the policy of update 7: wanted"):
             Collector(workers).until(lambda: False)
     finally:
         workers.stop()
@@ -208,7 +208,7 @@ def start_and_stop() -> None:
 
 
 def test_stop_leaves_no_thread_process_or_descriptor() -> None:
-    start_and_stop()  # what is opened once and kept: lines to the nursery and to the library's resource tracker
+    start_and_stop()  # opens what stays open: sockets to the fork server and to the standard library's resource tracker
     gc.collect()
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     start_and_stop()

@@ -1,89 +1,95 @@
-"""A hanging worker is told from a slow, a waiting and a starting one, and nobody is blamed for time that the learner slept."""
+"""The heartbeat tells a hanging worker from a slow, a waiting and a starting one, and ignores time without checks."""
 
 from __future__ import annotations
 
 import pytest
 
-from workers.processes.heartbeat import LONGEST_LOOK, PATIENCE, START_SECONDS, Heartbeat
+from workers.processes.heartbeat import MAX_CHECK_SECONDS, PAUSE_FACTOR, Heartbeat, start_timeout
 
-LOOK = 0.25
-TIMEOUT = 2.0
+CHECK = 0.25
+TIMEOUT, START_TIMEOUT = 2.0, 30.0
 
 
 class Watched:
-    """A worker under a clock of its own, looked at every `LOOK` seconds."""
+    """A worker with a clock of its own that is checked every `CHECK` seconds."""
 
     def __init__(self, first_step: float | None = 0.01) -> None:
-        self.now, self.beat = 1000.0, 7.0
-        self.heartbeat = Heartbeat(TIMEOUT, self.beat, self.now)
+        self.now, self.busy_seconds = 1000.0, 7.0
+        self.heartbeat = Heartbeat(self.busy_seconds, self.now, timeout=TIMEOUT, start_timeout=START_TIMEOUT)
         if first_step is not None:
             self.step(first_step)
 
     def step(self, seconds: float = 0.01) -> bool:
-        self.beat += seconds
-        return self.look(LOOK)
+        self.busy_seconds += seconds
+        return self.check()
 
-    def look(self, passed: float = LOOK, *, has_work: bool = True) -> bool:
+    def check(self, passed: float = CHECK, *, has_work: bool = True) -> bool:
         self.now += passed
-        return self.heartbeat.hangs(self.beat, has_work, self.now)
+        return self.heartbeat.hangs(self.busy_seconds, has_work, self.now)
 
-    def quiet_until_it_hangs(self) -> float:
-        seconds = LOOK
-        while not self.look():
-            seconds += LOOK
-            assert seconds < 10 * START_SECONDS
+    def seconds_until_it_hangs(self) -> float:
+        seconds = CHECK
+        while not self.check():
+            seconds += CHECK
+            assert seconds < 10 * START_TIMEOUT
         return seconds
 
 
 def test_a_worker_without_a_step_for_the_timeout_hangs() -> None:
-    assert Watched().quiet_until_it_hangs() == TIMEOUT + LOOK
+    assert Watched().seconds_until_it_hangs() == TIMEOUT + CHECK
 
 
-def test_every_step_starts_the_time_anew() -> None:
+def test_every_step_restarts_the_timeout() -> None:
     worker = Watched()
     for _ in range(50):
-        worker.look(TIMEOUT / 4)
+        worker.check(TIMEOUT / 4)
         assert not worker.step()
-    assert worker.heartbeat.quiet == 0.0
+    assert worker.heartbeat.quiet_seconds == 0.0
 
 
 def test_waiting_for_free_slots_is_not_hanging() -> None:
     worker = Watched()
-    worker.look()
-    assert not any(worker.look(has_work=False) for _ in range(1000))
-    assert worker.quiet_until_it_hangs() == TIMEOUT + LOOK
+    worker.check()
+    assert not any(worker.check(has_work=False) for _ in range(1000))
+    assert worker.seconds_until_it_hangs() == TIMEOUT + CHECK
 
 
-def test_starting_has_its_own_limit() -> None:
+def test_the_start_has_its_own_timeout() -> None:
     worker = Watched(first_step=None)
-    assert worker.quiet_until_it_hangs() == START_SECONDS + LOOK
-    assert not worker.heartbeat.started
+    assert worker.heartbeat.limit == START_TIMEOUT
+    assert worker.seconds_until_it_hangs() == START_TIMEOUT + CHECK
+    assert not worker.heartbeat.stepped
 
 
-def test_a_worker_that_starts_slowly_is_not_given_long_later() -> None:
+@pytest.mark.parametrize("environments", [16, 700, 5000])
+def test_the_start_timeout_is_four_times_what_one_core_takes_to_build_the_environments(environments: int) -> None:
+    assert start_timeout(environments) > 4 * 0.2 * environments
+
+
+def test_a_slow_start_does_not_raise_the_later_limit() -> None:
     worker = Watched(first_step=None)
-    for _ in range(200):
-        worker.look()
+    for _ in range(100):
+        worker.check()
     worker.step()
-    assert worker.quiet_until_it_hangs() == TIMEOUT + LOOK
+    assert worker.seconds_until_it_hangs() == TIMEOUT + CHECK
 
 
 @pytest.mark.parametrize("pause", [1.0, 1.75])
-def test_a_pause_that_it_came_back_from_makes_for_patience(pause: float) -> None:
+def test_a_pause_that_ended_with_a_step_raises_the_limit(pause: float) -> None:
     worker = Watched()
-    for _ in range(round(pause / LOOK)):
-        assert not worker.look()
+    for _ in range(round(pause / CHECK)):
+        assert not worker.check()
     worker.step()
-    assert worker.quiet_until_it_hangs() == PATIENCE * pause + LOOK
+    assert worker.seconds_until_it_hangs() == PAUSE_FACTOR * pause + CHECK
 
 
-def test_a_slow_first_step_makes_for_patience() -> None:
-    assert Watched(first_step=1.5).quiet_until_it_hangs() == PATIENCE * 1.5 + LOOK
+def test_a_slow_first_step_raises_the_limit() -> None:
+    assert Watched(first_step=1.5).seconds_until_it_hangs() == PAUSE_FACTOR * 1.5 + CHECK
 
 
-def test_time_in_which_the_learner_slept_does_not_count() -> None:
-    """A laptop that was suspended, a stopped process group, a machine that swaps: looks come late."""
+def test_time_in_which_the_learner_did_not_run_does_not_count() -> None:
+    """After a suspended machine, a stopped process group or swapping, checks come late."""
     worker = Watched()
-    assert not worker.look(10_000.0)
-    assert worker.heartbeat.quiet == LONGEST_LOOK
-    assert not worker.look(10_000.0)
+    assert not worker.check(10_000.0)
+    assert worker.heartbeat.quiet_seconds == MAX_CHECK_SECONDS
+    assert not worker.check(10_000.0)

@@ -1,17 +1,18 @@
-"""Processes that are forked: what they are given, how they end, and what their start leaves behind."""
+"""Forked processes: what they inherit, how they end, and that nothing outlives the program."""
 
 from __future__ import annotations
 
 import errno
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,28 +22,21 @@ import pytest
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from tests.support import REPOSITORY, children_named, runs
-from workers.processes import fork_server as nursery
-from workers.processes import launcher as children
-from workers.processes.fork_server import LARGEST_REQUEST, Request
-from workers.processes.launcher import Child, Nursery, NurseryGone, start_process
+from tests.workers.support import wait_until
+from workers.processes import fork_server, launcher
+from workers.processes.fork_server import MAX_REQUEST_BYTES, Request
+from workers.processes.launcher import ForkServer, ForkServerGone, StartedProcess, start_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are spawned by the standard library")
 
 
 @pytest.fixture(autouse=True)
-def own_nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The one of this process is for others too."""
-    monkeypatch.setattr(children, "_nursery", None)
+def own_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give each test a fork server of its own; that of this process serves other tests."""
+    monkeypatch.setattr(launcher, "_fork_server", None)
     yield
-    if children._nursery:
-        children._nursery.end()
-
-
-def wait_until(reached: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
+    if launcher._fork_server:
+        launcher._fork_server.end()
 
 
 def double_all(shared: SharedArrays, numbers: Connection, answers: Connection) -> None:
@@ -58,14 +52,14 @@ def sleep(seconds: float = 600.0) -> None:
     time.sleep(seconds)
 
 
-def listen(line: Connection) -> None:
-    """Runs in a child: until its line ends."""
+def wait_for_end_of_file(pipe: Connection) -> None:
+    """Runs in a child: exits with 0 once the other end of its pipe is closed."""
     with pytest.raises(EOFError):
-        line.recv()
+        pipe.recv()
     os._exit(0)
 
 
-def tell_what_is_open(answers: Connection) -> None:
+def send_open_descriptors(answers: Connection) -> None:
     """Runs in a child."""
     folder = Path("/proc/self/fd")
     found = {name: os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).exists()}
@@ -75,15 +69,16 @@ def tell_what_is_open(answers: Connection) -> None:
 
 def fail() -> None:
     """Runs in a child."""
-    raise RuntimeError("no such luck")
+    raise RuntimeError("failed on purpose")
 
 
-def ended(child: Child, seconds: float = 60.0) -> int | None:
+def ended(child: StartedProcess, seconds: float = 60.0) -> int | None:
+    """Wait for the end of a child. Returns its exit code."""
     child.join(seconds)
     return child.exitcode
 
 
-def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
+def test_a_child_shares_memory_and_pipes_and_reports_its_exit_code() -> None:
     shared = SharedArrays({"values": Field((3,), "int64")})
     shared.arrays["values"][:] = (1, 2, 3)
     numbers_of_child, numbers = multiprocessing.Pipe(duplex=False)
@@ -95,12 +90,12 @@ def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
     wait_until(lambda: children_named("doubler") == [child.pid])
     numbers.send(5)
     parent, name, on_interrupt = answers.recv()
-    assert children._nursery
-    assert (parent, name) == (children._nursery.pid, "doubler")
+    assert launcher._fork_server
+    assert (parent, name) == (launcher._fork_server.pid, "doubler")
     assert on_interrupt == signal.SIG_IGN, "Ctrl-C reaches the whole terminal"
     assert ended(child) == 7
     np.testing.assert_array_equal(shared.arrays["values"], [5, 10, 15])
-    with pytest.raises(EOFError):  # nobody else holds its end
+    with pytest.raises(EOFError):  # no other process holds the child's end
         answers.recv()
     child.close()
     child.close()
@@ -108,7 +103,18 @@ def test_a_child_shares_memory_and_pipes_and_tells_its_exit_code() -> None:
         child.kill()
 
 
-def test_children_come_within_milliseconds_once_the_nursery_is_there() -> None:
+def test_ctrl_c_is_blocked_in_the_fork_server_while_it_starts() -> None:
+    """It must not end a fork server that still imports PyTorch."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    launcher.start_fork_server()
+    assert launcher._fork_server
+    status = Path(f"/proc/{launcher._fork_server.pid}/status").read_text()
+    (blocked,) = re.findall(r"SigBlk:\s*([0-9a-f]+)", status)
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask, "here nothing has changed"
+
+
+def test_children_start_within_milliseconds_once_the_fork_server_runs() -> None:
     start_process(sleep, name="first").kill()
     times = []
     for _ in range(5):
@@ -119,32 +125,32 @@ def test_children_come_within_milliseconds_once_the_nursery_is_there() -> None:
     assert min(times) < 0.3, "PyTorch alone takes longer to import"
 
 
-def test_a_killed_child_and_one_that_raises_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_child_differs_from_one_that_raises(capfd: pytest.CaptureFixture[str]) -> None:
     killed, failed = start_process(sleep, name="killed"), start_process(fail, name="failed")
     killed.kill()
     assert ended(killed) == -signal.SIGKILL
     assert ended(failed) == 1
-    assert "no such luck" in capfd.readouterr().err
-    killed.kill()  # of one that has ended: nothing
+    assert "failed on purpose" in capfd.readouterr().err
+    killed.kill()  # does nothing, because the process has ended
 
 
-def test_no_child_holds_what_belongs_to_another() -> None:
-    line_of_child, line = multiprocessing.Pipe(duplex=False)
-    listener = start_process(listen, line_of_child, name="listener")
-    other_line_of_child, other_line = multiprocessing.Pipe(duplex=False)
-    other = start_process(listen, other_line_of_child, name="other")
-    line.close()
-    assert ended(listener) == 0, "its line has ended, as no other process holds an end"
+def test_no_child_holds_descriptors_of_another() -> None:
+    pipe_of_child, pipe = multiprocessing.Pipe(duplex=False)
+    listener = start_process(wait_for_end_of_file, pipe_of_child, name="listener")
+    other_pipe_of_child, other_pipe = multiprocessing.Pipe(duplex=False)
+    other = start_process(wait_for_end_of_file, other_pipe_of_child, name="other")
+    pipe.close()
+    assert ended(listener) == 0, "no other process holds the end that was closed"
     assert other.exitcode is None
-    other_line.close()
+    other_pipe.close()
     assert ended(other) == 0
 
 
-def test_a_child_holds_what_it_was_given_and_nothing_else() -> None:
+def test_a_child_holds_only_the_descriptors_of_its_arguments() -> None:
     start_process(sleep, name="other").kill()
     other = start_process(sleep, name="other")
     answers, answers_of_child = multiprocessing.Pipe(duplex=False)
-    start_process(tell_what_is_open, answers_of_child, name="child")
+    start_process(send_open_descriptors, answers_of_child, name="child")
     answers_of_child.close()
     found = answers.recv()
     assert found["0"] == os.devnull
@@ -163,109 +169,109 @@ def test_starting_processes_leaves_no_descriptor_open() -> None:
 
     def start_and_end() -> None:
         shared = SharedArrays({"values": Field((3,), "int64")})
-        line_of_child, line = multiprocessing.Pipe(duplex=False)
-        child = start_process(listen, line_of_child, name="child")
-        line_of_child.close()
-        line.close()
+        pipe_of_child, pipe = multiprocessing.Pipe(duplex=False)
+        child = start_process(wait_for_end_of_file, pipe_of_child, name="child")
+        pipe_of_child.close()
+        pipe.close()
         assert ended(child) == 0
         child.close()
         shared.close()
 
     start_and_end()
     time.sleep(0.1)
-    assert children._nursery
-    before = descriptors(os.getpid()), descriptors(children._nursery.pid)
+    assert launcher._fork_server
+    before = descriptors(os.getpid()), descriptors(launcher._fork_server.pid)
     for _ in range(20):
         start_and_end()
     assert descriptors(os.getpid()) == before[0]
-    wait_until(lambda: descriptors(children._nursery.pid) <= before[1])  # it tells of an end before it closes
+    wait_until(lambda: descriptors(launcher._fork_server.pid) <= before[1])  # it reports an exit before it closes the pipe
     assert children_named("child") == []
 
 
-def test_children_die_with_the_nursery_and_the_next_one_comes_from_another() -> None:
+def test_children_die_with_the_fork_server_and_another_one_takes_its_place() -> None:
     child = start_process(sleep, name="child")
-    assert children._nursery
-    first = children._nursery.pid
+    assert launcher._fork_server
+    first = launcher._fork_server.pid
     os.kill(first, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
-    assert children.died_with(child) == first
+    assert launcher.died_with(child) == first
     wait_until(lambda: children_named("child") == [])
     second = start_process(sleep, name="child")
-    assert children._nursery.pid != first
+    assert launcher._fork_server.pid != first
     second.kill()
     assert ended(second) == -signal.SIGKILL
-    assert children.died_with(second) is None
+    assert launcher.died_with(second) is None
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_nursery_that_dies_or_hangs_while_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+def test_a_fork_server_that_dies_or_hangs_during_a_request_is_replaced(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     start_process(sleep, name="child").kill()
-    assert children._nursery
-    first = children._nursery.pid
+    assert launcher._fork_server
+    first = launcher._fork_server.pid
     os.kill(first, signal.SIGSTOP)
     timer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
     if hangs:
-        monkeypatch.setattr(children, "LONGEST_START", 20.0)
+        monkeypatch.setattr(launcher, "START_SECONDS", 20.0)
     else:
         timer.start()
     child = start_process(sleep, name="child")
     assert child.exitcode is None
-    assert children._nursery.pid != first
+    assert launcher._fork_server.pid != first
     assert not runs(first)
     child.kill()
 
 
-def test_what_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Request] = []
+def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Request] = []
 
-    def gone(self: Nursery, request: Request) -> Child:
-        asked.append(request)
-        raise NurseryGone("the process that forks the others has ended")
+    def gone(self: ForkServer, request: Request) -> StartedProcess:
+        requests.append(request)
+        raise ForkServerGone("the process that forks the others has ended")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Nursery, "fork", gone)
+        patch.setattr(ForkServer, "fork", gone)
         with pytest.raises(OSError, match="has ended"):
             start_process(sleep, name="child")
-    assert len(asked) == 2, "tried again once"
+    assert len(requests) == 2, "one retry"
     with pytest.raises(ValueError, match="wanted at most"):
-        start_process(sleep, bytes(LARGEST_REQUEST), name="child")
+        start_process(sleep, bytes(MAX_REQUEST_BYTES), name="child")
 
 
 def fork_nothing() -> int:
-    """In the nursery, in place of `os.fork`."""
+    """Replaces `os.fork` in the fork server."""
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_a_nursery_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_fork_reports_the_error_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if not pid:
         os.fork = fork_nothing
         mine.close()
         try:
-            nursery.run_nursery(its, os.getppid())
+            fork_server.run_fork_server(its, os.getppid())
         finally:
             os._exit(0)
     its.close()
     request = Request(sleep, (), "child")
     for _ in range(2):
-        said, says = os.pipe()
-        socket.send_fds(mine, [request.packed], [says])
-        os.close(says)
+        status, status_writer = os.pipe()
+        socket.send_fds(mine, [request.pickled], [status_writer])
+        os.close(status_writer)
         with pytest.raises(OSError, match="temporarily unavailable"):
-            children.ForkedProcess(said, os.getpid())
+            launcher.ForkedProcess(status, os.getpid())
     mine.close()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "it ends with its parent's end of the line"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "it ends once its parent has closed the socket"
 
 
 PROGRAM = """
 import os, sys, time
 from tests.workers.processes.test_launcher import sleep
-from workers.processes import launcher as children
+from workers.processes import launcher
 
 if __name__ == "__main__":
-    children.prepare()
-    print(children._nursery.pid, *(children.start_process(sleep, name="child").pid for _ in range(3)), flush=True)
+    launcher.start_fork_server()
+    print(launcher._fork_server.pid, *(launcher.start_process(sleep, name="child").pid for _ in range(3)), flush=True)
     if sys.argv[1] == "killed":
         time.sleep(600)
 """

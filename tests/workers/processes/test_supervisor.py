@@ -1,15 +1,18 @@
-"""Worker processes: blocks come and go, faults are said aloud, nothing is left behind."""
+"""Worker processes: blocks are filled and released, failures are reported, and no process or descriptor is left behind."""
 
 from __future__ import annotations
 
 import gc
+import logging
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,11 @@ from learner.building import make_contract, make_network_config
 from replay.trajectory import poison_arrays
 from tests.builders import network_of
 from tests.support import REPOSITORY, runs, small_config
+from tests.workers.support import wait_until
 from workers import Block, WorkerError, WorkerSetup, first_seeds
 from workers.base import block_of
-from workers.processes import launcher as children
-from workers.processes import supervisor as group
+from workers.processes import launcher, supervisor
+from workers.processes.heartbeat import start_timeout
 from workers.processes.supervisor import CpuWorkers, ProcessWorkers
 from workers.processes.worker import NICENESS
 from workers.seeds import fresh_seed
@@ -60,7 +64,7 @@ def poll_until(workers: ProcessWorkers, count: int, seconds: float = 60.0) -> li
     return blocks
 
 
-def test_blocks_come_from_every_worker_and_are_completely_written(workers: ProcessWorkers) -> None:
+def test_every_worker_fills_its_blocks_completely(workers: ProcessWorkers) -> None:
     workers.start()
     blocks = poll_until(workers, 4)  # two workers with two blocks each
     assert {(block.worker, block.number) for block in blocks} == {(0, 0), (0, 1), (1, 0), (1, 1)}
@@ -73,7 +77,7 @@ def test_blocks_come_from_every_worker_and_are_completely_written(workers: Proce
     assert sorted(set(slots["environment_id"].tolist())) == list(range(8))
 
 
-def test_without_released_slots_no_worker_runs_ahead(workers: ProcessWorkers) -> None:
+def test_no_worker_fills_a_block_that_is_not_released(workers: ProcessWorkers) -> None:
     workers.start()
     blocks = poll_until(workers, 4)
     assert workers.poll(0.5) == []
@@ -81,14 +85,7 @@ def test_without_released_slots_no_worker_runs_ahead(workers: ProcessWorkers) ->
     assert [(b.worker, b.number) for b in poll_until(workers, 1)] == [(blocks[0].worker, blocks[0].number)]
 
 
-def wait_until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
-def test_processes_are_there_before_the_weights_and_collect_once_they_are_told() -> None:
+def test_processes_start_before_the_weights_exist_and_collect_after_start() -> None:
     workers = make_workers()
     try:
         workers.prepare()
@@ -106,8 +103,8 @@ def test_processes_are_there_before_the_weights_and_collect_once_they_are_told()
         workers.stop()
 
 
-def test_workers_at_work_give_way_to_the_learner() -> None:
-    """With the thread in which ale-py steps too; NumPy's has nothing to do."""
+def test_workers_run_with_a_raised_niceness() -> None:
+    """The thread in which ale-py steps has it too. NumPy's thread has not, but it has no work."""
     workers = make_workers(env="PongNoFrameskip-v4", worker_count=1, envs_per_worker=1)
     try:
         workers.start()
@@ -119,7 +116,7 @@ def test_workers_at_work_give_way_to_the_learner() -> None:
         workers.stop()
 
 
-def test_processes_that_never_collect_end_when_they_are_stopped() -> None:
+def test_stop_ends_processes_that_never_collected() -> None:
     workers = make_workers()
     workers.prepare()
     wait_until(lambda: len(workers.pids) == 2)
@@ -137,14 +134,14 @@ def contents(workers: ProcessWorkers, block: Block) -> dict[str, np.ndarray]:
 
 
 def wait_for_another(workers: ProcessWorkers, pid: int, seconds: float = 5.0) -> None:
-    """Until another process has taken the only worker's place."""
+    """Wait until another process has replaced the only worker's."""
     end = time.monotonic() + seconds
     while workers.pids == [pid]:
         assert workers.poll(0.01) == []
         assert time.monotonic() < end, "not replaced"
 
 
-def test_a_killed_worker_is_replaced_and_blocks_that_are_held_stay_as_they_are() -> None:
+def test_a_killed_worker_is_replaced_and_held_blocks_do_not_change() -> None:
     workers = make_workers(worker_count=1, max_worker_restarts=1, worker_timeout=1.0)
     try:
         workers.start()
@@ -158,7 +155,7 @@ def test_a_killed_worker_is_replaced_and_blocks_that_are_held_stay_as_they_are()
 
         workers.weights.publish(workers.setup.make_network(), 9)
         poison(workers, late)
-        workers.release(late)  # it was the dead one's
+        workers.release(late)  # the dead worker had filled it
         assert poll_until(workers, 1) == [late]
         assert workers.poll(0.2) == []
         written = contents(workers, late)
@@ -177,14 +174,14 @@ def test_a_killed_worker_is_replaced_and_blocks_that_are_held_stay_as_they_are()
         assert "2 times" in str(caught.value)
         with pytest.raises(WorkerError):
             workers.poll(0.0)
-        workers.release(late)  # the learner's threads may be late
+        workers.release(late)  # a thread of the learner may release after the end
     finally:
         workers.stop()
 
 
-def test_a_worker_may_be_killed_in_a_block_and_again_and_again_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No half-written block is handed over, no descriptor or thread is left, and the last one works."""
-    monkeypatch.setattr(group, "LOOK_SECONDS", 0.02)
+def test_a_worker_may_be_killed_within_a_block_and_repeatedly_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No incomplete block is handed over, no descriptor or thread is left, and the last process works."""
+    monkeypatch.setattr(supervisor, "CHECK_SECONDS", 0.02)
     workers = make_workers(worker_count=1, max_worker_restarts=20, unroll_length=3_000)
     block = Block(0, 0, 0, 4)
     try:
@@ -214,7 +211,21 @@ def descriptors_and_threads() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
-def test_the_traceback_of_a_worker_that_raises_is_told() -> None:
+def test_the_start_timeout_grows_with_the_environments_of_the_run() -> None:
+    """An Atari environment takes up to 0.2 s of a core to build, so 1600 take 320 s of a core."""
+    workers = make_workers(env="PongNoFrameskip-v4", envs_per_worker=800)
+    try:
+        workers.prepare()
+        assert [handle.heartbeat.limit for handle in workers._handles] == [start_timeout(1600)] * 2
+        assert start_timeout(1600) > 4 * 320
+        handle = workers._handles[0]
+        handle.hung_since = math.inf  # a time at which the supervisor does not kill the worker
+        assert handle.cause().reason == f"worker 0 hung: no step within {start_timeout(1600):.0f} s of its start"
+    finally:
+        workers.stop()
+
+
+def test_the_error_holds_the_traceback_of_a_worker_that_raises() -> None:
     workers = make_workers(network="no_such_network", max_worker_restarts=0)
     try:
         workers.start()
@@ -224,9 +235,29 @@ def test_the_traceback_of_a_worker_that_raises_is_told() -> None:
         workers.stop()
 
 
-def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
+class NoMemory:
+    """Its arrival in another process fails like the mapping of an arena for which there is no memory."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytearray, (1 << 45,)
+
+
+def test_a_worker_that_finds_no_memory_at_its_start_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    workers = make_workers(max_worker_restarts=0)
+    workers.setup = replace(workers.setup, network=NoMemory())  # type: ignore[arg-type]
+    try:
+        workers.start()
+        with pytest.raises(WorkerError) as caught:
+            poll_until(workers, 1)
+    finally:
+        workers.stop()
+    assert "Traceback" not in str(caught.value) + capfd.readouterr().err
+    assert re.fullmatch(r"worker \d failed: out of memory.*", str(caught.value).splitlines()[-1])
+
+
+def test_stop_ends_every_process_and_closes_descriptors() -> None:
     first = make_workers()
-    first.prepare()  # what is opened once and kept: the line to the nursery, and the standard library's to its resource tracker
+    first.prepare()  # opens what stays open: sockets to the fork server and to the standard library's resource tracker
     first.stop()
     del first
     gc.collect()
@@ -238,25 +269,26 @@ def test_stop_ends_every_process_and_gives_descriptors_back() -> None:
     workers.stop()
     workers.stop()
     assert not any(map(runs, processes))
-    del workers  # its arrays hold the mapping
+    del workers  # its arrays keep the arena mapped
     gc.collect()
     if before:
         assert len(os.listdir("/proc/self/fd")) <= before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no nursery")
-def test_workers_that_die_with_the_nursery_are_replaced_from_another(caplog: pytest.LogCaptureFixture) -> None:
-    workers = make_workers(max_worker_restarts=1)  # their death is one failure
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no fork server")
+def test_workers_that_die_with_the_fork_server_are_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    workers = make_workers(max_worker_restarts=1)  # the deaths of both count as one failure
     try:
         workers.start()
         poll_until(workers, 4)
-        before, nursery = workers.pids, children._nursery
-        assert nursery
-        os.kill(nursery.pid, signal.SIGKILL)
+        before, fork_server = workers.pids, launcher._fork_server
+        assert fork_server
+        os.kill(fork_server.pid, signal.SIGKILL)
         wait_until(lambda: not set(before) & set(workers.pids))
         assert workers.restarts == 2
-        told = "died with the process that workers are forked from (out of memory?) (failure 1 within an hour, 1 allowed)"
-        assert sorted(caplog.messages) == [f"worker {worker} {told}" for worker in (0, 1)]
+        reason = "died with the fork server (out of memory?) (failure 1 within an hour, 1 allowed)"
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert sorted(warnings) == [f"worker {worker} {reason}" for worker in (0, 1)]
         for worker, number in ((0, 0), (0, 1), (1, 0), (1, 1)):
             workers.release(block_of(workers.setup.config, worker, number))
         assert len(poll_until(workers, 4)) == 4
@@ -266,6 +298,7 @@ def test_workers_that_die_with_the_nursery_are_replaced_from_another(caplog: pyt
 
 PARENT = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 
 WORKING = len(sys.argv) > 1 and sys.argv[1] == "working"
@@ -307,7 +340,4 @@ def test_workers_die_with_a_killed_learner(tmp_path: Path, what: str) -> None:
     assert len(children) == 2
     parent.kill()
     parent.wait()
-    end = time.monotonic() + 5
-    while any(runs(pid) for pid in children) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not any(runs(pid) for pid in children)
+    wait_until(lambda: not any(map(runs, children)), 5.0)

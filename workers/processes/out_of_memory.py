@@ -1,0 +1,27 @@
+"""Recognises errors that mean that the memory of the machine, or the limit of `ulimit -v`, is used up."""
+
+from __future__ import annotations
+
+import errno
+
+MESSAGES = (
+    "can't allocate memory",  # PyTorch's allocator
+    "cannot allocate memory",  # the C library
+    "bad_alloc",  # C++
+    "could not create a primitive",  # oneDNN
+    "failed to map segment",  # the loader of shared libraries
+    "can't start new thread",  # there is no room for its stack
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether `error` says that host memory could not be allocated."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or any(message in str(error).lower() for message in MESSAGES)
+
+
+def describe(error: BaseException) -> str:
+    """Return one line: the type of the error and the first line of its text."""
+    lines = str(error).splitlines()
+    return ": ".join([type(error).__name__, *lines[:1]])
