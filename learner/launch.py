@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,6 +26,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.runs.checkpoint_file import remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
+from learner.runs.lock import LockedError, locked
 from learner.runs.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
 from learner.settings.config import Config, Settings, check_settings, make_config, make_network_shapes
 from learner.settings.presets import apply_preset
@@ -218,15 +220,27 @@ def _train(job: Job) -> int:
 
 
 def _train_in_directory(job: Job, head_start: HeadStart) -> int:
+    """Hold the run directory's lock and train. Returns the exit code."""
+    with ExitStack() as held:
+        try:
+            directory = _make_directory(job)
+            # Before anything is written: config.json and the log belong to the process that trains here.
+            held.enter_context(locked(directory.path))
+            _prepare_directory(job, directory)
+            _introduce(job)  # once there is a log file, which has all that is said
+            _put_aside_newer(job, directory)
+        except LockedError as error:  # taken since `prepare` looked
+            log.error("error: %s", error)
+            return 2
+        except OSError as error:
+            log.error("error: the run directory could not be written: %s", error)
+            return 1
+        return _train_here(job, directory, head_start)
+
+
+def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int:
     from learner.train import train
 
-    try:
-        directory = _prepare_directory(job)
-        _introduce(job)  # once there is a log file, which has all that is said
-        _put_aside_newer(job, directory)
-    except OSError as error:
-        log.error("error: the run directory could not be written: %s", error)
-        return 1
     _describe(job, directory)
     load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
     try:
@@ -257,18 +271,19 @@ def _run_to_go_on_in(settings: Settings, checkpoint_path: Path | None) -> RunDir
     return run_of_checkpoint(checkpoint_path)
 
 
-def _prepare_directory(job: Job) -> RunDirectory:
-    """A new run directory, or the one of the checkpoint, with what this command asks for. Raises OSError."""
-    config = job.config
-    directory = _run_to_go_on_in(config.settings, job.checkpoint_path)
-    parent = None
-    if directory is None:
-        directory = RunDirectory.create(Path(config.settings["results_dir"]), config.env.env)
-        parent = str(job.checkpoint_path) if job.checkpoint_path else None
+def _make_directory(job: Job) -> RunDirectory:
+    """The run directory of the checkpoint, or a new one. Raises OSError."""
+    directory = _run_to_go_on_in(job.config.settings, job.checkpoint_path)
+    return directory or RunDirectory.create(Path(job.config.settings["results_dir"]), job.config.env.env)
+
+
+def _prepare_directory(job: Job, directory: RunDirectory) -> None:
+    """Write what this command asks for into the run directory. Raises OSError."""
+    is_new = _run_to_go_on_in(job.config.settings, job.checkpoint_path) is None
+    parent = str(job.checkpoint_path) if is_new and job.checkpoint_path else None
     directory.point_latest_here()
     directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)
     _log_to_file(directory.log)
-    return directory
 
 
 def _put_aside_newer(job: Job, directory: RunDirectory) -> None:

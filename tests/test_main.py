@@ -323,3 +323,34 @@ def test_replays_that_take_the_whole_budget_to_fill_are_refused(tmp_path: Path) 
     trained = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags, "--environment_max_steps=2001")
     assert trained.returncode == 0
     assert "200 trajectories fill the replays before training begins" in trained.stdout
+
+
+def test_a_second_training_in_the_same_run_directory_is_refused(start: Start, tmp_path: Path) -> None:
+    """The first one goes on undisturbed; once it is killed the next may train there."""
+    flags = catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=1, save_model_period=20)
+    first = start("--op_mode=train", f"--results_dir={tmp_path}", *flags)
+    _wait_for_metrics(tmp_path)
+    run = the_run(tmp_path)
+    _wait_until(lambda: bool(run.checkpoint_paths()))
+    config = run.config.read_text()
+    resume = ("--op_mode=train_w_load", "--load_model_url=latest", f"--results_dir={tmp_path}")
+    second = run_program(*resume)
+    assert second.returncode == 2, second.stdout + second.stderr
+    (line,) = second.stderr.strip().splitlines()
+    assert line.startswith("error: load_model_url: ")
+    assert f"process {first.pid} on " in line
+    assert "--resume_in=new" in line
+    assert run.config.read_text() == config
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    steps = load_checkpoint(run.checkpoint_paths()[-1]).counters.steps
+    again = run_program(*resume, f"--environment_max_steps={steps + 200}")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps >= steps + 200
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "not within a minute"
+        time.sleep(0.1)

@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from learner.runs.lock import locked
+
 PACKAGES = (
     "torch",
     "numpy",
@@ -155,13 +157,15 @@ def check_results_folder(results: Path) -> None:
 
 
 def check_run_folder(run: RunDirectory) -> None:
-    """Refuse to go on in a run directory that cannot be written to. Raises ValueError."""
+    """Refuse to resume in a run directory that cannot be written to, or that another process trains in. Raises ValueError."""
     for folder in (run.path, run.checkpoints):
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(
                 f"load_model_url: wanted a run directory that can be written to, got {str(folder)!r}; "
-                "--resume_in=new goes on in a new one"
+                "--resume_in=new resumes in a new one"
             )
+    with contextlib.suppress(OSError), locked(run.path):  # the training itself reports what cannot be written
+        pass
 
 
 def package_versions() -> dict[str, str]:

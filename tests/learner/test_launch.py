@@ -17,6 +17,7 @@ from learner.metrics import recorder
 from learner.metrics.metrics import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
+from learner.runs.lock import LOCK_NAME, locked
 from learner.settings.config import DEFAULTS
 from learner.skipping import SkippedUpdates
 from tests.support import CATCH
@@ -71,6 +72,26 @@ def test_a_run_goes_on_in_a_new_directory_that_names_its_parent(tmp_path: Path, 
     assert steps[0] > load_checkpoint(parent).counters.steps
     assert load_checkpoint(again.checkpoint_paths()[-1]).settings["resume_in"] == "new"
     assert go_on(again, capsys, environment_max_steps=700)[0].path == again.path  # it belongs to a command, not to a run
+
+
+def test_a_run_that_another_process_trains_is_resumed_in_a_new_directory_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path)
+    given = {"load_model_url": str(run.path), "environment_max_steps": 600}
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with locked(run.path):
+        with pytest.raises(ValueError, match="--resume_in=new"):
+            command(tmp_path, "train_w_load", **given)
+        with monkeypatch.context() as patch:
+            patch.setattr(launch, "check_run_folder", lambda run: None)  # the other one starts after the check
+            job = command(tmp_path, "train_w_load", **given)
+        assert launch.run(job) == 2
+        assert "--resume_in=new" in capsys.readouterr().out.splitlines()[-1]
+        again, _ = go_on(run, capsys, resume_in="new")
+    assert again.path != run.path
+    now = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != LOCK_NAME}
+    assert now == {path: content for path, content in files.items() if path.name != LOCK_NAME}
 
 
 def test_the_best_is_tested_by_its_name(tmp_path: Path) -> None:
