@@ -8,6 +8,7 @@ those that tensors need. Then it is mapped, not read, so that nothing reaches be
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pickletools
@@ -25,6 +26,8 @@ TRAILER_BYTES = 73
 PARTIAL = re.compile(r"^\..+\.pt_\d+$")  # a file that is being written, or was when its process was killed
 CHUNK_BYTES = 2**20
 LARGEST_PICKLE = 2**24  # bytes; it holds names and numbers, the tensors lie beside it
+CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF}
+"""Answers of file systems (FUSE, SMB, 9p) that sync files but no folders. The file itself is complete and synced by then."""
 TENSOR_NAMES = re.compile(r"collections OrderedDict|torch\._utils _rebuild_tensor_v2|torch [A-Z][A-Za-z0-9]*Storage")
 
 
@@ -73,13 +76,18 @@ def write_file(path: Path, content: dict[str, Any]) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files are, where the system can."""
-    if hasattr(os, "O_DIRECTORY"):
+    """Make the names in a folder as durable as its files, where the file system can. Raises OSError if the disk fails."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC_FOLDERS:
+            raise
 
 
 def remove_partial_files(folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,35 @@ def test_a_file_appears_only_when_it_is_complete(path: Path, monkeypatch: pytest
     path.parent.mkdir()
     write_file(path, CONTENT)
     assert seen == [(False, True), (True, True)]
+
+
+def refuse_to_sync(monkeypatch: pytest.MonkeyPatch, number: int, *, folders: bool) -> None:
+    """Let every sync of a folder, or of a file, fail with this error."""
+    sync = module.os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == folders:
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(module.os, "fsync", fail)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
+def test_a_folder_that_cannot_be_synced_costs_nothing(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some FUSE, SMB and 9p mounts."""
+    refuse_to_sync(monkeypatch, number, folders=True)
+    write_file(path, CONTENT)
+    assert same(read_file(path)[0], CONTENT)
+
+
+@pytest.mark.parametrize(("number", "folders"), [(errno.EIO, True), (errno.EIO, False), (errno.EINVAL, False)])
+def test_a_disk_that_fails_at_a_sync_is_an_error(
+    path: Path, number: int, monkeypatch: pytest.MonkeyPatch, *, folders: bool
+) -> None:
+    refuse_to_sync(monkeypatch, number, folders=folders)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write_file(path, CONTENT)
 
 
 @pytest.mark.parametrize("room", [0, 1, 500, 2000, 5000])
