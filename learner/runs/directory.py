@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 from importlib import metadata
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,7 @@ class RunDirectory:
         for path in self.replay_paths():
             if update_of(path) > update:
                 path.unlink(missing_ok=True)
-        newer = [path for path in self.checkpoint_paths() if update_of(path) > update]
-        return [path.replace(path.with_name(f"{LEFT_BEHIND}_{path.name}")) for path in newer]
+        return [put_aside(path) for path in self.checkpoint_paths() if update_of(path) > update]
 
     def write_config(self, settings: dict[str, Any], command: list[str], notes: list[str], parent: str | None = None) -> None:
         """config.json: settings, what was chosen for this machine and why, package versions, git commit.
@@ -139,6 +138,16 @@ class RunDirectory:
             earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
             self.config.rename(earlier)
         beside.rename(self.config)
+
+
+def put_aside(checkpoint: Path) -> Path:
+    """Rename a checkpoint to left_behind_<name>, with the next free number where an earlier one has that name.
+
+    Returns the new path; raises OSError.
+    """
+    names = chain([checkpoint.stem], (f"{checkpoint.stem}_{number}" for number in count(2)))
+    paths = (checkpoint.with_name(f"{LEFT_BEHIND}_{name}{checkpoint.suffix}") for name in names)
+    return checkpoint.rename(next(path for path in paths if not path.exists()))
 
 
 def check_results_folder(results: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, save_replay
 from learner.runs.checkpoint_file import remove_partial_files
-from learner.runs.directory import LEFT_BEHIND, RunDirectory, update_of
+from learner.runs.directory import RunDirectory, put_aside, update_of
 
 log = logging.getLogger("springbok")
 
@@ -103,8 +103,7 @@ class Saver:
             return None
         if checkpoint.counters.updates > update:
             with contextlib.suppress(OSError):
-                aside = best.replace(best.with_name(f"{LEFT_BEHIND}_{best.name}"))
-                log.info("Newer than the checkpoint loaded, put aside: %s", aside)
+                log.info("Newer than the checkpoint loaded, put aside: %s", put_aside(best))
             return None
         return float(np.mean(checkpoint.returns)) if checkpoint.returns else None
 

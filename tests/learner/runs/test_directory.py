@@ -252,6 +252,20 @@ def test_going_on_from_an_older_checkpoint_puts_the_newer_ones_aside(tmp_path: P
     assert find_checkpoints(str(run.path), tmp_path)[0] == run.checkpoint_path(21).resolve()
 
 
+def test_what_an_earlier_rewind_put_aside_stays(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    for text in ("first", "second", "third"):
+        run.checkpoint_path(30).write_text(text)
+        run.put_aside_after(20)
+    aside = {path.name: path.read_text() for path in run.checkpoints.iterdir()}
+    assert aside == {
+        "left_behind_update_000000030.pt": "first",
+        "left_behind_update_000000030_2.pt": "second",
+        "left_behind_update_000000030_3.pt": "third",
+    }
+    assert run.checkpoint_paths() == []
+
+
 def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")

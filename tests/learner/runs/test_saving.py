@@ -87,6 +87,14 @@ def test_a_best_that_was_left_behind_does_not_count_and_is_said(run: RunDirector
     assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
 
 
+def test_a_best_that_an_earlier_rewind_put_aside_stays(run: RunDirectory) -> None:
+    for update in (10, 12):
+        Saver(run, kept=1, window=1).save(with_returns(update, 5.0))
+        Saver(run, kept=1, window=1, resumed=with_returns(9, 0.0))
+    kept = {path.name: load_checkpoint(path).counters.updates for path in run.checkpoints.glob("left_behind_best*")}
+    assert kept == {"left_behind_best.pt": 10, "left_behind_best_2.pt": 12}
+
+
 def test_a_run_killed_before_it_kept_its_best_keeps_it_when_resumed(run: RunDirectory) -> None:
     Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
     run.best.unlink()
