@@ -34,6 +34,7 @@ from learner.skipping import SkippingError
 from workers import WorkerError
 from workers.processes import launcher as children
 from wrappers import make_spec
+from wrappers.journal import ReplayStopped
 
 log = logging.getLogger("springbok")
 
@@ -41,6 +42,7 @@ GPU_IS_FULL = (
     "error: the GPU's memory is full; use a smaller --batch_size, --unroll_length or --network, or replays in host memory, or "
     "end other programs on it: {}"
 )
+STOPPED = 130  # exit code of a program that Ctrl-C has ended
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {
     "train": "Training on",
@@ -245,6 +247,9 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
     load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
+    except ReplayStopped:
+        log.info("Stopped while the environments were restored. Nothing was saved: resume again from %s", job.checkpoint_path)
+        return STOPPED
     except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
             log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from types import FrameType, TracebackType
 
@@ -22,11 +23,21 @@ class StopSignals:
         self._requested_at: float | None = None
         self._at_once = at_once
         self._first = f"\n{first}\n".encode()
+        self._is_silent = False
         self._before: dict[int, object] = {}
 
     @property
     def requested(self) -> bool:
         return self._requested_at is not None
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Within it the first signal prints nothing: the program itself says what it stops."""
+        self._is_silent = True
+        try:
+            yield
+        finally:
+            self._is_silent = False
 
     def __enter__(self) -> StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -42,8 +53,9 @@ class StopSignals:
         now = monotonic()
         if self._requested_at is None:
             self._requested_at = now
-            with contextlib.suppress(OSError):  # the terminal is gone
-                os.write(2, self._first)
+            if not self._is_silent:
+                with contextlib.suppress(OSError):  # the terminal is gone
+                    os.write(2, self._first)
         elif now - self._requested_at > SAME_REQUEST:
             self._at_once()
             os._exit(128 + number)

@@ -42,7 +42,7 @@ def train(
     parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay)
     try:
         with StopSignals(at_once=parts.workers.kill) as signals:
-            _start(parts, resumed, replay)
+            _start(parts, resumed, replay, signals)
             _make_updates(parts, signals)
             parts.feeder.stop()
             saved = _save(parts)
@@ -63,12 +63,14 @@ def train(
         parts.recorder.close()
 
 
-def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None) -> None:
-    """Start all that runs beside the loop; what was under way goes on."""
+def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None, signals: StopSignals) -> None:
+    """Start all that runs beside the loop; what was under way goes on. Raises ReplayStopped at a signal in the meantime."""
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)
-    if resumed and restore_under_way(parts.config, replay, parts.workers, parts.feeder):
+    with signals.silent():  # this update is not finished and nothing is saved: who catches ReplayStopped says so
+        restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, lambda: signals.requested)
+    if resumed and restored:
         restore_generators(resumed.generators, parts.generator)  # again: building all this has drawn from them
     parts.feeder.start()
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from learner.feeding.feeder import BatchFeeder, Feeder
+from learner.metrics.progress import ProgressLine
 from learner.settings.config import Config, make_contract
 from replay import Mixture, settle_capacities
 from workers import SerialWorkers, Workers
@@ -20,6 +22,7 @@ from wrappers import make_spec
 log = logging.getLogger("springbok")
 
 UNDER_WAY = "under_way"
+SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
 
 
 class ResumeError(RuntimeError):
@@ -47,8 +50,14 @@ def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:
         mixture.load_state_dict(state["mixture"])
 
 
-def restore_under_way(config: Config, state: dict[str, Any] | None, workers: Workers, feeder: Feeder) -> bool:
-    """Go on with what was under way, after the workers were started; false where there is none. Raises ResumeError."""
+def restore_under_way(
+    config: Config, state: dict[str, Any] | None, workers: Workers, feeder: Feeder, should_stop: Callable[[], bool]
+) -> bool:
+    """Restore environments and pending trajectories after the workers were started. Returns false if there are none.
+
+    Replaying the environments' actions takes as long as they took at first, so `should_stop` is asked before every step. Raises
+    ReplayStopped once it returns true, ResumeError if the state does not fit.
+    """
     if not config.training.reproducible or UNDER_WAY not in (state or {}):
         return False
     assert state is not None
@@ -56,10 +65,38 @@ def restore_under_way(config: Config, state: dict[str, Any] | None, workers: Wor
     assert isinstance(feeder, BatchFeeder)
     with _one_line("--noreproducible goes on with fresh episodes"):
         steps = sum(env["actions"].numel() for env in state[UNDER_WAY]["workers"]["envs"])
-        log.info("The environments play %s steps again, to stand where they stood", f"{steps:,}")
-        workers.load_state_dict(state[UNDER_WAY]["workers"])
+        log.info("Replaying %s steps to restore the environments", f"{steps:,}")
+        with _ReplayProgress(steps, config.workers.envs_per_worker, should_stop) as progress:
+            workers.load_state_dict(state[UNDER_WAY]["workers"], progress.should_stop)
         feeder.load_state_dict(state[UNDER_WAY]["feeder"])
     return True
+
+
+class _ReplayProgress:
+    """The live line of a replay of `total` steps, of which `at_once` are taken together."""
+
+    def __init__(self, total: int, at_once: int, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+        self._total = total
+        self._at_once = at_once
+        self._done = 0
+        self._line = ProgressLine()
+        self._shown_at = time.monotonic()
+
+    def __enter__(self) -> _ReplayProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.clear()
+
+    def should_stop(self) -> bool:
+        """Asked once before each step: counts it, shows the count now and then, and passes the answer on."""
+        now = time.monotonic()
+        if now - self._shown_at > SHOW_PERIOD:
+            self._shown_at = now
+            self._line.show(f"replaying steps: {self._done:,} of {self._total:,}")
+        self._done += self._at_once
+        return self._should_stop()
 
 
 @contextmanager

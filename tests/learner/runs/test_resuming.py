@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,55 @@ def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None
     done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Replays go on with what was saved" in done.stdout
-    assert re.search(r"The environments play \d+ steps again", done.stdout)
+    assert re.search(r"Replaying \d+ steps to restore the environments", done.stdout)
     assert "not to the bit" not in done.stdout
     assert_same_end(straight, broken)
+
+
+SLOW_ENVIRONMENT = """
+import sys, time
+from main import main
+from wrappers.toy import Catch
+step = Catch.step
+def slow_step(*arguments):
+    time.sleep(0.1)
+    return step(*arguments)
+Catch.step = slow_step
+sys.exit(main(sys.argv))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_replay_of_environments_and_changes_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """The replay would take twenty seconds."""
+    run = RunDirectory.create(tmp_path, "broken")
+    run.write_config({}, ["main.py"], [])
+    settings = settings_of("fifo and reservoir")
+    play(run, **settings)
+    before = {path: path.read_bytes() for path in run.checkpoints.iterdir()}
+    rows = rows_of(run)
+    flags = ["--op_mode=train_w_load", f"--load_model_url={run.path}", "--environment_max_steps=5000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW_ENVIRONMENT, *flags],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as program:
+        try:
+            assert program.stdout
+            for line in program.stdout:
+                if "Replaying" in line:
+                    break
+            time.sleep(0.5)
+            program.send_signal(number)
+            asked = time.monotonic()
+            said, _ = program.communicate(timeout=60)
+        finally:
+            program.kill()
+    assert time.monotonic() - asked < 5
+    assert program.returncode == 130, said
+    (line,) = said.strip().splitlines()
+    assert str(run.checkpoint_paths()[-1]) in line
+    assert {path: path.read_bytes() for path in run.checkpoints.iterdir()} == before
+    assert rows_of(run) == rows
