@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from contextlib import ExitStack
@@ -335,6 +336,8 @@ def _log_to_console(verbosity: int) -> None:
     log.setLevel(logging.DEBUG)
     log.propagate = False
     log.handlers.clear()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold bytes that are not UTF-8
     console = _Console(sys.stdout)
     console.setLevel({0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}[verbosity])
     console.setFormatter(logging.Formatter("%(message)s"))
@@ -356,6 +359,6 @@ class _LogFile(logging.FileHandler):
 
 
 def _log_to_file(path: Path) -> None:
-    file = _LogFile(path)
+    file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)

@@ -105,15 +105,27 @@ def read_file(path: Path, *, mapped: bool = False) -> tuple[dict[str, Any], str 
     """
     checksum = _verified_checksum(path)
     _inspect(path)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), path.open("rb") as file:
         warnings.simplefilter("ignore")
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            content = torch.load(_name_for_torch(path, file), map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # and the unpickler too
             raise ValueError(_in_short(error)) from None
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}")
     return _own(content, [path.stat().st_size], set(), mapped=mapped), checksum
+
+
+def _name_for_torch(path: Path, file: IO[bytes]) -> str:
+    """The path of an open file, or the system's other name for it where the path holds bytes that are not UTF-8.
+
+    PyTorch takes only UTF-8, and maps only files that it opens by name.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return f"/dev/fd/{file.fileno()}"
+    return str(path)
 
 
 def _verified_checksum(path: Path) -> str | None:

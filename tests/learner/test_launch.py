@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,21 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_put_aside(tmp_path: Path
     assert str(newest) in line
     assert f"Going on from {older}" in said
     assert newest.with_name(f"left_behind_{newest.name}").is_file()
+
+
+def test_a_path_that_is_not_utf8_trains_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """TensorBoard takes no such path, which is said once; all other files are written."""
+    results = tmp_path / os.fsdecode(b"results_\xff")
+    run = trained(results, replay_parameters=MIXTURE, save_replay=True, log_period=0.01)
+    said = capsys.readouterr().out
+    escaped = str(run.path).encode(errors="backslashreplace").decode()
+    assert f"Run directory: {escaped}" in said
+    assert f"Run directory: {escaped}" in run.log.read_text()
+    assert said.count("TensorBoard takes only paths in UTF-8") == 1
+    assert read_metrics(run.metrics)["steps"][-1] >= 300
+    _, said = go_on(run, capsys)
+    assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps >= 600
+    assert "replay_0" in said
 
 
 def test_the_replay_goes_on_where_it_was_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
