@@ -25,6 +25,7 @@ LONGEST_LINE = 1000  # characters
 
 def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
+    open_missing_streams()
     # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # What cuBLAS needs to repeat itself bit for bit (--reproducible); read when CUDA starts.
@@ -45,6 +46,18 @@ def main(command: list[str]) -> int:
         print(f"error: {refusal(error)}", file=sys.stderr)
         return 2
     return launch.run(job)
+
+
+def open_missing_streams() -> None:
+    """Open standard streams that the program was started without (`2>&-`); a file opened later would take their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one. Programs that this one starts need it too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def refusal(error: Exception) -> str:

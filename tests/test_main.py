@@ -223,6 +223,34 @@ def test_one_signal_saves_and_says_how_to_go_on(
     assert _processes_of(program.pid) == []
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_training_without_standard_streams_ends_well(start: Start, tmp_path: Path, closed: str) -> None:
+    """Nothing that is written to the closed streams may reach a file of the run."""
+    command = [
+        "sh",
+        "-c",
+        f'exec "$@" {closed}',
+        "sh",
+        sys.executable,
+        "main.py",
+        "--op_mode=train",
+        f"--results_dir={tmp_path}",
+    ]
+    flags = catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=1)
+    with subprocess.Popen([*command, *flags], cwd=REPOSITORY, stdout=subprocess.PIPE, start_new_session=True) as program:
+        try:
+            _wait_for_metrics(tmp_path)
+            program.send_signal(signal.SIGTERM)
+            program.communicate(timeout=60)
+        finally:
+            program.kill()
+    run = the_run(tmp_path)
+    assert program.returncode == 0
+    assert len(run.checkpoint_paths()) == 1
+    for line in run.log.read_text().splitlines():
+        assert re.match(r"\d{4}-\d\d-\d\d .* (DEBUG|INFO|WARNING) ", line), line
+
+
 def test_another_signal_stops_a_run_that_hangs(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment never returns, in the learner's own process."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
