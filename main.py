@@ -90,5 +90,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv))
     except KeyboardInterrupt:
-        print("Stopped before training or testing had begun; nothing was saved.", file=sys.stderr)
+        print("Stopped.", file=sys.stderr)  # training says itself what is saved
         sys.exit(130)

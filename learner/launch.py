@@ -248,6 +248,10 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
     load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
+    except KeyboardInterrupt:  # before the loop or after it: while it runs `StopSignals` takes all signals
+        newest = directory.checkpoint_paths()[-1:]
+        log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}" if newest else "No checkpoint was saved")
+        return STOPPED
     except ReplayStopped:
         log.info("Stopped while the environments were restored. Nothing was saved: resume again from %s", job.checkpoint_path)
         return STOPPED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -221,6 +222,20 @@ def test_one_signal_saves_and_says_how_to_go_on(
     assert len(run.checkpoint_paths()) == 1
     assert f"--op_mode=train_w_load --load_model_url={run.path}" in printed
     assert _processes_of(program.pid) == []
+
+
+def test_a_signal_that_nothing_else_takes_claims_nothing_about_what_was_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("learner.launch.prepare", interrupt)
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(REPOSITORY / "main.py"), run_name="__main__")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Stopped.\n"
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agents.vtrace.agent import VTraceAgent
-from learner import launch
+from learner import launch, parts
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
 from learner.metrics.metrics import read_metrics
@@ -282,6 +282,23 @@ def test_compiling_without_a_compiler_is_refused(
     with pytest.raises(ValueError, match=f"^compile: wanted a compiler .*, got a machine without {wanted}$"):
         command(tmp_path, "train", compile=True)
     command(tmp_path, "train", compile=False)
+
+
+@pytest.mark.parametrize("after_the_last_save", [True, False])
+def test_a_signal_outside_the_loop_names_the_newest_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, after_the_last_save: bool
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*((recorder.Recorder, "close") if after_the_last_save else (parts, "make_mixture")), interrupt)
+    assert launch.run(command(tmp_path, "train")) == 130
+    run = RunDirectory((tmp_path / "latest").resolve())
+    last = capsys.readouterr().out.splitlines()[-1]
+    if after_the_last_save:
+        assert last.endswith(str(run.checkpoint_paths()[-1]))
+    else:
+        assert last == "Stopped. No checkpoint was saved"
 
 
 @pytest.mark.parametrize("works_afterwards", [True, False])
