@@ -28,6 +28,8 @@ PACKAGES = (
     "imageio-ffmpeg",
     "pillow",
 )
+PROGRAM = Path(__file__).resolve().parents[2]
+"""The folder that the program lies in."""
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
 CHECKPOINT_PATTERN = re.compile(r"^update_(\d+)\.pt$")
@@ -186,12 +188,16 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit this program runs from, `-dirty` added where files were changed; None outside a checkout."""
-    here = Path(__file__).resolve().parent
+    """The commit this program runs from, `-dirty` added if files were changed; None if its folder is no checkout."""
+    of_another = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # a hook of another checkout sets these
+    environment = {name: value for name, value in os.environ.items() if name not in of_another}
+    # Git must not look further up: a program unpacked inside the checkout of another project is not part of that.
+    environment["GIT_CEILING_DIRECTORIES"] = str(PROGRAM.parent)
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=here,
+            cwd=PROGRAM,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=10,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,28 @@ def test_a_checkout_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(module.subprocess, "run", no_git)
     assert module.git_commit() is None
+
+
+def test_the_commit_is_that_of_the_programs_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of a checkout which it was unpacked in."""
+    program = tmp_path / "theirs" / "ours"
+    program.mkdir(parents=True)
+    monkeypatch.setattr(module, "PROGRAM", program)
+    theirs = make_commit(program.parent)
+    assert module.git_commit() is None
+    ours = make_commit(program)
+    assert ours != theirs
+    assert module.git_commit() == ours
+    (program / "file").write_text("changed")
+    assert module.git_commit() == f"{ours}-dirty"
+
+
+def make_commit(folder: Path) -> str:
+    """A checkout with one file. Returns the commit."""
+    (folder / "file").write_text(folder.name)
+    for command in ("init", "add file", "-c user.name=a -c user.email=b commit -m first", "rev-parse HEAD"):
+        done = subprocess.run(["git", *command.split()], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_a_run_a_checkpoint_and_latest_name_the_same(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
