@@ -8,7 +8,7 @@ Losses are summed over time and batch, as in the paper's settings: learning rate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,11 +197,7 @@ class VTraceAgent(Agent):
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        shapes = [
-            {name: (v.shape, v.dtype) for name, v in one.items()} for one in (self.network.state_dict(), state["network"])
-        ]
-        if shapes[0] != shapes[1]:
-            raise ValueError("wanted weights of this network, got those of another")
+        check_weights(self.network, state["network"])
         if load_optimizer:
             self._check_moments(state["optimizer"]["state"])
 
@@ -233,6 +229,18 @@ class VTraceAgent(Agent):
             for name, moment in moments.items():
                 if moment.shape == parameter.shape and moment.stride() != parameter.stride():
                     moments[name] = torch.empty_like(parameter).copy_(moment)
+
+
+def check_weights(network: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Compare names, shapes and dtypes. Raises ValueError that names the first tensor that differs, with both."""
+    wanted, got = ({name: _described(tensor) for name, tensor in tensors.items()} for tensors in (network.state_dict(), state))
+    for name in [*wanted, *got]:
+        if wanted.get(name) != got.get(name):
+            raise ValueError(f"wanted {name} as {wanted.get(name, 'absent')}, got {got.get(name, 'none')}")
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _float_inputs(batch: Batch) -> dict[str, Tensor]:

@@ -67,20 +67,16 @@ def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tupl
 
 
 def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
-    """Refuse a checkpoint of other actions, another network or, where it is to be loaded, another optimiser. ValueError."""
+    """Refuse a checkpoint of other actions or another network and, if it is to be loaded, of another optimiser.
+
+    The agent compares weights and moments. Raises ValueError with one line.
+    """
     spec = make_spec(config.env)
     network = make_network_shapes(config, spec)
     if checkpoint.spec["action_count"] != spec.action_count:
         raise ValueError(
             f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
             f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
-        )
-    wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
-    got = {name: (tuple(value.shape), value.dtype) for name, value in checkpoint.agent["network"].items()}
-    if wanted != got:
-        raise ValueError(
-            f"load_model_url: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
-            f"got a checkpoint of {checkpoint.settings.get('network')} for {checkpoint.spec['frame_shape']} frames"
         )
     saved = checkpoint.settings.get("optimizer", config.agent.optimizer)
     if load_optimizer and saved != config.agent.optimizer:
@@ -91,8 +87,11 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
     try:
         AGENTS["vtrace"](config.agent, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"load_model_url: wanted a checkpoint for the network {config.network} and {config.env.env}, got one of "
+            f"{checkpoint.settings.get('network')} and {checkpoint.spec['env']} that does not fit: {reason}"
+        ) from None
 
 
 def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
