@@ -23,12 +23,12 @@ from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, f
 from learner.machine.measuring import measure_costs
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.machine.preflight import PART_SECONDS, wants_preflight
-from learner.runs.checkpoint import Checkpoint
-from learner.runs.checkpoint_file import remove_partial_files
+from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.runs.lock import LockedError, locked
-from learner.runs.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
+from learner.runs.resuming import ResumeError, trajectories_to_fill_in
+from learner.runs.saving import UNDER_WAY
 from learner.settings.config import Config, Settings, check_settings, make_config, make_network_shapes
 from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError

@@ -5,22 +5,33 @@ Format 1 had no checksum; it is still read.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import json
 import math
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from learner.runs.checkpoint_file import read_file, write_file
+from learner.runs.untrusted import load_plain
 from learner.settings.config import DEFAULTS, Settings
 
 FORMAT = 2
 FIRST_FORMAT = 1
 LARGEST_COUNT = 2**62
+TRAILER = re.compile(rb"\nsha256:([0-9a-f]{64})\n")
+TRAILER_BYTES = 73
+PARTIAL = re.compile(r"^\..+\.pt_\d+$")  # a file that is being written, or was when its process was killed
+CHUNK_BYTES = 2**20
+CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF}
+"""Answers of file systems (FUSE, SMB, 9p) that sync files but no folders. The file itself is complete and synced by then."""
 
 
 @dataclass
@@ -179,3 +190,101 @@ def generator_states(sampling: np.random.Generator) -> dict[str, Any]:
 def restore_generators(states: dict[str, Any], sampling: np.random.Generator) -> None:
     torch.set_rng_state(states["torch"])
     sampling.bit_generator.state = json.loads(states["numpy"])
+
+
+class _HashingFile:
+    """What `torch.save` writes to: hashes as it goes, and keeps the error that the writer would hide behind its own."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.hash = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write_file(path: Path, content: dict[str, Any]) -> str:
+    """Write beside, sync, rename, sync the folder; tensors go out one by one. Returns the checksum; raises OSError."""
+    beside = path.with_name(f".{path.name}_{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            hashing = _HashingFile(file)
+            try:
+                torch.save(content, cast(IO[bytes], hashing))
+            except RuntimeError:
+                if hashing.error:
+                    raise hashing.error from None
+                raise
+            checksum = hashing.hash.hexdigest()
+            file.write(f"\nsha256:{checksum}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return checksum
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder as durable as its files, where the file system can. Raises OSError if the disk fails."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC_FOLDERS:
+            raise
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove what processes that were killed had begun to write."""
+    for path in folder.iterdir():
+        if PARTIAL.match(path.name):
+            path.unlink(missing_ok=True)
+
+
+def read_file(path: Path, *, mapped: bool = False) -> tuple[dict[str, Any], str | None]:
+    """The content that `write_file` wrote, and its checksum: None for a file without one, as in format 1.
+
+    mapped: leave the tensors in the file, for contents too large to be in memory twice. Raises ValueError with a reason, or
+    OSError.
+    """
+    checksum = _verified_checksum(path)
+    return load_plain(path, mapped=mapped), checksum
+
+
+def _verified_checksum(path: Path) -> str | None:
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            raise ValueError("it does not begin like one")
+        end = file.seek(0, os.SEEK_END) - TRAILER_BYTES
+        file.seek(max(0, end))
+        trailer = TRAILER.fullmatch(file.read())
+        if not trailer:
+            return None
+        file.seek(0)
+        hashed = hashlib.sha256()
+        while end > 0:
+            data = file.read(min(end, CHUNK_BYTES))
+            if not data:
+                break
+            hashed.update(data)
+            end -= len(data)
+    if hashed.hexdigest() != trailer[1].decode():
+        raise ValueError("damaged: its checksum does not match")
+    return hashed.hexdigest()

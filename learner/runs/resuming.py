@@ -14,6 +14,7 @@ from typing import Any
 
 from learner.feeding.feeder import BatchFeeder, Feeder
 from learner.metrics.progress import ProgressLine
+from learner.runs.saving import UNDER_WAY
 from learner.settings.config import Config, make_contract
 from replay import Mixture, settle_capacities
 from workers import SerialWorkers, Workers
@@ -21,27 +22,11 @@ from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
-UNDER_WAY = "under_way"
 SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
 
 
 class ResumeError(RuntimeError):
     """What was saved beside a checkpoint does not fit."""
-
-
-def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: Feeder) -> dict[str, Any] | None:
-    """The content of the replay file that goes with a checkpoint, None where the settings want none.
-
-    A reproducible run always has one, with what is under way.
-    """
-    if not config.training.saves_replay:
-        return None
-    state: dict[str, Any] = {"mixture": mixture.state_dict()}
-    if config.training.reproducible:
-        assert isinstance(workers, SerialWorkers)
-        assert isinstance(feeder, BatchFeeder)
-        state |= {UNDER_WAY: {"workers": workers.state_dict(), "feeder": feeder.state_dict()}}
-    return state
 
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:

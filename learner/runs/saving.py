@@ -12,11 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, save_replay
-from learner.runs.checkpoint_file import remove_partial_files
+from learner.feeding.feeder import BatchFeeder, Feeder
+from learner.runs.checkpoint import Checkpoint, load_checkpoint, remove_partial_files, save_checkpoint, save_replay
 from learner.runs.directory import RunDirectory, put_aside, update_of
+from learner.settings.config import Config
+from replay import Mixture
+from workers import SerialWorkers, Workers
 
 log = logging.getLogger("springbok")
+
+UNDER_WAY = "under_way"
+"""Key of the environments, pending trajectories and workers' random states in a replay file."""
 
 
 class Saver:
@@ -120,3 +126,18 @@ def _second_name(path: Path, name: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: Feeder) -> dict[str, Any] | None:
+    """The content of the replay file that goes with a checkpoint, None where the settings want none.
+
+    A reproducible run always has one, with what is under way.
+    """
+    if not config.training.saves_replay:
+        return None
+    state: dict[str, Any] = {"mixture": mixture.state_dict()}
+    if config.training.reproducible:
+        assert isinstance(workers, SerialWorkers)
+        assert isinstance(feeder, BatchFeeder)
+        state |= {UNDER_WAY: {"workers": workers.state_dict(), "feeder": feeder.state_dict()}}
+    return state

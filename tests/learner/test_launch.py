@@ -205,7 +205,7 @@ def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("learner.runs.checkpoint_file.torch.save", full)
+    monkeypatch.setattr("learner.runs.checkpoint.torch.save", full)
     assert launch.run(command(tmp_path, "train", save_model_period=5)) == 1
     said = capsys.readouterr().out.splitlines()
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last

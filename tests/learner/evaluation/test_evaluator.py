@@ -28,7 +28,7 @@ from learner.evaluation.evaluator import Evaluation, Evaluator
 from learner.evaluation.evaluator_process import LOWEST_PRIORITY
 from learner.runs.checkpoint import Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
-from tests.learner.runs.test_checkpoint import make_checkpoint
+from tests.learner.runs.support import make_checkpoint
 from tests.support import small_config
 from workers.processes.launcher import Child
 from wrappers import make_spec

@@ -16,7 +16,7 @@ from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.settings.config import Config
-from tests.learner.runs.test_checkpoint import make_checkpoint
+from tests.learner.runs.support import make_checkpoint
 from tests.support import small_config
 from wrappers import make_spec
 

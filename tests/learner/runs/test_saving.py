@@ -15,7 +15,7 @@ from learner.runs import saving as module
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import Saver
-from tests.learner.runs.test_checkpoint import make_checkpoint
+from tests.learner.runs.support import make_checkpoint
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_save_that_fails_is_one_line_and_the_one_before_stays(
     saver = Saver(run, kept=1, window=100)
     saver.save(make_checkpoint(1))
     with monkeypatch.context() as patch:
-        patch.setattr("learner.runs.checkpoint_file.torch.save", full)
+        patch.setattr("learner.runs.checkpoint.torch.save", full)
         assert saver.save(make_checkpoint(1000)) is None
     assert lines == ["The checkpoint of update 1,000 was not saved: No space left on device"]
     assert saver.error == "No space left on device"
