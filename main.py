@@ -61,7 +61,7 @@ def open_missing_streams() -> None:
 
 
 def refusal(error: Exception) -> str:
-    """The one line about bad input, cut where it quotes too much of it."""
+    """The one line about bad input, cut if it quotes too much of it."""
     line = " ".join(str(error).split())
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 

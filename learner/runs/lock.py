@@ -1,4 +1,4 @@
-"""One training per run directory: a lock that the kernel releases when its process ends, however it ends."""
+"""A lock that admits one training per run directory. The kernel releases it when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class LockedError(ValueError):
 def locked(run: Path) -> Iterator[None]:
     """Hold the lock of a run directory. The file `.lock` stays behind; only the lock on it counts.
 
-    Where the file system has no locks, nothing is held. Raises LockedError, or OSError where the file cannot be opened.
+    On a file system without locks nothing is held. Raises LockedError, or OSError if the file cannot be opened.
     """
     if fcntl is None:
         yield
         return
-    # Python closes the descriptor in programs it starts, and the fork server closes it first of all. A child that kept it would
-    # keep the lock of a learner that was killed.
+    # No other process may keep this descriptor: it would hold the lock of a learner that was killed. Programs do not inherit it
+    # (Python opens files close-on-exec), and the fork server closes all descriptors before it forks.
     with (run / LOCK_NAME).open("a+", errors="backslashreplace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(_refusal(run, _holder(file.fileno()))) from None
-        except OSError:  # a network file system without locks
+        except OSError:  # a file system without locks, such as some on networks
             pass
         else:
-            with contextlib.suppress(OSError):  # a full disk: the lock holds without its description
+            with contextlib.suppress(OSError):  # on a full disk the lock holds without a description of its holder
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
                 file.flush()

@@ -1,6 +1,6 @@
-"""What a run goes on with beside its checkpoint: the replays' contents and, in a reproducible run, all that is under way.
+"""Restores what was saved with a checkpoint: the replays and, for a reproducible run, all that was under way.
 
-Under way are the environments, trajectories that no replay had room for yet, and the workers' random numbers.
+Environments, trajectories that no replay had taken yet, and the workers' random states are under way.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from learner.feeding.feeder import BatchFeeder, Feeder
 from learner.metrics.progress import ProgressLine
+from learner.runs.checkpoint import Checkpoint
+from learner.runs.directory import RunDirectory
+from learner.runs.loading import load_fitting_replay
 from learner.runs.saving import UNDER_WAY
 from learner.settings.config import Config, make_contract
 from replay import Mixture, settle_capacities
@@ -26,29 +30,51 @@ SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
 
 
 class ResumeError(RuntimeError):
-    """What was saved beside a checkpoint does not fit."""
+    """The state saved with a checkpoint does not fit this run."""
+
+
+def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_path: Path | None) -> dict[str, Any] | None:
+    """The replay state saved with the checkpoint that a run resumes from, or None. Log lines say which, and what follows."""
+    count = trajectories_to_fill_in(config)
+    if not checkpoint or not checkpoint_path:
+        if count > config.training.batch_size:
+            log.info("%s trajectories fill the replays before training begins", f"{count:,}")
+        return None
+    # The replay file lies in the checkpoint's folder, also if the run resumes in a new directory.
+    path = RunDirectory(checkpoint_path.parent.parent).replay_path(checkpoint.counters.updates)
+    state, reason = None, "the environments were not saved, because that run was not reproducible"
+    try:
+        state = load_fitting_replay(path, checkpoint, config)
+        log.info("The replays are restored from %s", path)
+    except ValueError as error:
+        reason = str(error)
+        if count:
+            log.info("The replays start empty (%s): %s trajectories fill them before training resumes", reason, f"{count:,}")
+    if config.training.reproducible and UNDER_WAY not in (state or {}):
+        log.warning("The run resumes with fresh episodes, so it will not be bit-identical (%s)", reason)
+    return state
 
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:
-    """Fill empty replays with what was saved. Raises ResumeError."""
-    with _one_line("--load_model_url names a checkpoint whose replay is none of this program's"):
+    """Fill empty replays with their saved contents. Raises ResumeError."""
+    with _one_line("--load_model_url names a checkpoint whose replay file this program has not written"):
         mixture.load_state_dict(state["mixture"])
 
 
 def restore_under_way(
     config: Config, state: dict[str, Any] | None, workers: Workers, feeder: Feeder, should_stop: Callable[[], bool]
 ) -> bool:
-    """Restore environments and pending trajectories after the workers were started. Returns false if there are none.
+    """Restore environments and pending trajectories, after the workers were started. Returns whether there were any.
 
-    Replaying the environments' actions takes as long as they took at first, so `should_stop` is asked before every step. Raises
-    ReplayStopped once it returns true, ResumeError if the state does not fit.
+    The environments replay all their actions, which takes as long as it took at first. So `should_stop` is asked before every
+    step. Raises ReplayStopped once it returns true, and ResumeError if the state does not fit.
     """
     if not config.training.reproducible or UNDER_WAY not in (state or {}):
         return False
     assert state is not None
     assert isinstance(workers, SerialWorkers)
     assert isinstance(feeder, BatchFeeder)
-    with _one_line("--noreproducible goes on with fresh episodes"):
+    with _one_line("--noreproducible resumes with fresh episodes"):
         steps = sum(env["actions"].numel() for env in state[UNDER_WAY]["workers"]["envs"])
         log.info("Replaying %s steps to restore the environments", f"{steps:,}")
         with _ReplayProgress(steps, config.workers.envs_per_worker, should_stop) as progress:
@@ -58,7 +84,13 @@ def restore_under_way(
 
 
 class _ReplayProgress:
-    """The live line of a replay of `total` steps, of which `at_once` are taken together."""
+    """The live line while actions are replayed. A context manager.
+
+    Args:
+        total: environment steps to replay.
+        at_once: environment steps that are taken together.
+        should_stop: asked before each step.
+    """
 
     def __init__(self, total: int, at_once: int, should_stop: Callable[[], bool]) -> None:
         self._should_stop = should_stop
@@ -75,7 +107,7 @@ class _ReplayProgress:
         self._line.clear()
 
     def should_stop(self) -> bool:
-        """Asked once before each step: counts it, shows the count now and then, and passes the answer on."""
+        """Whether to stop. Called once before each step: counts it, and shows the count now and then."""
         now = time.monotonic()
         if now - self._shown_at > SHOW_PERIOD:
             self._shown_at = now
@@ -86,15 +118,16 @@ class _ReplayProgress:
 
 @contextmanager
 def _one_line(hint: str) -> Iterator[None]:
+    """Turn errors about a state that does not fit into a ResumeError with one line."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:400] or type(error).__name__
-        raise ResumeError(f"wanted a saved state that fits, got another: {reason}; {hint}") from error
+        raise ResumeError(f"wanted a saved state that fits this run, got one that does not: {reason}; {hint}") from error
 
 
 def trajectories_to_fill_in(config: Config) -> int:
-    """How many trajectories replays that start empty take in before they give any; 0 where none gives any twice."""
+    """Number of trajectories that empty replays take in before the first batch is drawn; 0 if all replays are queues."""
     contract = make_contract(config, make_spec(config.env))
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.training.training_fill_in_factor

@@ -1,4 +1,8 @@
-"""Loads a PyTorch file that may come from anywhere: nothing in it is run, and it takes no more memory than its size."""
+"""Loads a PyTorch file that may come from anywhere. Nothing in it is run, and it takes no more memory than its own size.
+
+Unpickling can call any function, so the file is inspected from outside first: the pickle may name only the functions that build
+tensors, and no entry may be compressed. Then the file is mapped, not read, so that a tensor cannot reach beyond it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-LARGEST_PICKLE = 2**24  # bytes; it holds names and numbers, the tensors lie beside it
+LARGEST_PICKLE = 2**24  # bytes; the pickle holds names and numbers, and the tensors are entries of their own
 TENSOR_NAMES = re.compile(r"collections OrderedDict|torch\._utils _rebuild_tensor_v2|torch [A-Z][A-Za-z0-9]*Storage")
 
 
@@ -22,12 +26,10 @@ def load_plain(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     mapped: leave the tensors in the file, for contents too large to be in memory twice. Raises ValueError with a reason, or
     OSError.
     """
-    # Before anything is unpickled: the pickle must name nothing but tensors, and entries must lie in the file as they are.
-    _inspect(path)
+    _inspect(path)  # before anything is unpickled
     with warnings.catch_warnings(), path.open("rb") as file:
         warnings.simplefilter("ignore")
         try:
-            # Mapped and not read, so that a tensor cannot reach beyond the file.
             content = torch.load(_name_for_torch(path, file), map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # damage makes the unpickler raise nearly anything
             raise ValueError(_in_short(error)) from None
@@ -37,10 +39,7 @@ def load_plain(path: Path, *, mapped: bool = False) -> dict[str, Any]:
 
 
 def _name_for_torch(path: Path, file: IO[bytes]) -> str:
-    """The path of an open file, or the system's other name for it where the path holds bytes that are not UTF-8.
-
-    PyTorch takes only UTF-8, and maps only files that it opens by name.
-    """
+    """The path of an open file, or `/dev/fd/N` if it is not UTF-8. PyTorch maps only files that it opens by a UTF-8 name."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -49,7 +48,10 @@ def _name_for_torch(path: Path, file: IO[bytes]) -> str:
 
 
 def _inspect(path: Path) -> None:
-    """Refuse what `write_file` never writes: packed or overlong entries, other names in the pickle than tensors need."""
+    """Refuse entries that `write_file` never writes: compressed or overlong ones, or a pickle that names other functions.
+
+    Raises ValueError with a short reason.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -64,7 +66,7 @@ def _inspect(path: Path) -> None:
     except Exception as error:  # damage makes the archive's reader raise nearly anything
         raise ValueError(_in_short(error)) from None
     if strange := [name for name in named if not TENSOR_NAMES.fullmatch(name)]:
-        raise ValueError(f"it names {strange[0][:60]!r}, which is no part of a tensor")
+        raise ValueError(f"it names {strange[0][:60]!r}, which is not part of a tensor")
 
 
 def _in_short(error: Exception) -> str:
@@ -72,7 +74,13 @@ def _in_short(error: Exception) -> str:
 
 
 def _own(value: Any, bytes_left: list[int], seen: set[int], *, mapped: bool) -> Any:
-    """A copy of plain data and tensors that together take no more than the file's size; anything else is refused."""
+    """A copy of plain data and tensors that together take at most the file's size. Raises ValueError for anything else.
+
+    Args:
+        bytes_left: one number, the bytes that the tensors still to come may take. A tensor may be a view that repeats its data.
+        seen: ids of containers that were copied. A list that contains another twice could double its size at every level.
+        mapped: return the tensors as they are in the file, without a copy.
+    """
     if isinstance(value, Tensor):
         bytes_left[0] -= value.numel() * value.element_size()
         if value.layout != torch.strided or bytes_left[0] < 0:
@@ -83,10 +91,10 @@ def _own(value: Any, bytes_left: list[int], seen: set[int], *, mapped: bool) -> 
     if not isinstance(value, dict | list | tuple):
         raise ValueError(f"it holds a {type(value).__name__}")
     if value and id(value) in seen:
-        raise ValueError("a part of it contains another twice")
+        raise ValueError("it contains one part twice")
     seen.add(id(value))
     if isinstance(value, dict):
         if not all(isinstance(key, str | int) for key in value):
-            raise ValueError("its keys are no names")
+            raise ValueError("a key is neither text nor a whole number")
         return {key: _own(part, bytes_left, seen, mapped=mapped) for key, part in value.items()}
     return type(value)(_own(part, bytes_left, seen, mapped=mapped) for part in value)

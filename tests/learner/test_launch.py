@@ -108,9 +108,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_put_aside(tmp_path: Path
     older, newest = run.checkpoint_paths()[-2:]
     newest.write_bytes(newest.read_bytes()[:-100])
     _, said = go_on(run, capsys)
-    (line,) = [line for line in said.splitlines() if "passed over" in line]
+    (line,) = [line for line in said.splitlines() if "skipped " in line]
     assert str(newest) in line
-    assert f"Going on from {older}" in said
+    assert f"Resuming from {older}" in said
     assert newest.with_name(f"left_behind_{newest.name}").is_file()
 
 
@@ -134,8 +134,8 @@ def test_the_replay_goes_on_where_it_was_saved(tmp_path: Path, capsys: pytest.Ca
     run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
     (path,) = run.replay_paths()
     again, said = go_on(run, capsys, resume_in="new")
-    assert f"Replays go on with what was saved in {path}" in said
-    assert "Replays start empty" not in said
+    assert f"The replays are restored from {path}" in said
+    assert "replays start empty" not in said
     assert len(again.replay_paths()) == 1
 
 
@@ -152,7 +152,7 @@ def test_replays_that_start_empty_say_so_and_why(
 ) -> None:
     run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=saved)
     _, said = go_on(run, capsys, **given)
-    (line,) = [line for line in said.splitlines() if "Replays start empty" in line]
+    (line,) = [line for line in said.splitlines() if "replays start empty" in line]
     assert reason in line
     assert f"{12 if '60' in str(given) else 8} trajectories fill them" in line  # a fifth of the capacity
 
@@ -164,12 +164,12 @@ def test_a_damaged_replay_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixt
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     _, said = go_on(run, capsys)
-    assert f"Replays start empty ({path}: damaged: its checksum does not match)" in said
+    assert f"The replays start empty ({path}: damaged: its checksum does not match)" in said
 
 
 def test_a_queue_alone_has_nothing_to_fill_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, said = go_on(trained(tmp_path), capsys)
-    assert "Replays" not in said
+    assert "replays" not in said
 
 
 def test_a_reproducible_run_from_one_that_was_not_says_that_it_is_not_the_same(
@@ -177,7 +177,7 @@ def test_a_reproducible_run_from_one_that_was_not_says_that_it_is_not_the_same(
 ) -> None:
     run = trained(tmp_path, save_replay=True, prepared_batches=0)
     _, said = go_on(run, capsys, reproducible=True)
-    assert "goes on with fresh episodes and not to the bit (its environments were not saved" in said
+    assert "bit-identical (the environments were not saved" in said
 
 
 def test_a_saved_state_of_other_workers_ends_the_run_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +210,7 @@ def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
     said = capsys.readouterr().out.splitlines()
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
     assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
-    assert not [line for line in said if line.startswith("Go on:")]
+    assert not [line for line in said if "--load_model_url=" in line]
 
 
 def test_a_saved_replay_goes_on_with_frames_elsewhere(
@@ -229,9 +229,9 @@ def test_a_saved_replay_goes_on_with_frames_elsewhere(
     with pytest.raises(ValueError, match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got '):
         command(tmp_path, "train_w_load", load_model_url=str(run.path), environment_max_steps=600)
     _, said = go_on(run, capsys, replay_parameters=MIXTURE)
-    assert "Replays go on with what was saved in" in said
+    assert "The replays are restored from" in said
     _, said = go_on(run, capsys, replay_parameters=json.dumps(smaller), environment_max_steps=900)
-    assert "Replays start empty (replay_parameters was" in said
+    assert "The replays start empty (replay_parameters was" in said
 
 
 def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,9 +296,9 @@ def test_a_signal_outside_the_loop_names_the_newest_checkpoint(
     run = RunDirectory((tmp_path / "latest").resolve())
     last = capsys.readouterr().out.splitlines()[-1]
     if after_the_last_save:
-        assert last.endswith(str(run.checkpoint_paths()[-1]))
+        assert last.endswith(f"{run.checkpoint_paths()[-1]}.")
     else:
-        assert last == "Stopped. No checkpoint was saved"
+        assert last == "Stopped. No checkpoint was saved."
 
 
 @pytest.mark.parametrize("works_afterwards", [True, False])
@@ -326,7 +326,7 @@ def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
     run = RunDirectory((tmp_path / "latest").resolve())
     if works_afterwards:
         assert load_checkpoint(run.checkpoint_paths()[-1]).counters.updates == 5
-        assert "Go on:" in lines[-2]
+        assert str(run.path) in lines[-2]
     else:
         assert lines[-2].startswith("error: the last checkpoint could not be saved: CUDA error: an illegal memory access")
 

@@ -45,7 +45,10 @@ def test_the_first_of_a_streak_is_told_and_a_sound_update_ends_it(lines: list[st
     skipped.look()
     agent.told = ["gradient"]
     skipped.look()
-    assert lines == ["Skipped: rewards not finite in update 1,202", "Skipped: gradient not finite in update 1,205"]
+    assert [line.split(": ")[1] for line in lines] == [
+        "non-finite rewards in update 1,202",
+        "non-finite gradient in update 1,205",
+    ]
     assert (skipped.count, skipped.in_a_row) == (3, 1)
 
 
@@ -65,7 +68,7 @@ def test_kept_weights_and_moments_return_as_often_as_needed(lines: list[str]) ->
         skipped.look()
         assert same(state_of(agent), kept)
         agent.move()  # must not reach what is kept
-    assert lines.count("2 updates in a row were skipped: the weights of update 5 return") == 2
+    assert lines.count("2 updates in a row were skipped: the weights of update 5 are restored") == 2
 
 
 def state_of(agent: VTraceAgent) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def test_as_many_again_end_the_run_with_the_first_cause() -> None:
     agent.told = ["policy_loss", "gradient", "gradient"]
     skipped.look()
     agent.told = ["gradient"]
-    with pytest.raises(SkippingError, match=r"update 0 returned after 2 .*: policy_loss not finite in update 1$"):
+    with pytest.raises(SkippingError, match=r"update 0 were restored after 2 .*: non-finite policy_loss in update 1$"):
         skipped.look()
 
 
@@ -133,8 +136,8 @@ def test_a_run_goes_on_after_its_weights_have_returned(
     """The checkpoint that falls due while updates are skipped is left out."""
     spoil_updates(monkeypatch, lambda number: 9 <= number <= 12)
     run, last = run_training(tmp_path, max_skipped_updates=3, save_model_period=5, log_period=0.001, checkpoints_kept=9)
-    assert "Skipped: rewards not finite in update 9" in lines
-    assert "3 updates in a row were skipped: the weights of update 5 return" in lines
+    assert "An update was skipped: non-finite rewards in update 9" in lines
+    assert "3 updates in a row were skipped: the weights of update 5 are restored" in lines
     assert last.counters.updates >= 28
     columns = read_metrics(run.metrics)
     at = {int(update): int(count) for update, count in zip(columns["updates"], columns["updates/skipped"], strict=True)}
@@ -213,8 +216,8 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
     last = capsys.readouterr().out.strip().splitlines()[-1]
     kept = 5 if bad_from == 8 else 0
     assert last == (
-        f"6 updates in a row were skipped, though the weights of update {kept} returned after 3 (max_skipped_updates=3); "
-        f"the first cause: rewards not finite in update {bad_from}"
+        f"6 updates in a row were skipped, although the weights of update {kept} were restored after 3 "
+        f"(max_skipped_updates=3); first cause: non-finite rewards in update {bad_from}"
     )
     (run,) = (RunDirectory(path) for path in tmp_path.glob("*_*"))
     assert read_metrics(run.metrics)["updates/skipped"][-1] == 6

@@ -139,7 +139,7 @@ def test_every_command_of_a_run_keeps_its_config(results: Path) -> None:
 def test_the_best_is_named_below_its_run(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(results, 3, 12)
     for url in (f"{run.path}/best", "latest/best"):
-        with pytest.raises(ValueError, match="no window of episodes was full"):
+        with pytest.raises(ValueError, match="too few episodes"):
             find_checkpoints(url, results)
     run.best.touch()
     for url in (f"{run.path}/best", "latest/best", str(run.best)):
@@ -153,7 +153,7 @@ def test_the_best_is_named_below_its_run(results: Path, monkeypatch: pytest.Monk
 
 def test_why_there_is_no_best_yet_depends_on_what_decides_it(results: Path) -> None:
     run = make_run(results, 3)
-    for settings, reason in (({"eval_period": 0}, "no window of"), ({"eval_period": 5}, "no evaluation has ended yet")):
+    for settings, reason in (({"eval_period": 0}, "too few episodes"), ({"eval_period": 5}, "no evaluation has ended yet")):
         run.write_config(settings, ["main.py"], [])
         with pytest.raises(ValueError, match=reason):
             find_checkpoints(f"{run.path}/best", results)
@@ -293,7 +293,7 @@ def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for results in (file, file / "below"):
-        with pytest.raises(ValueError, match="is no folder"):
+        with pytest.raises(ValueError, match="is not a folder"):
             check_results_folder(results)
     check_results_folder(tmp_path / "made" / "later")
     with pytest.raises(ValueError, match="^results_dir: wanted .*File name too long"):

@@ -41,7 +41,7 @@ def test_the_newest_good_one_is_loaded_and_the_bad_ones_are_named(tmp_path: Path
     path, checkpoint, said = load_newest(str(run.path), tmp_path)
     assert path == run.checkpoint_path(2)
     assert checkpoint.counters.updates == 2
-    assert [line.split(": ")[0] for line in said] == [f"passed over {run.checkpoint_path(number)}" for number in (4, 3)]
+    assert [line.split(": ")[0] for line in said] == [f"skipped {run.checkpoint_path(number)}" for number in (4, 3)]
     assert "checksum does not match" in said[0]
     assert all("\n" not in line for line in said)
 
@@ -66,7 +66,7 @@ def test_a_run_with_bad_ones_only_is_an_error(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2)
     for number in (1, 2):
         damage(run.checkpoint_path(number))
-    with pytest.raises(ValueError, match="^load_model_url: wanted one good checkpoint .* got 2 bad ones") as caught:
+    with pytest.raises(ValueError, match="^load_model_url: wanted one sound checkpoint .* got 2 ") as caught:
         load_newest(str(run.path), tmp_path)
     assert str(run.checkpoint_path(2)) in str(caught.value)
     assert "\n" not in str(caught.value)

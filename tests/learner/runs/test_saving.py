@@ -81,7 +81,8 @@ def test_a_resumed_run_knows_the_best_so_far(run: RunDirectory) -> None:
 def test_a_best_that_was_left_behind_does_not_count_and_is_said(run: RunDirectory, lines: list[str]) -> None:
     Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
     saver = Saver(run, kept=1, window=1, resumed=with_returns(9, 0.0))
-    assert lines == [f"Newer than the checkpoint loaded, put aside: {run.checkpoints / 'left_behind_best.pt'}"]
+    (line,) = lines
+    assert line.endswith(str(run.checkpoints / "left_behind_best.pt"))
     saver.save(with_returns(11, 4.0))
     assert load_checkpoint(run.best).counters.updates == 11
     assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
