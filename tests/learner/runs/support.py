@@ -20,7 +20,7 @@ CONTENT: dict[str, Any] = {
 
 
 def write_without_checksum(path: Path, content: object) -> None:
-    """As the first format was: nothing but what `torch.save` writes."""
+    """Write a file of format 1, which has no line with a checksum."""
     torch.save(content, path)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint gives back what was saved, and what is damaged, foreign or of another version is refused in one line."""
+"""A checkpoint is loaded as it was saved. A damaged or foreign file is refused in one line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
-    """The one line with which the file is refused; nothing else is said."""
+    """The one line with which the file is refused. There must be no warnings."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with pytest.raises(ValueError, match="wanted a checkpoint of this program") as caught:
@@ -54,7 +54,7 @@ def refused(path: Path) -> str:
     return line
 
 
-def test_what_was_saved_comes_back(path: Path) -> None:
+def test_a_checkpoint_is_loaded_as_it_was_saved(path: Path) -> None:
     checkpoint = replace(make_checkpoint(), replay="checksum")
     save_checkpoint(path, checkpoint)
     loaded = load_checkpoint(path)
@@ -73,7 +73,7 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def test_the_first_format_is_still_read(path: Path) -> None:
-    """It had no checksum, and nothing about replays."""
+    """It had no checksum and no entry for replays."""
     checkpoint = make_checkpoint()
     save_checkpoint(path, checkpoint)
     content = content_of(path)
@@ -160,7 +160,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_part_that_is_not_as_it_was_written_is_refused(name: str, path: Path) -> None:
+def test_a_changed_part_is_refused(name: str, path: Path) -> None:
     save_checkpoint(path, make_checkpoint())
     content = content_of(path)
     CHANGES[name](content)
@@ -168,8 +168,8 @@ def test_a_part_that_is_not_as_it_was_written_is_refused(name: str, path: Path) 
     refused(path)
 
 
-def test_damage_is_refused(path: Path) -> None:
-    """Whichever bytes are wrong, and always in one line."""
+def test_a_damaged_checkpoint_is_refused(path: Path) -> None:
+    """The damaged bytes may lie anywhere, and the error is always one line."""
     save_checkpoint(path, make_checkpoint())
     whole = path.read_bytes()
     generator = random.Random(0)
@@ -181,7 +181,7 @@ def test_damage_is_refused(path: Path) -> None:
         refused(path)
 
 
-def test_random_states_go_on_where_they_were(path: Path) -> None:
+def test_random_states_are_restored(path: Path) -> None:
     sampling = np.random.default_rng(5)
     sampling.random(3)
     torch.manual_seed(8)
@@ -193,7 +193,7 @@ def test_random_states_go_on_where_they_were(path: Path) -> None:
     assert (other.random(4).tolist(), torch.rand(4).tolist()) == wanted
 
 
-def test_a_replay_belongs_to_its_checkpoint_alone(tmp_path: Path) -> None:
+def test_a_replay_file_is_loaded_with_its_own_checkpoint_only(tmp_path: Path) -> None:
     file, state = tmp_path / "replay.pt", {"frames": torch.arange(100)}
     mine = replace(make_checkpoint(), replay=save_replay(file, 5, state))
     assert same(load_replay(file, mine), state)
@@ -212,26 +212,26 @@ def test_a_replay_belongs_to_its_checkpoint_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_what_was_written_comes_back(path: Path, mapped: bool) -> None:
+def test_a_file_is_read_as_it_was_written(path: Path, mapped: bool) -> None:
     checksum = write_file(path, CONTENT)
     content, read = read_file(path, mapped=mapped)
     assert same(content, CONTENT)
     assert read == checksum
 
 
-def test_torch_reads_it_too(path: Path) -> None:
+def test_torch_load_reads_the_file(path: Path) -> None:
     write_file(path, CONTENT)
     assert same(torch.load(path, weights_only=True), CONTENT)
 
 
-def test_a_file_without_a_checksum_is_read_and_told_apart(path: Path) -> None:
+def test_a_file_without_a_checksum_is_read_and_has_none(path: Path) -> None:
     write_without_checksum(path, CONTENT)
     content, checksum = read_file(path)
     assert same(content, CONTENT)
     assert checksum is None
 
 
-def test_what_was_read_outlives_the_file(path: Path) -> None:
+def test_content_does_not_depend_on_the_file_after_reading(path: Path) -> None:
     write_file(path, CONTENT)
     content, _ = read_file(path)
     path.write_bytes(bytes(path.stat().st_size))
@@ -239,7 +239,7 @@ def test_what_was_read_outlives_the_file(path: Path) -> None:
 
 
 def test_every_wrong_byte_is_found(path: Path) -> None:
-    """One after the other, all through the file; the trailer's own are those of a file without a checksum, or a wrong one."""
+    """Each byte is changed in turn. A change in the trailer leaves a file without a checksum, or with a wrong one."""
     write_file(path, {"weights": torch.arange(5.0)})
     whole = path.read_bytes()
     for place in range(len(whole)):
@@ -262,7 +262,7 @@ def test_a_cut_file_is_found(path: Path) -> None:
 
 
 def test_a_file_appears_only_when_it_is_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the sync of the file everything is written and under its name there is nothing; then the folder is synced."""
+    """When the file is synced, it is complete and its name does not exist yet. The folder is synced afterwards."""
     seen: list[tuple[bool, bool]] = []
     sync = module.os.fsync
 
@@ -292,7 +292,7 @@ def refuse_to_sync(monkeypatch: pytest.MonkeyPatch, number: int, *, folders: boo
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
-def test_a_folder_that_cannot_be_synced_costs_nothing(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_in_a_folder_that_cannot_be_synced(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on some FUSE, SMB and 9p mounts."""
     refuse_to_sync(monkeypatch, number, folders=True)
     write_file(path, CONTENT)
@@ -337,8 +337,8 @@ class _Full:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_writing_a_large_tensor_needs_no_second_one(path: Path) -> None:
-    """Tensors leave as they lie in memory."""
+def test_writing_a_tensor_does_not_copy_it(path: Path) -> None:
+    """Tensors are written from where they lie in memory."""
     longest = 0
     write = module._HashingFile.write
 

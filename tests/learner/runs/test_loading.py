@@ -1,4 +1,4 @@
-"""Loading ends at the newest good checkpoint that fits what was asked for, or in one line."""
+"""Loading finds the newest sound checkpoint, and refuses one that does not fit the command in one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_the_newest_good_one_is_loaded_and_the_bad_ones_are_named(tmp_path: Path) -> None:
+def test_the_newest_sound_checkpoint_is_loaded_and_damaged_ones_are_named(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2, 3, 4)
     damage(run.checkpoint_path(4))
     run.checkpoint_path(3).write_bytes(run.checkpoint_path(3).read_bytes()[:500])
@@ -46,7 +46,7 @@ def test_the_newest_good_one_is_loaded_and_the_bad_ones_are_named(tmp_path: Path
     assert all("\n" not in line for line in said)
 
 
-def test_the_best_is_the_last_resort_of_a_run(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_loaded_if_all_others_are_damaged(tmp_path: Path) -> None:
     run = make_run(tmp_path, 2)
     save_checkpoint(run.best, make_checkpoint(1))
     assert load_newest("latest", tmp_path)[1].counters.updates == 2
@@ -54,7 +54,7 @@ def test_the_best_is_the_last_resort_of_a_run(tmp_path: Path) -> None:
     assert load_newest("latest", tmp_path)[1].counters.updates == 1
 
 
-def test_a_bad_file_that_is_named_itself_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_file_that_is_named_itself_is_an_error(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2)
     damage(run.checkpoint_path(2))
     with pytest.raises(ValueError, match="checksum does not match") as caught:
@@ -62,7 +62,7 @@ def test_a_bad_file_that_is_named_itself_is_an_error(tmp_path: Path) -> None:
     assert str(run.checkpoint_path(2)) in str(caught.value)
 
 
-def test_a_run_with_bad_ones_only_is_an_error(tmp_path: Path) -> None:
+def test_a_run_with_damaged_checkpoints_only_is_an_error(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2)
     for number in (1, 2):
         damage(run.checkpoint_path(number))
@@ -78,8 +78,8 @@ def best_of(run: RunDirectory, update: int) -> Path:
 
 
 @pytest.mark.parametrize(("best", "taken"), [(2, "best"), (1, 1), (0, 1)])
-def test_where_the_newest_is_damaged_the_one_of_most_updates_is_taken(best: int, taken: int | str, tmp_path: Path) -> None:
-    """Also where that is the best one, which is not said to be damaged where it is older."""
+def test_if_the_newest_is_damaged_the_one_of_most_updates_is_loaded(best: int, taken: int | str, tmp_path: Path) -> None:
+    """The best checkpoint counts too. It is not reported as damaged if it is older."""
     run = make_run(tmp_path, 1, 3)
     damage(run.checkpoint_path(3))
     best_of(run, best)
@@ -90,7 +90,7 @@ def test_where_the_newest_is_damaged_the_one_of_most_updates_is_taken(best: int,
     assert str(run.checkpoint_path(3)) in notes[0]
 
 
-def test_a_damaged_best_is_passed_over_too(tmp_path: Path) -> None:
+def test_a_damaged_best_is_skipped_too(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 3)
     damage(run.checkpoint_path(3))
     damage(best_of(run, 2))
@@ -99,14 +99,14 @@ def test_a_damaged_best_is_passed_over_too(tmp_path: Path) -> None:
     assert [str(run.checkpoint_path(3)) in notes[0], str(run.best) in notes[1]] == [True, True]
 
 
-def test_a_good_newest_is_taken_whatever_the_best_is(tmp_path: Path) -> None:
+def test_a_sound_newest_is_loaded_whatever_the_best_is(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 3)
     damage(best_of(run, 5))
     path, _, notes = load_newest(str(run.path), tmp_path)
     assert (path, notes) == (run.checkpoint_path(3).resolve(), [])
 
 
-def test_the_command_line_goes_before_the_checkpoint_and_the_checkpoint_before_the_defaults() -> None:
+def test_the_command_overrides_the_checkpoint_which_overrides_defaults() -> None:
     saved = {"lr": 0.1, "gamma": 0.5, "verbosity": 2}
     merged, notes = merge_settings({"lr": 0.2, "gamma": 0.9, "verbosity": 1, "seed": 3}, saved, {"lr": 0.3})
     assert merged == {"lr": 0.3, "gamma": 0.5, "verbosity": 1, "seed": 3}
@@ -130,7 +130,7 @@ def fitting(config: Config) -> Checkpoint:
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
-def test_what_fits_is_taken(optimizer: str, tmp_path: Path) -> None:
+def test_a_fitting_checkpoint_is_accepted(optimizer: str, tmp_path: Path) -> None:
     config = small_config(optimizer=optimizer)
     save_checkpoint(tmp_path / "x.pt", fitting(config))
     checkpoint = load_checkpoint(tmp_path / "x.pt")

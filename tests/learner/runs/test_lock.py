@@ -31,7 +31,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
     with locked(tmp_path):
         with pytest.raises(LockedError, match=r"--resume_in=new") as caught, locked(tmp_path):
             pass
@@ -69,7 +69,7 @@ def test_a_killed_holder_frees_the_directory_though_its_children_live(tmp_path: 
             os.killpg(holder.pid, signal.SIGKILL)
 
 
-def test_a_file_system_without_locks_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 

@@ -1,4 +1,4 @@
-"""A reproducible run that is killed and resumed ends as if nothing had happened, bit for bit; any other goes on as told."""
+"""A reproducible run that is killed and resumed gives the same bits as one that was not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MIXTURES: dict[str, list[dict[str, Any]]] = {
 
 
 class Killed(BaseException):
-    """Ends a run at once, wherever it stands."""
+    """Ends a run at once."""
 
 
 def settings_of(mixture: str) -> dict[str, Any]:
@@ -72,14 +72,14 @@ def play(run: RunDirectory, resumed: Checkpoint | None = None, replay: dict[str,
 
 
 def rows_of(run: RunDirectory) -> list[dict[str, str]]:
-    """metrics.csv without what a clock says."""
+    """Rows of metrics.csv without the columns that depend on time."""
     with run.metrics.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return [{name: cell for name, cell in row.items() if not name.startswith(WALL_CLOCK)} for row in rows]
 
 
 def assert_same_end(one: RunDirectory, other: RunDirectory, *, interrupted: bool = False) -> None:
-    """Newest checkpoint and replay are the same; best and metrics too, unless an interruption has made one more checkpoint."""
+    """Compare newest checkpoint and replay, and also best and metrics unless an interruption has made one more checkpoint."""
     first, second = (load_checkpoint(run.checkpoint_paths()[-1]) for run in (one, other))
     for name in ("spec", "protocol", "agent", "learning_rate", "generators", "returns"):
         assert same(getattr(first, name), getattr(second, name)), name
@@ -116,9 +116,7 @@ PONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
-def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
-    mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
@@ -138,8 +136,8 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
-def test_a_run_goes_on_to_the_bit_with_frames_elsewhere(devices: tuple[str, str], tmp_path: Path) -> None:
-    """The learner's device is the CPU here, whatever the replay's is called."""
+def test_a_resumed_run_gives_the_same_bits_with_frames_on_another_device(devices: tuple[str, str], tmp_path: Path) -> None:
+    """The learner's device is the CPU here, whatever device the replay names."""
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     settings = {**settings_of("fifo and reservoir"), "frames_stacked": 3}
     play(straight, **settings)
@@ -214,7 +212,7 @@ sys.exit(main(sys.argv))
 """
 
 
-def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None:
+def test_a_killed_process_is_resumed_by_the_command_line(tmp_path: Path) -> None:
     settings = settings_of("fifo and reservoir")
     straight = RunDirectory.create(tmp_path, "straight")
     play(straight, **settings)

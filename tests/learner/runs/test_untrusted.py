@@ -93,7 +93,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused(make: Any, path: Pat
 
 
 def repack(path: Path, compression: int = zipfile.ZIP_STORED, **replaced: bytes) -> None:
-    """Write the entries anew, some of them replaced (by the last part of their name)."""
+    """Write all entries again. replaced: new content of entries, by the last part of their name."""
     with zipfile.ZipFile(path) as archive:
         entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
     with zipfile.ZipFile(path, "w", compression) as archive:
@@ -102,7 +102,7 @@ def repack(path: Path, compression: int = zipfile.ZIP_STORED, **replaced: bytes)
 
 
 def test_packed_entries_are_refused(path: Path) -> None:
-    """Those that would fill the memory, and those that are no smaller and would be read as they are."""
+    """Compressed entries may unpack to more than the memory, or be no smaller than plain ones."""
     for content in (torch.zeros(10**6), torch.frombuffer(bytearray(random.Random(0).randbytes(40_000)), dtype=torch.uint8)):
         write_without_checksum(path, {"x": content})
         repack(path, zipfile.ZIP_DEFLATED)
@@ -126,14 +126,14 @@ def test_a_tensor_that_claims_more_than_its_entry_does_not_reach_beyond_the_file
     "content",
     [b"", b"\n", b"PK\x03\x04", b"{}", b"\x80\x02", b"\x80\x63K\x01.", bytes(1000), b"\x89PNG\r\n\x1a\n" + bytes(100)],
 )
-def test_what_is_no_such_file_is_refused(content: bytes, path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(content: bytes, path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match="."):
         read_file(path)
 
 
 def test_a_huge_foreign_file_is_not_read(path: Path) -> None:
-    """A terabyte with holes: looked at by its first bytes."""
+    """A sparse file of a terabyte is refused by its first bytes."""
     with path.open("wb") as file:
         try:
             file.truncate(2**40)
@@ -151,7 +151,7 @@ def test_a_foreign_zip_is_refused(path: Path) -> None:
 
 
 def test_damage_without_a_checksum_never_raises_anything_else(path: Path) -> None:
-    """Files of the first format have none: they are refused with one line or read."""
+    """Files of format 1 have no checksum. They are read, or refused in one line."""
     write_without_checksum(path, CONTENT)
     whole = path.read_bytes()
     generator = random.Random(0)
@@ -169,7 +169,7 @@ def test_damage_without_a_checksum_never_raises_anything_else(path: Path) -> Non
     assert not [line for line in refusals if "\n" in line]
 
 
-def test_what_torch_raises_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_torch_becomes_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(path, CONTENT)
     for error in (IndexError, AssertionError, OverflowError, RecursionError, EOFError, pickle.UnpicklingError):
 
