@@ -25,6 +25,7 @@ LONGEST_LINE = 1000  # characters
 
 def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
+    open_missing_streams()
     # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # What cuBLAS needs to repeat itself bit for bit (--reproducible); read when CUDA starts.
@@ -47,8 +48,20 @@ def main(command: list[str]) -> int:
     return launch.run(job)
 
 
+def open_missing_streams() -> None:
+    """Open standard streams that the program was started without (`2>&-`); a file opened later would take their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one. Programs that this one starts need it too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def refusal(error: Exception) -> str:
-    """The one line about bad input, cut where it quotes too much of it."""
+    """The one line about bad input, cut if it quotes too much of it."""
     line = " ".join(str(error).split())
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 
@@ -77,5 +90,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv))
     except KeyboardInterrupt:
-        print("Stopped before training or testing had begun; nothing was saved.", file=sys.stderr)
+        print("Stopped.", file=sys.stderr)  # training says itself what is saved
         sys.exit(130)

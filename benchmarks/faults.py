@@ -182,7 +182,7 @@ def kill_learner(count: int, generator: random.Random, folder: Path) -> Row:
 
 def _goes_on(saved: Counters, newest: Counters, log: str) -> bool:
     """Whether a resumed run started where `saved` was, and all of its counters have grown since."""
-    started = f"at step {saved.steps:,}\n" in log.rsplit("Going on from", 1)[-1]
+    started = f"at step {saved.steps:,}\n" in log.rsplit("Resuming from", 1)[-1]
     return started and all(getattr(newest, name) > value for name, value in asdict(saved).items())
 
 

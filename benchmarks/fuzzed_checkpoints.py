@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from learner import launch
-from learner.runs.checkpoint_file import read_file, write_file
+from learner.runs.checkpoint import read_file, write_file
 from main import prepare
 
 TINY = (

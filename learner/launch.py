@@ -1,31 +1,32 @@
-"""From settings to a running job: what is loaded, what is overridden, what the machine decides, where results go.
+"""Turns settings into a job and runs it.
 
-`prepare` checks everything and starts nothing; `run` measures where that decides something, and does the work.
+`prepare` loads the checkpoint, settles all settings and checks everything, but starts nothing. `run` then does the work: it
+measures the machine if that decides a setting, opens the run directory, and calls training, test mode or export.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
 
 import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
 from learner.building import make_network_shapes
+from learner.console import log_to_console, log_to_file
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
 from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
 from learner.machine.measuring import measure_costs
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.machine.preflight import PART_SECONDS, wants_preflight
-from learner.runs.checkpoint import Checkpoint
-from learner.runs.checkpoint_file import remove_partial_files
+from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
-from learner.runs.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
-from learner.runs.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
+from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
+from learner.runs.lock import LockedError, locked
+from learner.runs.resuming import ResumeError, load_saved_replay, trajectories_to_fill_in
 from learner.settings.config import Config, Settings, check_settings, make_config
 from learner.settings.presets import apply_preset
 from learner.skipping import SkippingError
@@ -33,6 +34,7 @@ from workers import WorkerError
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
 from wrappers import env_notes, make_spec
+from wrappers.journal import ReplayStopped
 
 log = logging.getLogger("springbok")
 
@@ -44,6 +46,7 @@ OUT_OF_MEMORY = (
     "error: wanted more memory than the system gives this program (%s); use fewer workers, environments or learner threads, "
     "smaller batches or replays, or raise the limit (ulimit -v)"
 )
+STOPPED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
 TRAINING_MODES = ("train", "train_w_load")
 TITLES = {
     "train": "Training on",
@@ -77,8 +80,17 @@ UNUSED: dict[str, dict[str, str]] = {
 class Job:
     """One command, checked and ready to start.
 
-    settings: as they were asked for, with `auto`; settled: with what the machine decides. notes: lines for the user on what was
-    loaded; chosen: on what was decided.
+    Args:
+        op_mode: train, train_w_load, test or export.
+        config: the settled settings as dataclasses.
+        machine: the machine that they were fitted to.
+        settings: all settings as they were asked for; some are `auto`.
+        settled: all settings with the values that the machine decided.
+        notes: lines for the user on settings that were loaded, overridden or not used.
+        chosen: lines for the user on settings that the machine decided.
+        command: the command line.
+        checkpoint_path: the file that was loaded, if any.
+        checkpoint: its content.
     """
 
     op_mode: str
@@ -94,17 +106,17 @@ class Job:
 
 
 def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
-    """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
-    keep_freed_memory()  # before there is any thread: one that has a heap of its own keeps it, and here PyTorch starts some
+    """Settle and check all settings, and load a checkpoint if the mode asks for one. Raises ValueError with one line."""
+    keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
     machine = detect_machine()
     unused = [f"{name} is not used by --op_mode={op_mode}, {why}" for name, why in UNUSED[op_mode].items() if name in given]
     settings, given = apply_preset(settings, given)
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
-        path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
+        path, checkpoint, skipped = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
         settings, overridden = merge_settings(settings, checkpoint.settings, given)
-        notes = passed_over + overridden
+        notes = skipped + overridden
     if op_mode == "train_w_load" and not settings["load_optimizer_save"]:
         notes.append("load_optimizer_save=False (the optimiser starts anew)")
     settings = apply_protocol(settings, given)
@@ -124,7 +136,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     if checkpoint and path and op_mode != "test":
         check_finite(checkpoint, path)
     if op_mode in TRAINING_MODES:
-        run = _run_to_go_on_in(settings, path)
+        run = _resumed_run(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
     if op_mode == "export":
         chosen = []
@@ -134,12 +146,12 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
 
 
 def _settled_config(settings: Settings, settled: Settings) -> Config:
-    """What was fitted to this machine is for this run; its checkpoints carry the machine's settings as they were given."""
+    """The config of the settled settings. Checkpoints store machine settings as they were given, to suit other machines."""
     return make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
 
 
 def _check_environment(config: Config, machine: Machine) -> None:
-    """Refuse what cannot be made: environment, network, protocol, or a network that is too large. Raises ValueError."""
+    """Raise ValueError if environment or network cannot be made, the network is too large, or the protocol does not fit."""
     network = make_network_shapes(config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
@@ -151,6 +163,7 @@ def _check_environment(config: Config, machine: Machine) -> None:
 
 
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
+    """Raise ValueError if there is nothing left to train, or if the machine lacks a compiler, memory or a device."""
     limit = config.training.environment_max_steps
     if checkpoint and checkpoint.counters.steps >= limit:
         raise ValueError(
@@ -167,7 +180,7 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 
 
 def _check_fill_in(config: Config) -> None:
-    """Refuse empty replays that take the whole budget before the first update. Raises ValueError."""
+    """Raise ValueError if empty replays take the whole budget of steps before the first update."""
     trajectories, budget = trajectories_to_fill_in(config), config.training.environment_max_steps
     steps = trajectories * config.training.unroll_length
     if trajectories and steps >= budget:
@@ -179,7 +192,7 @@ def _check_fill_in(config: Config) -> None:
 
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
-    _log_to_console(job.config.settings["verbosity"])
+    log_to_console(job.config.settings["verbosity"])
     try:
         return _run(job)
     except Exception as error:
@@ -197,6 +210,7 @@ def _run(job: Job) -> int:
 
 
 def _introduce(job: Job) -> None:
+    """Log the command's task and the settings that were loaded, overridden or chosen."""
     log.info("%s %s", TITLES[job.op_mode], job.config.env.env)
     for line in job.notes + job.chosen:
         log.info("  %s", line)
@@ -220,8 +234,9 @@ def _export(job: Job) -> int:
 
 
 def _train(job: Job) -> int:
+    """Start the run's processes, measure the machine, and train. Returns the exit code."""
     try:
-        launcher.start_fork_server()  # before there is any thread
+        launcher.start_fork_server()  # before there is any thread: a fork copies locks that other threads hold
         head_start = HeadStart(job.config, job.checkpoint)
     except (OSError, WorkerError) as error:
         if is_out_of_memory(error):
@@ -233,30 +248,51 @@ def _train(job: Job) -> int:
 
 
 def _train_in_directory(job: Job, head_start: HeadStart) -> int:
+    """Hold the run directory's lock and train. Returns the exit code."""
+    with ExitStack() as held:
+        try:
+            directory = _make_directory(job)
+            # The lock comes before the first write: config.json and the log belong to the process that trains here.
+            held.enter_context(locked(directory.path))
+            _prepare_directory(job, directory)
+            _introduce(job)  # after the log file was opened, so that it has these lines too
+            _put_aside_newer(job, directory)
+        except LockedError as error:  # another process has taken the lock since `prepare` checked it
+            log.error("error: %s", error)
+            return 2
+        except OSError as error:
+            log.error("error: the run directory could not be written: %s", error)
+            return 1
+        return _train_here(job, directory, head_start)
+
+
+def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int:
+    """Train in a run directory that is open and locked. Returns the exit code, after one line on any failure."""
     from learner.train import train
 
-    try:
-        directory = _prepare_directory(job)
-        _introduce(job)  # once there is a log file, which has all that is said
-        _put_aside_newer(job, directory)
-    except OSError as error:
-        log.error("error: the run directory could not be written: %s", error)
-        return 1
     _describe(job, directory)
-    load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
+    replay = load_saved_replay(job.config, job.checkpoint, job.checkpoint_path)
+    load_optimizer = job.config.settings["load_optimizer_save"]
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
+    except KeyboardInterrupt:  # before or after the training loop: while it runs, `StopSignals` handles all signals
+        newest = directory.checkpoint_paths()[-1:]
+        log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}." if newest else "No checkpoint was saved.")
+        return STOPPED
+    except ReplayStopped:
+        log.info("Stopped while the environments were being restored. The run can be resumed from %s", job.checkpoint_path)
+        return STOPPED
     except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
-            log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
+            log.info("Resume: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
         return 1
 
 
 def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
-    """The job of a training with what a measurement decides, where one is wanted; takes some two seconds.
+    """The job with the settings that a measurement of the machine decides, if one is wanted. Measuring takes two seconds.
 
-    seconds: of each part that is measured.
+    seconds: time for each part that is measured.
     """
     if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config, job.machine.cores):
         return job
@@ -265,36 +301,38 @@ def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
     return replace(job, config=_settled_config(job.settings, settled), settled=settled, chosen=chosen)
 
 
-def _run_to_go_on_in(settings: Settings, checkpoint_path: Path | None) -> RunDirectory | None:
-    """The run directory of the checkpoint, None where a new one is to be made."""
+def _resumed_run(settings: Settings, checkpoint_path: Path | None) -> RunDirectory | None:
+    """The run directory of the checkpoint, or None if a new one is wanted."""
     if checkpoint_path is None or settings["resume_in"] == "new":
         return None
     return run_of_checkpoint(checkpoint_path)
 
 
-def _prepare_directory(job: Job) -> RunDirectory:
-    """A new run directory, or the one of the checkpoint, with what this command asks for. Raises OSError."""
-    config = job.config
-    directory = _run_to_go_on_in(config.settings, job.checkpoint_path)
-    parent = None
-    if directory is None:
-        directory = RunDirectory.create(Path(config.settings["results_dir"]), config.env.env)
-        parent = str(job.checkpoint_path) if job.checkpoint_path else None
+def _make_directory(job: Job) -> RunDirectory:
+    """The run directory of the checkpoint, or a new one. Raises OSError."""
+    directory = _resumed_run(job.config.settings, job.checkpoint_path)
+    return directory or RunDirectory.create(Path(job.config.settings["results_dir"]), job.config.env.env)
+
+
+def _prepare_directory(job: Job, directory: RunDirectory) -> None:
+    """Write config.json, open the log file, and let `latest` name the run. Raises OSError."""
+    is_new = _resumed_run(job.config.settings, job.checkpoint_path) is None
+    parent = str(job.checkpoint_path) if is_new and job.checkpoint_path else None
     directory.point_latest_here()
     directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)
-    _log_to_file(directory.log)
-    return directory
+    log_to_file(directory.log)
 
 
 def _put_aside_newer(job: Job, directory: RunDirectory) -> None:
-    """What is newer than the checkpoint that the run goes on from. Raises OSError."""
+    """Rename checkpoints of later updates than the one that the run resumes from. Raises OSError."""
     if job.checkpoint:
         remove_partial_files(directory.checkpoints)
         for path in directory.put_aside_after(job.checkpoint.counters.updates):
-            log.info("Newer than the checkpoint loaded, put aside: %s", path)
+            log.info("A checkpoint is newer than the one loaded and was kept as %s", path)
 
 
 def _describe(job: Job, directory: RunDirectory) -> None:
+    """Log where the run is saved, its budget, its memory, and where it resumes."""
     config = job.config
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
     log.info("Run directory: %s", directory.path)
@@ -302,55 +340,4 @@ def _describe(job: Job, directory: RunDirectory) -> None:
     for line in describe_memory(config):
         log.info("%s", line)
     if job.checkpoint:
-        log.info("Going on from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")
-
-
-def _load_replay(job: Job) -> dict[str, Any] | None:
-    """What was saved with the checkpoint; where that is nothing, or does not fit, it is said what follows."""
-    count = trajectories_to_fill_in(job.config)
-    if not job.checkpoint or not job.checkpoint_path:
-        if count > job.config.training.batch_size:
-            log.info("%s trajectories fill the replays before training begins", f"{count:,}")
-        return None
-    path = RunDirectory(job.checkpoint_path.parent.parent).replay_path(job.checkpoint.counters.updates)
-    state, reason = None, "its environments were not saved: that run was not reproducible"
-    try:
-        state = load_fitting_replay(path, job.checkpoint, job.config)
-        log.info("Replays go on with what was saved in %s", path)
-    except ValueError as error:
-        reason = str(error)
-        if count:
-            log.info("Replays start empty (%s): %s trajectories fill them before training goes on", reason, f"{count:,}")
-    if job.config.training.reproducible and UNDER_WAY not in (state or {}):
-        log.warning("This run goes on with fresh episodes and not to the bit (%s)", reason)
-    return state
-
-
-def _log_to_console(verbosity: int) -> None:
-    log.setLevel(logging.DEBUG)
-    log.propagate = False
-    log.handlers.clear()
-    console = _Console(sys.stdout)
-    console.setLevel({0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}[verbosity])
-    console.setFormatter(logging.Formatter("%(message)s"))
-    log.addHandler(console)
-
-
-class _Console(logging.StreamHandler[TextIO]):
-    """A line is lost where the terminal or the other end of a pipe is gone; the run goes on, and its log has it."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        return
-
-
-class _LogFile(logging.FileHandler):
-    """A line that a full disk does not take is lost there; the run goes on, and the console has it."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        return
-
-
-def _log_to_file(path: Path) -> None:
-    file = _LogFile(path)
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(file)
+        log.info("Resuming from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,13 @@ from agents import Agent
 from agents.compute import allow_tf32, prepare_torch
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import make_agent, make_network_config
-from learner.evaluation.protocol import evaluation_protocol
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder
 from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
 from learner.metrics.recorder import Recorder
-from learner.runs.checkpoint import Checkpoint, Counters, generator_states, restore_generators
+from learner.runs.checkpoint import Checkpoint, Counters, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import restore_replays, trajectories_to_fill_in
 from learner.runs.saving import Saver
@@ -50,19 +49,6 @@ class Parts:
     counters: Counters
     generator: np.random.Generator
     total_frames: int
-
-    def checkpoint(self) -> Checkpoint:
-        """The run as it is now; its tensors are those in use."""
-        return Checkpoint(
-            settings=self.config.settings,
-            spec=asdict(self.spec),
-            protocol=evaluation_protocol(self.config.env, self.config.test.greedy),
-            counters=self.counters,
-            agent=self.agent.state_dict(),
-            learning_rate=self.recorder.learning_rate,
-            generators=generator_states(self.generator),
-            returns=list(self.recorder.episodes.recent),
-        )
 
     def stop(self) -> None:
         """End all that runs beside the loop; safe to call at any time and twice."""

@@ -1,32 +1,49 @@
-"""Ctrl-C, SIGTERM, a terminal that closes: the first asks the loop to stop and save, another one ends the program at once."""
+"""Handles Ctrl-C, SIGTERM and a closed terminal: the first signal asks a loop to stop, a later one ends the program at once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from types import FrameType, TracebackType
 
-TRAINING_STOPS = "Stopping: finishing this update and saving. Once more to stop at once without saving."
+TRAINING_STOPS = "Stopping: finishing this update and saving. Repeat to stop at once without saving."
 SAME_REQUEST = 0.5
-"""Seconds: `timeout` signals the program and then its whole group; a terminal and a wrapper both pass on one Ctrl-C."""
+"""Seconds in which several signals count as one. `timeout` signals the program and then its whole process group, and a terminal
+and a wrapper script may both pass on one Ctrl-C."""
 
 
 class StopSignals:
-    """Context manager; `requested` turns true at the first signal, and `first` is said. `at_once` runs before the program
-    dies of a later one. SIGHUP that is ignored (`nohup`) stays so."""
+    """Context manager that turns signals into requests to stop. An ignored SIGHUP (`nohup`) stays ignored.
+
+    Args:
+        at_once: called before a later signal ends the program.
+        first: line that is printed at the first signal.
+    """
 
     def __init__(self, at_once: Callable[[], None], first: str = TRAINING_STOPS) -> None:
         self._requested_at: float | None = None
         self._at_once = at_once
         self._first = f"\n{first}\n".encode()
+        self._is_silent = False
         self._before: dict[int, object] = {}
 
     @property
     def requested(self) -> bool:
+        """Whether a signal has arrived."""
         return self._requested_at is not None
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """A context in which the first signal prints nothing, because the caller will log what was stopped."""
+        self._is_silent = True
+        try:
+            yield
+        finally:
+            self._is_silent = False
 
     def __enter__(self) -> StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -42,8 +59,9 @@ class StopSignals:
         now = monotonic()
         if self._requested_at is None:
             self._requested_at = now
-            with contextlib.suppress(OSError):  # the terminal is gone
-                os.write(2, self._first)
+            if not self._is_silent:
+                with contextlib.suppress(OSError):  # the terminal is gone
+                    os.write(2, self._first)
         elif now - self._requested_at > SAME_REQUEST:
             self._at_once()
             os._exit(128 + number)

@@ -1,5 +1,7 @@
-"""What follows when updates are skipped because a number was not finite: they are counted and told, then the last good weights
-return, then the run ends."""
+"""Handles updates that were skipped because a number was not finite.
+
+They are counted and logged. After several in a row the last good weights are restored; after as many again the run ends.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,21 @@ log = logging.getLogger("springbok")
 
 
 class SkippingError(RuntimeError):
-    """No update can be made any more; the message names the first quantity that was not finite."""
+    """Every update is skipped. The message names the first non-finite quantity."""
 
 
 class SkippedUpdates:
-    """Looks after the updates of an agent that has made `updates` of them so far.
+    """Counts an agent's skipped updates, and restores its last good weights.
 
-    most: after so many skipped in a row the weights that were kept last return, with the optimiser's moments; after as many
-    again the run ends. count: skipped since the program was started. in_a_row: those since the last sound one.
+    Args:
+        agent: the agent that learns.
+        most: number of skipped updates in a row after which the weights and moments that were kept last are restored. After as
+            many again the run ends.
+        updates: number of updates that the agent has made so far.
+
+    Attributes:
+        count: skipped updates since the program was started.
+        in_a_row: skipped updates since the last applied one.
     """
 
     def __init__(self, agent: Agent, most: int, updates: int) -> None:
@@ -32,14 +41,14 @@ class SkippedUpdates:
         self.keep()
 
     def keep(self) -> None:
-        """Keep a copy of weights and moments; to be called while nothing is skipped."""
+        """Keep a copy of weights and moments. Call it only when the newest update was applied."""
         self._kept = copy.deepcopy(self._agent.state_dict())
         self._kept_at = self._updates
 
     def look(self, *, everything: bool = False) -> None:
-        """Judge the updates since the last call, of which a GPU's newest is left out unless everything is asked for.
+        """Count the updates since the last call. Raises SkippingError.
 
-        Raises SkippingError.
+        everything: include a GPU's newest update, which makes the host wait for it.
         """
         for quantity in self._agent.take_skip_reasons(everything=everything):
             self._updates += 1
@@ -49,7 +58,7 @@ class SkippedUpdates:
                 self.in_a_row = 0
 
     def newest_is_sound(self) -> bool:
-        """Whether the last of all updates was not skipped; waits for it. Raises SkippingError."""
+        """Whether the newest update was applied; a GPU is waited for. Raises SkippingError."""
         self.look(everything=True)
         return not self.in_a_row
 
@@ -57,13 +66,15 @@ class SkippedUpdates:
         self.count += 1
         self.in_a_row += 1
         if self.in_a_row == 1:
-            self._first = f"{quantity} not finite in update {self._updates:,}"
-            log.warning("Skipped: %s", self._first)
+            self._first = f"non-finite {quantity} in update {self._updates:,}"
+            log.warning("An update was skipped: %s", self._first)
         elif self.in_a_row == 2 * self._most:
             raise SkippingError(
-                f"{self.in_a_row} updates in a row were skipped, though the weights of update {self._kept_at:,} returned after "
-                f"{self._most} (max_skipped_updates={self._most}); the first cause: {self._first}"
+                f"{self.in_a_row} updates in a row were skipped, although the weights of update {self._kept_at:,} were "
+                f"restored after {self._most} (max_skipped_updates={self._most}); first cause: {self._first}"
             )
         if self.in_a_row == self._most:
             self._agent.load_state_dict(copy.deepcopy(self._kept), load_optimizer=True)
-            log.warning("%d updates in a row were skipped: the weights of update %s return", self._most, f"{self._kept_at:,}")
+            log.warning(
+                "%d updates in a row were skipped: the weights of update %s are restored", self._most, f"{self._kept_at:,}"
+            )

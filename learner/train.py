@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from agents.streams import Fence
+from learner.evaluation.protocol import evaluation_protocol
 from learner.head_start import HeadStart
 from learner.parts import Parts, build
-from learner.runs.checkpoint import Checkpoint, restore_generators
+from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
-from learner.runs.resuming import replay_to_save, restore_under_way
+from learner.runs.resuming import restore_under_way
+from learner.runs.saving import replay_to_save
 from learner.settings.config import Config
 from learner.signals import StopSignals
 from learner.skipping import SkippingError
@@ -41,7 +44,7 @@ def train(
     parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay)
     try:
         with StopSignals(at_once=parts.workers.kill) as signals:
-            _start(parts, resumed, replay)
+            _start(parts, resumed, replay, signals)
             _make_updates(parts, signals)
             parts.feeder.stop()
             saved = _save(parts)
@@ -62,12 +65,14 @@ def train(
         parts.recorder.close()
 
 
-def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None) -> None:
-    """Start all that runs beside the loop; what was under way goes on."""
+def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None, signals: StopSignals) -> None:
+    """Start all that runs beside the loop; what was under way goes on. Raises ReplayStopped at a signal in the meantime."""
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)
-    if resumed and restore_under_way(parts.config, replay, parts.workers, parts.feeder):
+    with signals.silent():  # this update is not finished and nothing is saved: who catches ReplayStopped says so
+        restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, lambda: signals.requested)
+    if resumed and restored:
         restore_generators(resumed.generators, parts.generator)  # again: building all this has drawn from them
     parts.feeder.start()
 
@@ -99,7 +104,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             parts.workers.weights.publish(parts.network, counters.updates)
         prepared.release(copied)  # a CPU has finished the update, a GPU the copy once that is
         recorder.report()
-        if found := parts.evaluations.step(parts.network, counters, parts.checkpoint):
+        if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):
             recorder.add_evaluation(found)
         if counters.updates % settings.save_model_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
@@ -120,4 +125,18 @@ def _save(parts: Parts) -> Path | None:
     parts.recorder.write_row()  # so that metrics and checkpoint tell of the same moment
     with parts.mixture.lock:  # nothing comes in or goes out while the replays are written
         replay = replay_to_save(parts.config, parts.mixture, parts.workers, parts.feeder)
-        return parts.saver.save(parts.checkpoint(), replay)
+        return parts.saver.save(_checkpoint(parts), replay)
+
+
+def _checkpoint(parts: Parts) -> Checkpoint:
+    """The run as it is now. Its tensors are live: the next update changes them, so they are written before it."""
+    return Checkpoint(
+        settings=parts.config.settings,
+        spec=asdict(parts.spec),
+        protocol=evaluation_protocol(parts.config.env, parts.config.test.greedy),
+        counters=parts.counters,
+        agent=parts.agent.state_dict(),
+        learning_rate=parts.recorder.learning_rate,
+        generators=generator_states(parts.generator),
+        returns=list(parts.recorder.episodes.recent),
+    )

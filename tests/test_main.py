@@ -1,10 +1,11 @@
-"""The program as a user meets it: its commands, its refusals, and how it stops."""
+"""The program as users see it: its commands, its refusals, and how it stops."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start the program in the background. Whatever the test finds, it has ended afterwards, and its workers with it."""
+    """Starts the program in the background. The program and its workers end with the test."""
     with ExitStack() as ends:
 
         def start_one(
@@ -199,10 +200,10 @@ def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("whole_group", [False, True], ids=["program", "group"])
-def test_one_signal_saves_and_says_how_to_go_on(
+def test_one_signal_saves_and_prints_how_to_resume(
     start: Start, tmp_path: Path, number: signal.Signals, *, whole_group: bool
 ) -> None:
-    """To the program alone, and to it and then to its whole group, as `timeout` does."""
+    """The signal goes to the program alone, or to it and then to its whole process group, as `timeout` sends it."""
     program = start(
         "--op_mode=train",
         f"--results_dir={tmp_path}",
@@ -223,8 +224,50 @@ def test_one_signal_saves_and_says_how_to_go_on(
     assert _processes_of(program.pid) == []
 
 
+def test_a_signal_that_nothing_else_takes_claims_nothing_about_what_was_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("learner.launch.prepare", interrupt)
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(REPOSITORY / "main.py"), run_name="__main__")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Stopped.\n"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_training_without_standard_streams_ends_well(start: Start, tmp_path: Path, closed: str) -> None:
+    """Nothing that is written to the closed streams may reach a file of the run."""
+    command = [
+        "sh",
+        "-c",
+        f'exec "$@" {closed}',
+        "sh",
+        sys.executable,
+        "main.py",
+        "--op_mode=train",
+        f"--results_dir={tmp_path}",
+    ]
+    flags = catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=1)
+    with subprocess.Popen([*command, *flags], cwd=REPOSITORY, stdout=subprocess.PIPE, start_new_session=True) as program:
+        try:
+            _wait_for_metrics(tmp_path)
+            program.send_signal(signal.SIGTERM)
+            program.communicate(timeout=60)
+        finally:
+            program.kill()
+    run = the_run(tmp_path)
+    assert program.returncode == 0
+    assert len(run.checkpoint_paths()) == 1
+    for line in run.log.read_text().splitlines():
+        assert re.match(r"\d{4}-\d\d-\d\d .* (DEBUG|INFO|WARNING) ", line), line
+
+
 def test_another_signal_stops_a_run_that_hangs(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment never returns, in the learner's own process."""
+    """An environment in the learner's own process never returns."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     results = tmp_path / "results"
     flags = catch_flags(env=FAULTY_CATCH, environment_max_steps=10**9, worker_kind="serial")
@@ -249,14 +292,14 @@ def _wait_for_metrics(results: Path) -> None:
 
 
 def _processes_of(program: int) -> list[int]:
-    """Processes of the session that `program` leads, which still run, beside itself."""
+    """Running processes of the session that `program` leads, without itself."""
     return [process for process in session_of(program) if process != program]
 
 
 def test_too_many_failures_save_and_end_the_run_with_the_first_cause_printed_last(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First the environment of the only worker raises, then that of its successor hangs."""
+    """First the environment of the only worker raises an error, then that of its successor hangs."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     flags = catch_flags(env=FAULTY_CATCH, environment_max_steps=10**9, worker_kind="cpu", worker_count=1)
     limits = ("--max_worker_restarts=1", "--worker_timeout=1")
@@ -300,7 +343,7 @@ def test_a_run_needs_few_descriptors_and_no_room_in_dev_shm(start: Start, tmp_pa
     assert program.returncode == 0, printed
 
 
-def test_what_the_machine_decided_does_not_travel_with_a_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_store_settings_fitted_to_the_machine(tmp_path: Path) -> None:
     flags = catch_flags(envs_per_worker="auto", batch_size="auto", learner_threads="auto")
     assert run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags).returncode == 0
     run = the_run(tmp_path)
@@ -315,7 +358,7 @@ FILLS = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "stand
 
 
 def test_replays_that_take_the_whole_budget_to_fill_are_refused(tmp_path: Path) -> None:
-    """Of 1,000 trajectories a fifth, each of 10 steps."""
+    """A fifth of 1,000 trajectories of 10 steps is needed."""
     flags = catch_flags(environment_max_steps=2000, replay_parameters=FILLS)
     refused = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags)
     assert refused.returncode == 2
@@ -323,3 +366,34 @@ def test_replays_that_take_the_whole_budget_to_fill_are_refused(tmp_path: Path) 
     trained = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags, "--environment_max_steps=2001")
     assert trained.returncode == 0
     assert "200 trajectories fill the replays before training begins" in trained.stdout
+
+
+def test_a_second_training_in_the_same_run_directory_is_refused(start: Start, tmp_path: Path) -> None:
+    """The first one continues undisturbed. After it was killed, the next may train there."""
+    flags = catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=1, save_model_period=20)
+    first = start("--op_mode=train", f"--results_dir={tmp_path}", *flags)
+    _wait_for_metrics(tmp_path)
+    run = the_run(tmp_path)
+    _wait_until(lambda: bool(run.checkpoint_paths()))
+    config = run.config.read_text()
+    resume = ("--op_mode=train_w_load", "--load_model_url=latest", f"--results_dir={tmp_path}")
+    second = run_program(*resume)
+    assert second.returncode == 2, second.stdout + second.stderr
+    (line,) = second.stderr.strip().splitlines()
+    assert line.startswith("error: load_model_url: ")
+    assert f"process {first.pid} on " in line
+    assert "--resume_in=new" in line
+    assert run.config.read_text() == config
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    steps = load_checkpoint(run.checkpoint_paths()[-1]).counters.steps
+    again = run_program(*resume, f"--environment_max_steps={steps + 200}")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps >= steps + 200
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "not within a minute"
+        time.sleep(0.1)

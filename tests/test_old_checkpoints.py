@@ -26,7 +26,7 @@ def test_it_resumes_with_its_replay_and_its_environments(old_run: Path) -> None:
     done = run_program("--op_mode=train_w_load", f"--load_model_url={old_run}", "--environment_max_steps=3000")
     assert done.returncode == 0, done.stderr
     assert "replay_000000199.pt" in done.stdout
-    assert "not to the bit" not in done.stdout
+    assert "bit-identical" not in done.stdout
     assert "start empty" not in done.stdout
     summary = json.loads((old_run / "summary.json").read_text())
     assert summary["steps"] == 3000

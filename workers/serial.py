@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,14 +60,17 @@ class SerialWorkers(Workers):
             "filled": {worker: self._rows(worker) for worker in filled},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`, after `start`. Raises ValueError where settings differ or environments do not repeat."""
+    def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Continue from `state_dict()`, after `start`. Raises ValueError if settings differ or environments do not repeat.
+
+        should_stop: asked before each replayed step of a worker. Raises ReplayStopped once it returns true.
+        """
         # Format 2 saved a text that begins with the same two numbers.
-        saved = [int(number) for number in re.findall(r"\d+", str(state["settings"]))[:2]]
+        saved = [int(number) for number in re.findall(r"\\d+", str(state["settings"]))[:2]]
         if saved != self._settings():
             raise ValueError(f"wanted [worker_count, envs_per_worker] {self._settings()}, got {saved}")
         for worker, rollout in enumerate(self._rollouts):
-            rollout.observations = self._envs[worker].load_state_dict(state["envs"][worker])
+            rollout.observations = self._envs[worker].load_state_dict(state["envs"][worker], should_stop)
             if not torch.from_numpy(rollout.observations).equal(state["observations"][worker]):
                 raise ValueError(
                     f"{self.setup.env.env}: wanted the observations of before from the same seed and actions, got others; was "

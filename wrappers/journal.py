@@ -7,12 +7,17 @@ which sticky actions may repeat.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from wrappers.spec import Step, VectorEnv
+
+
+class ReplayStopped(Exception):
+    """A replay of actions ended early, as its caller asked."""
 
 
 class JournaledEnv(VectorEnv):
@@ -43,9 +48,14 @@ class JournaledEnv(VectorEnv):
         actions = np.frombuffer(bytes(self._actions), np.uint8).reshape(-1, self.num_envs)
         return {"seed": self._seed, "actions": torch.from_numpy(actions.copy())}
 
-    def load_state_dict(self, state: dict[str, Any]) -> np.ndarray:
-        """Replay all steps, at the speed of the environment. Returns the newest observations, `[N, S, *frame_shape]`."""
+    def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> np.ndarray:
+        """Replay all actions, at the speed of the environment. Returns the newest observations, `[N, S, *frame_shape]`.
+
+        should_stop: asked before each step. Raises ReplayStopped once it returns true; the environment is then of no use.
+        """
         observations = self.reset(state["seed"])
         for actions in state["actions"].numpy():
+            if should_stop():
+                raise ReplayStopped
             observations = self.step(actions.astype(np.int64)).observations
         return observations

@@ -51,14 +51,20 @@ LAYOUT: dict[str, dict[str, list[Any]]] = {
 
 
 def open_board(run: RunDirectory, from_step: int) -> SummaryWriter:
-    """The run's events, headed by its description; a resumed run's earlier events behind `from_step` are hidden."""
+    """The run's events, headed by its description; a resumed run's earlier events behind `from_step` are hidden.
+
+    Raises OSError where they cannot be written.
+    """
     from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
 
+    folder = str(run.tensorboard)
+    if folder != printable(folder):
+        raise OSError(f"TensorBoard takes only paths in UTF-8, got {folder!r}")
     purge_step = from_step + 1 if from_step else None
-    board = SummaryWriter(str(run.tensorboard), purge_step=purge_step, max_queue=QUEUE_LENGTH, flush_secs=FLUSH_SECONDS)
+    board = SummaryWriter(folder, purge_step=purge_step, max_queue=QUEUE_LENGTH, flush_secs=FLUSH_SECONDS)
     board.add_custom_scalars(LAYOUT)
     if run.config.is_file():
-        board.add_text("run", describe_run(json.loads(run.config.read_text())), from_step)
+        board.add_text("run", printable(describe_run(json.loads(run.config.read_text()))), from_step)
     return board
 
 
@@ -69,6 +75,11 @@ def add_animation(board: SummaryWriter, name: str, gif: bytes, steps: int) -> No
     width, height = Image.open(io.BytesIO(gif)).size
     image = Summary.Image(width=width, height=height, colorspace=RGB, encoded_image_string=gif)
     board._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), steps)
+
+
+def printable(text: str) -> str:
+    """The text with each byte that is not UTF-8 as an escape: a path may hold some, which no text file nor protocol takes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def describe_run(content: dict[str, Any]) -> str:

@@ -1,21 +1,27 @@
-"""Checkpoints: what a run needs to go on, written and read as one file of tensors and plain data.
+"""A checkpoint holds all that a run needs to resume, as one file of tensors and plain data.
 
-Format 1 had no checksum; it is still read.
+`torch.save` writes the file, and one line with the SHA-256 of all bytes before it follows; `torch.load` reads such files too. A
+file is complete or absent. Format 1 had no checksum and is still read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import json
 import math
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from learner.runs.checkpoint_file import read_file, write_file
+from learner.runs.untrusted import load_plain
 from learner.settings.config import DEFAULTS, Settings
 
 FORMAT = 3
@@ -23,11 +29,26 @@ FIRST_FORMAT, UNNAMED_MODULES = 1, 2
 ACTING_MODULE = "network"
 """The module of an agent that is published, evaluated and exported."""
 LARGEST_COUNT = 2**62
+TRAILER = re.compile(rb"\nsha256:([0-9a-f]{64})\n")
+TRAILER_BYTES = 73
+PARTIAL = re.compile(r"^\..+\.pt_\d+$")  # a file that is being written, or that a killed process left half-written
+CHUNK_BYTES = 2**20
+CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF}
+"""Errors of file systems (FUSE, SMB, 9p) that sync files but not folders. The file itself is complete and synced by then."""
 
 
 @dataclass
 class Counters:
-    """How far a run has come. steps: fresh agent steps; frames: emulator frames; seconds: wall time spent training."""
+    """Progress of a run.
+
+    Args:
+        steps: fresh agent steps.
+        frames: emulator frames.
+        updates: optimiser steps.
+        episodes: episodes that have ended.
+        trajectories: fresh trajectories.
+        seconds: wall time spent training.
+    """
 
     steps: int = 0
     frames: int = 0
@@ -39,9 +60,18 @@ class Counters:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on, and what a reader needs to know about it.
+    """The state of a run, and a description of it for readers.
 
-    returns: those of the last `avg_buff_size` episodes. replay: checksum of the replay file saved with it, None without one.
+    Args:
+        settings: the run's settings; those that were fitted to the machine are as the command gave them.
+        spec: the environment's observation and action space.
+        protocol: the evaluation protocol.
+        counters: progress of the run.
+        agent: state of the agent (`Agent.state_dict`).
+        learning_rate: that of the newest update.
+        generators: random states of the learner's process.
+        returns: of the last `avg_buff_size` episodes.
+        replay: checksum of the replay file saved with it, or None.
     """
 
     settings: Settings
@@ -56,7 +86,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; complete or absent. Raises OSError."""
+    """Write a checkpoint. Raises OSError; the file is then absent, or as it was before."""
     write_file(
         path,
         {
@@ -75,7 +105,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; raises ValueError with one line where it is damaged or none of ours."""
+    """Read a checkpoint. Raises ValueError with one line if it is damaged or not a checkpoint of this program."""
     try:
         content, checksum = read_file(path)
         version = content.get("format")
@@ -94,12 +124,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def save_replay(path: Path, update: int, state: dict[str, Any]) -> str:
-    """Write the replay that belongs to the checkpoint of this update. Returns its checksum; raises OSError."""
+    """Write the replay file of the checkpoint of this update. Returns its checksum, which that checkpoint stores.
+
+    Raises OSError.
+    """
     return write_file(path, {"format": FORMAT, "update": update, "replay": state})
 
 
 def load_replay(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The state saved with this checkpoint; its tensors stay in the file. Raises ValueError with the reason it is lost for."""
+    """The replay state saved with this checkpoint. Its tensors stay in the file. Raises ValueError if it cannot be used."""
     try:
         content, checksum = read_file(path, mapped=True)
     except OSError as error:
@@ -112,11 +145,11 @@ def load_replay(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _parse(content: dict[str, Any]) -> Checkpoint:
-    """The checkpoint in a file's content. Raises KeyError, ValueError or TypeError where it is not as it was written."""
+    """The checkpoint in a file's content. Raises KeyError, ValueError or TypeError if a part is not as it was written."""
     settings, spec, protocol = (json.loads(_of_type(str, content, name)) for name in ("settings", "spec", "protocol"))
     for name, part in (("settings", settings), ("spec", spec), ("protocol", protocol)):
         if not isinstance(part, dict):
-            raise ValueError(f"{name} is no table")
+            raise ValueError(f"{name} is not a dictionary")
     _of_type(int, spec, "action_count")
     _of_type(str, spec, "env")
     _of_type(list, spec, "frame_shape")
@@ -125,8 +158,9 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
     _check_generators(generators)
     replay = content.get("replay")
     if not isinstance(replay, str | None):
-        raise ValueError("replay is no checksum")
+        raise ValueError("replay is not a checksum")
     return Checkpoint(
+        # Settings that this version no longer has are left out.
         settings={name: value for name, value in settings.items() if name in DEFAULTS},
         spec=spec,
         protocol=protocol,
@@ -177,7 +211,7 @@ def _parse_counters(values: dict[str, Any]) -> Counters:
 
 
 def _check_generators(states: dict[str, Any]) -> None:
-    """Try the random states on generators that nobody uses."""
+    """Load the random states into generators made for this check. Raises ValueError if they do not fit."""
     try:
         torch.Generator().set_state(states["torch"])
         np.random.default_rng().bit_generator.state = json.loads(states["numpy"])
@@ -186,10 +220,115 @@ def _check_generators(states: dict[str, Any]) -> None:
 
 
 def generator_states(sampling: np.random.Generator) -> dict[str, Any]:
-    """Random states of the learner's process as tensors and text."""
+    """Random states of the learner's process as plain data. sampling: the generator that the replays draw from."""
     return {"torch": torch.get_rng_state(), "numpy": json.dumps(sampling.bit_generator.state)}
 
 
 def restore_generators(states: dict[str, Any], sampling: np.random.Generator) -> None:
+    """Set the random states that `generator_states` returned."""
     torch.set_rng_state(states["torch"])
     sampling.bit_generator.state = json.loads(states["numpy"])
+
+
+class _HashingFile:
+    """A file for `torch.save`. It hashes what is written, and keeps the OSError that PyTorch would replace by its own error."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.hash = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write_file(path: Path, content: dict[str, Any]) -> str:
+    """Write a file that is complete or absent. Returns its checksum; raises OSError.
+
+    Tensors are written one by one from where they lie, so a large replay needs no second copy in memory.
+    """
+    partial = path.with_name(f".{path.name}_{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            hashing = _HashingFile(file)
+            try:
+                torch.save(content, cast(IO[bytes], hashing))
+            except RuntimeError:
+                if hashing.error:
+                    raise hashing.error from None
+                raise
+            # The checksum covers every byte that PyTorch wrote, and comes last, so a file that was cut has none.
+            checksum = hashing.hash.hexdigest()
+            file.write(f"\nsha256:{checksum}\n".encode())
+            file.flush()
+            # The content must be on the disk before the name is: after a power cut the name would show an empty file.
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return checksum
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder as durable as its files, if the file system can. Raises OSError if the disk fails."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC_FOLDERS:
+            raise
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove files that killed processes left half-written. Raises OSError."""
+    for path in folder.iterdir():
+        if PARTIAL.match(path.name):
+            path.unlink(missing_ok=True)
+
+
+def read_file(path: Path, *, mapped: bool = False) -> tuple[dict[str, Any], str | None]:
+    """The content that `write_file` wrote, and its checksum: None for a file without one, as in format 1.
+
+    mapped: leave the tensors in the file, for contents too large to be in memory twice. Raises ValueError with a reason, or
+    OSError.
+    """
+    checksum = _verified_checksum(path)
+    return load_plain(path, mapped=mapped), checksum
+
+
+def _verified_checksum(path: Path) -> str | None:
+    """The checksum at the file's end, or None if it has none. Raises ValueError if the bytes before it differ."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            raise ValueError("it does not begin like one")  # a huge file of another kind is not read to its end
+        end = file.seek(0, os.SEEK_END) - TRAILER_BYTES
+        file.seek(max(0, end))
+        trailer = TRAILER.fullmatch(file.read())
+        if not trailer:
+            return None
+        file.seek(0)
+        hashed = hashlib.sha256()
+        while end > 0:
+            data = file.read(min(end, CHUNK_BYTES))
+            if not data:
+                break
+            hashed.update(data)
+            end -= len(data)
+    if hashed.hexdigest() != trailer[1].decode():
+        raise ValueError("damaged: its checksum does not match")
+    return hashed.hexdigest()

@@ -1,4 +1,4 @@
-"""The run directory results/<env>_<unix_timestamp>/ and what `--load_model_url` may name."""
+"""The run directory results/<env>_<unix_timestamp>/, and the checkpoints that `--load_model_url` may name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import re
 import subprocess
 import time
 from importlib import metadata
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
+
+from learner.runs.lock import locked
 
 PACKAGES = (
     "torch",
@@ -26,6 +28,8 @@ PACKAGES = (
     "imageio-ffmpeg",
     "pillow",
 )
+PROGRAM = Path(__file__).resolve().parents[2]
+"""The folder that the program lies in."""
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
 CHECKPOINT_PATTERN = re.compile(r"^update_(\d+)\.pt$")
@@ -35,7 +39,7 @@ LEFT_BEHIND = "left_behind"
 
 
 class RunDirectory:
-    """Names every file of one run in one place."""
+    """Names of all files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +56,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, results: Path, env: str) -> RunDirectory:
-        """Make results/<env>_<unix_timestamp>/, a later second where that one is taken, and the `latest` link beside it."""
+        """Make results/<env>_<unix_timestamp>/ and the link `latest` to it. A later second is named if this one is taken.
+
+        Raises OSError.
+        """
         results.mkdir(parents=True, exist_ok=True)
         stamp = int(time.time())
         while True:
@@ -68,18 +75,19 @@ class RunDirectory:
         return run
 
     def point_latest_here(self) -> None:
-        """Let `latest` name this run; replaced in one step. A system without links goes without."""
+        """Let the link `latest` name this run. It is replaced in one step; a system without links has none."""
         link = self.path.parent / LATEST
-        beside = link.with_name(f".{LATEST}_{os.getpid()}")
+        partial = link.with_name(f".{LATEST}_{os.getpid()}")
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-            beside.symlink_to(self.path.name)
+            partial.unlink(missing_ok=True)
+            partial.symlink_to(self.path.name)
             try:
-                beside.replace(link)
+                partial.replace(link)
             finally:
-                beside.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
 
     def checkpoint_path(self, update: int) -> Path:
+        """The checkpoint of this update."""
         return self.checkpoints / f"update_{update:09d}.pt"
 
     def replay_path(self, update: int) -> Path:
@@ -91,7 +99,7 @@ class RunDirectory:
         return self.path / f"trace_update_{update:09d}.json.gz"
 
     def checkpoint_paths(self) -> list[Path]:
-        """This run's checkpoints, oldest first; the best is one of them or one that was kept beside them."""
+        """This run's checkpoints, oldest first, without best.pt."""
         return self._numbered(CHECKPOINT_PATTERN)
 
     def replay_paths(self) -> list[Path]:
@@ -103,21 +111,25 @@ class RunDirectory:
         return sorted((path for path, match in found.items() if match), key=lambda path: update_of(path))
 
     def put_aside_after(self, update: int) -> list[Path]:
-        """Rename checkpoints of updates after `update`: a run that goes on from there has left them behind. Their new names.
+        """Rename checkpoints of updates after `update`, which a run that resumes there leaves behind. Returns their new paths.
 
-        Replays saved with them are removed: they are large, and of use to no other checkpoint.
+        Their replay files are removed, because they are large and belong to no other checkpoint. Raises OSError.
         """
         for path in self.replay_paths():
             if update_of(path) > update:
                 path.unlink(missing_ok=True)
-        newer = [path for path in self.checkpoint_paths() if update_of(path) > update]
-        return [path.replace(path.with_name(f"{LEFT_BEHIND}_{path.name}")) for path in newer]
+        return [put_aside(path) for path in self.checkpoint_paths() if update_of(path) > update]
 
     def write_config(self, settings: dict[str, Any], command: list[str], notes: list[str], parent: str | None = None) -> None:
-        """config.json: settings, what was chosen for this machine and why, package versions, git commit.
+        """Write config.json. An earlier command's config.json becomes config_1.json, or the next number that is free.
 
-        parent: the checkpoint of another run that this one goes on from. A config.json that is there already, of the command
-        before, becomes config_1.json or the next number that is free.
+        Args:
+            settings: all settings, fitted to this machine.
+            command: the command line.
+            notes: lines on settings that were loaded or chosen, and why.
+            parent: the checkpoint of another run that this one resumes from.
+
+        Raises OSError.
         """
         text = json.dumps(
             {
@@ -131,21 +143,31 @@ class RunDirectory:
             },
             indent=2,
         )
-        beside = self.config.with_name(f".{self.config.name}_{os.getpid()}")
-        beside.write_text(text + "\n")
+        partial = self.config.with_name(f".{self.config.name}_{os.getpid()}")
+        partial.write_text(text + "\n")
         if self.config.exists():
             earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
             self.config.rename(earlier)
-        beside.rename(self.config)
+        partial.rename(self.config)
+
+
+def put_aside(checkpoint: Path) -> Path:
+    """Rename a checkpoint to left_behind_<name>, or add the next free number if that name is taken.
+
+    Returns the new path; raises OSError.
+    """
+    names = chain([checkpoint.stem], (f"{checkpoint.stem}_{number}" for number in count(2)))
+    paths = (checkpoint.with_name(f"{LEFT_BEHIND}_{name}{checkpoint.suffix}") for name in names)
+    return checkpoint.rename(next(path for path in paths if not path.exists()))
 
 
 def check_results_folder(results: Path) -> None:
-    """Refuse a folder that run directories cannot be made in. Raises ValueError."""
+    """Raise ValueError with one line if run directories cannot be made in this folder."""
     existing = results
     try:
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
-        reason = "cannot be written to" if existing.is_dir() else "is no folder"
+        reason = "cannot be written to" if existing.is_dir() else "is not a folder"
         good = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     except (OSError, ValueError) as error:  # a name that is too long
         good, reason = False, f"is refused: {getattr(error, 'strerror', None) or error}"
@@ -155,16 +177,19 @@ def check_results_folder(results: Path) -> None:
 
 
 def check_run_folder(run: RunDirectory) -> None:
-    """Refuse to go on in a run directory that cannot be written to. Raises ValueError."""
+    """Raise ValueError with one line if a run directory cannot be written to, or if another process trains in it."""
     for folder in (run.path, run.checkpoints):
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(
                 f"load_model_url: wanted a run directory that can be written to, got {str(folder)!r}; "
-                "--resume_in=new goes on in a new one"
+                "--resume_in=new resumes in a new one"
             )
+    with contextlib.suppress(OSError), locked(run.path):  # the training itself reports what cannot be written
+        pass
 
 
 def package_versions() -> dict[str, str]:
+    """Versions of Python and of the installed packages that a result may depend on."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -173,12 +198,16 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit this program runs from, `-dirty` added where files were changed; None outside a checkout."""
-    here = Path(__file__).resolve().parent
+    """The commit this program runs from, with `-dirty` if files were changed; None if its folder is not a git checkout."""
+    of_another = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # a hook of another checkout sets these
+    environment = {name: value for name, value in os.environ.items() if name not in of_another}
+    # Git must not search the folders above: a program that was unpacked inside another project's checkout is not part of that.
+    environment["GIT_CEILING_DIRECTORIES"] = str(PROGRAM.parent)
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=here,
+            cwd=PROGRAM,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=10,
@@ -190,12 +219,16 @@ def git_commit() -> str | None:
 
 
 def update_of(path: Path) -> int:
-    """The number in the name of a checkpoint or replay file."""
+    """The update in the name of a checkpoint or replay file."""
     return int(path.stem.rsplit("_", 1)[1])
 
 
 def find_checkpoints(url: str, results: Path) -> list[Path]:
-    """What a checkpoint file, a run directory, its `best` or `latest` name: a run's newest first, its best one last.
+    """The checkpoints that `url` names: a run's newest comes first and its best last.
+
+    Args:
+        url: a checkpoint file, a run directory, RUN/best, `latest` or `latest/best`.
+        results: the folder in which `latest` is looked up.
 
     Raises ValueError with one line.
     """
@@ -223,15 +256,16 @@ def find_checkpoints(url: str, results: Path) -> list[Path]:
 
 
 def _why_no_best(run: RunDirectory) -> str:
+    """Why a run has no best checkpoint yet, which depends on whether evaluations or training returns decide."""
     try:
         evaluated = json.loads(run.config.read_text())["settings"].get("eval_period", 0) > 0
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         return "this run has none yet"
-    return "no evaluation has ended yet" if evaluated else "no window of episodes was full at a checkpoint yet"
+    return "no evaluation has ended yet" if evaluated else "too few episodes had ended at each checkpoint so far"
 
 
 def run_of_checkpoint(checkpoint: Path) -> RunDirectory | None:
-    """The run directory a checkpoint lies in, None where it lies elsewhere."""
+    """The run directory that a checkpoint lies in, or None if it lies elsewhere."""
     parent = checkpoint.resolve().parent
     if parent.name == CHECKPOINT_FOLDER and (parent.parent / "config.json").is_file():
         return RunDirectory(parent.parent)

@@ -1,4 +1,4 @@
-"""What `--load_model_url` names, loaded and checked against what this command asks for."""
+"""Loads the checkpoint that `--load_model_url` names, and checks that it fits the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOADING_ONLY = (
     *("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render"),
     *("preflight", "profile"),
 )
-"""Settings that belong to a command, not to the run it loads."""
+"""Settings of a command, which a checkpoint never decides."""
 
 
 REPLAY_SETTINGS = (
@@ -28,14 +28,18 @@ REPLAY_SETTINGS = (
     *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
     *("network", "batch_size", "unroll_length", "replay_parameters", "use_replay_compression"),
 )
-"""What stored trajectories and their stores depend on."""
+"""Settings that the format of stored trajectories depends on."""
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
-    """The newest good checkpoint that `url` names, its file, and a line for each damaged one that was passed over.
+    """Load the newest sound checkpoint that `url` names.
 
-    Where the newest is damaged the best one is looked at too: it may be of more updates than those that are left. Raises
-    ValueError with one line; a damaged file that is named itself is an error.
+    If the newest is damaged, the best one is considered too: it may be of a later update than the others.
+
+    Returns:
+        its file, the checkpoint, and a line for each damaged one that was skipped.
+
+    Raises ValueError with one line, also if `url` names one damaged file itself.
     """
     bad: list[str] = []
     found: tuple[Path, Checkpoint] | None = None
@@ -50,14 +54,23 @@ def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
         if found is None or checkpoint.counters.updates > found[1].counters.updates:
             found = path, checkpoint
     if found:
-        return *found, [f"passed over {reason}" for reason in bad]
+        return *found, [f"skipped {reason}" for reason in bad]
     if len(bad) == 1:
         raise ValueError(bad[0])
-    raise ValueError(f"load_model_url: wanted one good checkpoint in {url!r}, got {len(bad)} bad ones, such as {bad[0]}")
+    raise ValueError(f"load_model_url: wanted one sound checkpoint in {url!r}, got {len(bad)} unusable ones, such as {bad[0]}")
 
 
 def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tuple[Settings, list[str]]:
-    """The checkpoint's settings, unless the command line says otherwise; a line for each that is overridden."""
+    """The settings of a command that loads a checkpoint. The command line overrides the checkpoint, which overrides defaults.
+
+    Args:
+        settings: all settings of the command, given or default.
+        saved: the checkpoint's settings.
+        given: the settings on the command line.
+
+    Returns:
+        the merged settings, and a line for each setting of the checkpoint that the command line overrides.
+    """
     merged = {**settings, **{name: value for name, value in saved.items() if name not in LOADING_ONLY}, **given}
     notes = [
         f"{name}={value} (overrides the checkpoint's {saved[name]})"
@@ -68,20 +81,16 @@ def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tupl
 
 
 def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
-    """Refuse a checkpoint of other actions, another network or, where it is to be loaded, another optimiser. ValueError."""
+    """Check that a checkpoint has the command's actions and network and, if `load_optimizer`, its optimiser.
+
+    The agent compares weights and moments (`Agent.check_state_dict`). Raises ValueError with one line.
+    """
     spec = make_spec(config.env)
     network = make_network_shapes(config)
     if checkpoint.spec["action_count"] != spec.action_count:
         raise ValueError(
             f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
             f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
-        )
-    wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
-    got = {name: (tuple(value.shape), value.dtype) for name, value in checkpoint.agent["modules"][ACTING_MODULE].items()}
-    if wanted != got:
-        raise ValueError(
-            f"load_model_url: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
-            f"got a checkpoint of {checkpoint.settings.get('network')} for {checkpoint.spec['frame_shape']} frames"
         )
     saved = checkpoint.settings.get("optimizer", config.agent.optimizer)
     if load_optimizer and saved != config.agent.optimizer:
@@ -92,14 +101,17 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
     try:
         make_agent(config, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"load_model_url: wanted a checkpoint for the network {config.network} and {config.env.env}, got one of "
+            f"{checkpoint.settings.get('network')} and {checkpoint.spec['env']} that does not fit: {reason}"
+        ) from None
 
 
 def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
-    """What was saved beside a checkpoint, for a run with the same replays. Raises ValueError with the reason there is none."""
+    """The replay state saved with a checkpoint. Raises ValueError with the reason if there is none that fits these settings."""
     if checkpoint.replay is None:
-        raise ValueError("saved without --save_replay")
+        raise ValueError("the checkpoint was saved without --save_replay")
     for name in REPLAY_SETTINGS:
         before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
         if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
@@ -110,12 +122,12 @@ def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> d
 
 
 def _keep_the_same(before: Any, now: Any) -> bool:
-    """Whether two mixtures are the same but for the device that keeps the frames."""
+    """Whether two `replay_parameters` describe the same replays. The device that holds the frames may differ."""
     first, second = ([replace(each, device="cpu") for each in parse_replay_parameters(str(text))] for text in (before, now))
     return first == second
 
 
 def check_finite(checkpoint: Checkpoint, path: Path) -> None:
-    """Refuse to go on from weights that have diverged. Raises ValueError."""
+    """Raise ValueError if weights of the checkpoint are not finite: training had diverged and would not recover."""
     if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
         raise ValueError(f"load_model_url: wanted finite weights, got a checkpoint whose training diverged: {path}")

@@ -1,78 +1,133 @@
-"""What a run goes on with beside its checkpoint: the replays' contents and, in a reproducible run, all that is under way.
+"""Restores what was saved with a checkpoint: the replays and, for a reproducible run, all that was under way.
 
-Under way are the environments, trajectories that no replay had room for yet, and the workers' random numbers.
+Environments, trajectories that no replay had taken yet, and the workers' random states are under way.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from learner.building import make_contract
 from learner.feeding.feeder import BatchFeeder, Feeder
+from learner.metrics.progress import ProgressLine
+from learner.runs.checkpoint import Checkpoint
+from learner.runs.directory import RunDirectory
+from learner.runs.loading import load_fitting_replay
+from learner.runs.saving import UNDER_WAY
 from learner.settings.config import Config
 from replay import Mixture, settle_capacities
 from workers import SerialWorkers, Workers
 
 log = logging.getLogger("springbok")
 
-UNDER_WAY = "under_way"
+SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
 
 
 class ResumeError(RuntimeError):
-    """What was saved beside a checkpoint does not fit."""
+    """The state saved with a checkpoint does not fit this run."""
 
 
-def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: Feeder) -> dict[str, Any] | None:
-    """The content of the replay file that goes with a checkpoint, None where the settings want none.
-
-    A reproducible run always has one, with what is under way.
-    """
-    if not config.training.saves_replay:
+def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_path: Path | None) -> dict[str, Any] | None:
+    """The replay state saved with the checkpoint that a run resumes from, or None. Log lines say which, and what follows."""
+    count = trajectories_to_fill_in(config)
+    if not checkpoint or not checkpoint_path:
+        if count > config.training.batch_size:
+            log.info("%s trajectories fill the replays before training begins", f"{count:,}")
         return None
-    state: dict[str, Any] = {"mixture": mixture.state_dict()}
-    if config.training.reproducible:
-        assert isinstance(workers, SerialWorkers)
-        assert isinstance(feeder, BatchFeeder)
-        state |= {UNDER_WAY: {"workers": workers.state_dict(), "feeder": feeder.state_dict()}}
+    # The replay file lies in the checkpoint's folder, also if the run resumes in a new directory.
+    path = RunDirectory(checkpoint_path.parent.parent).replay_path(checkpoint.counters.updates)
+    state, reason = None, "the environments were not saved, because that run was not reproducible"
+    try:
+        state = load_fitting_replay(path, checkpoint, config)
+        log.info("The replays are restored from %s", path)
+    except ValueError as error:
+        reason = str(error)
+        if count:
+            log.info("The replays start empty (%s): %s trajectories fill them before training resumes", reason, f"{count:,}")
+    if config.training.reproducible and UNDER_WAY not in (state or {}):
+        log.warning("The run resumes with fresh episodes, so it will not be bit-identical (%s)", reason)
     return state
 
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:
-    """Fill empty replays with what was saved. Raises ResumeError."""
-    with _one_line("--load_model_url names a checkpoint whose replay is none of this program's"):
+    """Fill empty replays with their saved contents. Raises ResumeError."""
+    with _one_line("--load_model_url names a checkpoint whose replay file this program has not written"):
         mixture.load_state_dict(state["mixture"])
 
 
-def restore_under_way(config: Config, state: dict[str, Any] | None, workers: Workers, feeder: Feeder) -> bool:
-    """Go on with what was under way, after the workers were started; false where there is none. Raises ResumeError."""
+def restore_under_way(
+    config: Config, state: dict[str, Any] | None, workers: Workers, feeder: Feeder, should_stop: Callable[[], bool]
+) -> bool:
+    """Restore environments and pending trajectories, after the workers were started. Returns whether there were any.
+
+    The environments replay all their actions, which takes as long as it took at first. So `should_stop` is asked before every
+    step. Raises ReplayStopped once it returns true, and ResumeError if the state does not fit.
+    """
     if not config.training.reproducible or UNDER_WAY not in (state or {}):
         return False
     assert state is not None
     assert isinstance(workers, SerialWorkers)
     assert isinstance(feeder, BatchFeeder)
-    with _one_line("--noreproducible goes on with fresh episodes"):
+    with _one_line("--noreproducible resumes with fresh episodes"):
         steps = sum(env["actions"].numel() for env in state[UNDER_WAY]["workers"]["envs"])
-        log.info("The environments play %s steps again, to stand where they stood", f"{steps:,}")
-        workers.load_state_dict(state[UNDER_WAY]["workers"])
+        log.info("Replaying %s steps to restore the environments", f"{steps:,}")
+        with _ReplayProgress(steps, config.workers.envs_per_worker, should_stop) as progress:
+            workers.load_state_dict(state[UNDER_WAY]["workers"], progress.should_stop)
         feeder.load_state_dict(state[UNDER_WAY]["feeder"])
     return True
 
 
+class _ReplayProgress:
+    """The live line while actions are replayed. A context manager.
+
+    Args:
+        total: environment steps to replay.
+        at_once: environment steps that are taken together.
+        should_stop: asked before each step.
+    """
+
+    def __init__(self, total: int, at_once: int, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+        self._total = total
+        self._at_once = at_once
+        self._done = 0
+        self._line = ProgressLine()
+        self._shown_at = time.monotonic()
+
+    def __enter__(self) -> _ReplayProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.clear()
+
+    def should_stop(self) -> bool:
+        """Whether to stop. Called once before each step: counts it, and shows the count now and then."""
+        now = time.monotonic()
+        if now - self._shown_at > SHOW_PERIOD:
+            self._shown_at = now
+            self._line.show(f"replaying steps: {self._done:,} of {self._total:,}")
+        self._done += self._at_once
+        return self._should_stop()
+
+
 @contextmanager
 def _one_line(hint: str) -> Iterator[None]:
+    """Turn errors about a state that does not fit into a ResumeError with one line."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:400] or type(error).__name__
-        raise ResumeError(f"wanted a saved state that fits, got another: {reason}; {hint}") from error
+        raise ResumeError(f"wanted a saved state that fits this run, got one that does not: {reason}; {hint}") from error
 
 
 def trajectories_to_fill_in(config: Config) -> int:
-    """How many trajectories replays that start empty take in before they give any; 0 where none gives any twice."""
+    """Number of trajectories that empty replays take in before the first batch is drawn; 0 if all replays are queues."""
     contract = make_contract(config)
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.training.training_fill_in_factor

@@ -1,4 +1,4 @@
-"""Saves a run's checkpoints while it trains: the newest and the best are kept, and a save that fails costs only itself."""
+"""Saves a run's checkpoints while it trains, and decides which are kept. A save that fails never ends the run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, save_replay
-from learner.runs.checkpoint_file import remove_partial_files
-from learner.runs.directory import LEFT_BEHIND, RunDirectory, update_of
+from learner.feeding.feeder import BatchFeeder, Feeder
+from learner.runs.checkpoint import Checkpoint, load_checkpoint, remove_partial_files, save_checkpoint, save_replay
+from learner.runs.directory import RunDirectory, put_aside, update_of
+from learner.settings.config import Config
+from replay import Mixture
+from workers import SerialWorkers, Workers
 
 log = logging.getLogger("springbok")
 
+UNDER_WAY = "under_way"
+"""Key of the environments, pending trajectories and workers' random states in a replay file."""
+
 
 class Saver:
-    """Keeps the newest `kept` checkpoints, the one with the highest mean return, and the replay of the newest.
+    """Keeps the newest checkpoints, the best one, and the replay of the newest.
 
-    window: episodes whose mean return decides about the best; a checkpoint with fewer behind it is none. resumed: what the
-    run goes on from; a best one of later updates is left behind. evaluated: evaluations decide about the best, not the returns.
-    error: why the last save failed, None where it did not.
+    Args:
+        run: where they are saved.
+        kept: number of newest checkpoints to keep.
+        window: episodes whose mean return decides which checkpoint is best. A checkpoint with fewer episodes never is.
+        resumed: the checkpoint that the run resumes from. A best checkpoint of a later update is put aside.
+        evaluated: evaluations decide which is best (`learner/evaluation/evaluations.py`), not the training's returns.
+
+    Attributes:
+        error: why the last save failed, or None if it did not.
     """
 
     def __init__(
@@ -39,16 +51,18 @@ class Saver:
         if resumed:
             self._best = self._take_over_best(resumed.counters.updates)
             path = run.checkpoint_path(resumed.counters.updates)
-            if path.is_file():  # it may have been killed just before it saw that this is the best
+            if path.is_file():  # the run may have been killed after it saved this one and before it compared it with the best
                 self._keep_if_best(path, resumed)
 
     def save(self, checkpoint: Checkpoint, replay: dict[str, Any] | None = None) -> Path | None:
-        """Save a checkpoint, and the state of its replay beside it; None where it failed, which is said in one line."""
+        """Save a checkpoint and, if given, its replay state. Returns the file, or None after a failure, which is logged."""
         update = checkpoint.counters.updates
         path = self._run.checkpoint_path(update)
         try:
             self._run.checkpoints.mkdir(parents=True, exist_ok=True)
             remove_partial_files(self._run.checkpoints)
+            # The replay file comes first, because the checkpoint stores its checksum. A kill in between leaves a replay file
+            # that belongs to no checkpoint, which the next save removes; the older checkpoint is still the newest.
             if replay is not None:
                 checkpoint = replace(checkpoint, replay=self._save_replay(update, replay))
             save_checkpoint(path, checkpoint)
@@ -62,7 +76,7 @@ class Saver:
         return path
 
     def _save_replay(self, update: int, state: dict[str, Any]) -> str | None:
-        """The checksum of the replay file; None where it could not be written, and the checkpoint goes without."""
+        """The checksum of the replay file, or None if it could not be written. The checkpoint is then saved without it."""
         try:
             return save_replay(self._run.replay_path(update), update, state)
         except OSError as error:
@@ -70,18 +84,19 @@ class Saver:
             return None
 
     def _keep_if_best(self, path: Path, checkpoint: Checkpoint) -> None:
+        """Give a saved checkpoint the name best.pt too, if its mean return is the highest so far."""
         mean = float(np.mean(checkpoint.returns)) if len(checkpoint.returns) >= self._window else None
         if self._evaluated or mean is None or (self._best is not None and mean <= self._best):
             return
         try:
             _second_name(path, self._run.best)
         except OSError as error:
-            log.warning("The best checkpoint was not kept: %s", error.strerror or error)
+            log.warning("The checkpoint with the best mean return could not be kept as best.pt: %s", error.strerror or error)
         else:
             self._best = mean
 
     def _forget_old(self) -> None:
-        """What cannot be removed now is tried again at the next save."""
+        """Remove old checkpoints, and every replay but that of the newest. The next save tries again what fails now."""
         with contextlib.suppress(OSError):
             for path in self._run.checkpoint_paths()[: -self._kept]:
                 path.unlink()
@@ -92,32 +107,50 @@ class Saver:
                     path.unlink()
 
     def _take_over_best(self, update: int) -> float | None:
-        """Mean return of the best checkpoint so far."""
+        """Mean return of the best checkpoint, or None if there is none; one of a later update than this is put aside."""
         best = self._run.best
         if not best.is_file():
             return None
         try:
             checkpoint = load_checkpoint(best)
         except ValueError as error:
-            log.warning("Left out: %s", error)
+            log.warning("The best checkpoint so far does not count: %s", error)
             return None
         if checkpoint.counters.updates > update:
             with contextlib.suppress(OSError):
-                aside = best.replace(best.with_name(f"{LEFT_BEHIND}_{best.name}"))
-                log.info("Newer than the checkpoint loaded, put aside: %s", aside)
+                log.info("The best checkpoint is newer than the one loaded and was kept as %s", put_aside(best))
             return None
         return float(np.mean(checkpoint.returns)) if checkpoint.returns else None
 
 
 def _second_name(path: Path, name: Path) -> None:
-    """Give a finished file another name, in one step; a system without hard links copies."""
-    beside = name.with_name(f".{name.name}_{os.getpid()}")
+    """Give a finished file another name in one step, so that a kill leaves the old best.pt or the new one. Raises OSError.
+
+    A hard link takes no room, and outlives the removal of the first name. A file system without hard links copies.
+    """
+    partial = name.with_name(f".{name.name}_{os.getpid()}")
     try:
         try:
-            os.link(path, beside)
+            os.link(path, partial)
         except OSError:
-            shutil.copyfile(path, beside)
-        beside.replace(name)
+            shutil.copyfile(path, partial)
+        partial.replace(name)
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
+
+
+def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: Feeder) -> dict[str, Any] | None:
+    """The content of the replay file that is saved with a checkpoint, or None if the settings ask for none.
+
+    A reproducible run always has one. It also holds the environments, the trajectories that no replay has taken yet, and the
+    workers' random states, so that the resumed run gives the same bits.
+    """
+    if not config.training.saves_replay:
+        return None
+    state: dict[str, Any] = {"mixture": mixture.state_dict()}
+    if config.training.reproducible:
+        assert isinstance(workers, SerialWorkers)
+        assert isinstance(feeder, BatchFeeder)
+        state |= {UNDER_WAY: {"workers": workers.state_dict(), "feeder": feeder.state_dict()}}
+    return state

@@ -20,8 +20,7 @@ from agents.networks.base import on_device
 from learner.machine.measuring import measure_costs
 from learner.metrics.metrics import UpdateMetrics, read_metrics
 from learner.parts import build
-from learner.runs.checkpoint import load_checkpoint, load_replay
-from learner.runs.checkpoint_file import write_file
+from learner.runs.checkpoint import load_checkpoint, load_replay, write_file
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import Saver
 from tests.gpu.simulated_gpu import SimulatedGpu

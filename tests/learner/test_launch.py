@@ -1,9 +1,10 @@
-"""Going on from a run: in the same directory or a new one, with the replay or without, and always saying which."""
+"""A run resumes in its own directory or a new one, with its replay or without, and log lines say which."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 import torch
 
 from agents.vtrace.agent import VTraceAgent
-from learner import launch
+from learner import launch, parts
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
 from learner.metrics.metrics import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
+from learner.runs.lock import LOCK_NAME, locked
 from learner.settings.config import DEFAULTS
 from learner.skipping import SkippedUpdates
 from tests.support import CATCH
@@ -40,30 +42,28 @@ def trained(results: Path, **given: Any) -> RunDirectory:
     return RunDirectory((results / "latest").resolve())
 
 
-def go_on(run: RunDirectory, capsys: pytest.CaptureFixture[str], **given: Any) -> tuple[RunDirectory, str]:
-    """Go on from a run; returns where, and what was said."""
+def resume(run: RunDirectory, capsys: pytest.CaptureFixture[str], **given: Any) -> tuple[RunDirectory, str]:
+    """Resume a run. Returns the run directory and the console output."""
     capsys.readouterr()
     given = {"environment_max_steps": 600, **given}
     assert launch.run(command(run.path.parent, "train_w_load", load_model_url=str(run.path), **given)) == 0
     return RunDirectory((run.path.parent / "latest").resolve()), capsys.readouterr().out
 
 
-def test_a_run_goes_on_in_its_own_directory_and_keeps_what_was_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_resumes_in_its_own_directory_and_keeps_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
     before = json.loads(run.config.read_text())
-    again, _ = go_on(run, capsys)
+    again, _ = resume(run, capsys)
     assert again.path == run.path
     assert json.loads((run.path / "config_1.json").read_text()) == before
     now = json.loads(run.config.read_text())
     assert (now["settings"]["environment_max_steps"], now["parent"]) == (600, None)
 
 
-def test_a_run_goes_on_in_a_new_directory_that_names_its_parent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_resumes_in_a_new_directory_that_names_its_parent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
     files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    again, _ = go_on(run, capsys, resume_in="new")
+    again, _ = resume(run, capsys, resume_in="new")
     assert again.path != run.path
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files
     parent = run.checkpoint_paths()[-1]
@@ -72,7 +72,27 @@ def test_a_run_goes_on_in_a_new_directory_that_names_its_parent(tmp_path: Path, 
     steps = read_metrics(again.metrics)["steps"]
     assert steps[0] > load_checkpoint(parent).counters.steps
     assert load_checkpoint(again.checkpoint_paths()[-1]).settings["resume_in"] == "new"
-    assert go_on(again, capsys, environment_max_steps=700)[0].path == again.path  # it belongs to a command, not to a run
+    assert resume(again, capsys, environment_max_steps=700)[0].path == again.path  # it belongs to a command, not to a run
+
+
+def test_a_locked_run_resumes_only_in_a_new_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path)
+    given = {"load_model_url": str(run.path), "environment_max_steps": 600}
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with locked(run.path):
+        with pytest.raises(ValueError, match="--resume_in=new"):
+            command(tmp_path, "train_w_load", **given)
+        with monkeypatch.context() as patch:
+            patch.setattr(launch, "check_run_folder", lambda run: None)  # the other one starts after the check
+            job = command(tmp_path, "train_w_load", **given)
+        assert launch.run(job) == 2
+        assert "--resume_in=new" in capsys.readouterr().out.splitlines()[-1]
+        again, _ = resume(run, capsys, resume_in="new")
+    assert again.path != run.path
+    now = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != LOCK_NAME}
+    assert now == {path: content for path, content in files.items() if path.name != LOCK_NAME}
 
 
 def test_the_best_is_tested_by_its_name(tmp_path: Path) -> None:
@@ -83,24 +103,39 @@ def test_the_best_is_tested_by_its_name(tmp_path: Path) -> None:
     assert len(job.checkpoint.returns) == 5
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_put_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped_and_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path, save_model_period=2)
     older, newest = run.checkpoint_paths()[-2:]
     newest.write_bytes(newest.read_bytes()[:-100])
-    _, said = go_on(run, capsys)
-    (line,) = [line for line in said.splitlines() if "passed over" in line]
+    _, said = resume(run, capsys)
+    (line,) = [line for line in said.splitlines() if "skipped " in line]
     assert str(newest) in line
-    assert f"Going on from {older}" in said
+    assert f"Resuming from {older}" in said
     assert newest.with_name(f"left_behind_{newest.name}").is_file()
 
 
-def test_the_replay_goes_on_where_it_was_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also in a new directory: it is taken from beside the checkpoint."""
+def test_a_path_that_is_not_utf8_trains_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """TensorBoard takes no such path, which one line says. All other files are written."""
+    results = tmp_path / os.fsdecode(b"results_\xff")
+    run = trained(results, replay_parameters=MIXTURE, save_replay=True, log_period=0.01)
+    said = capsys.readouterr().out
+    escaped = str(run.path).encode(errors="backslashreplace").decode()
+    assert f"Run directory: {escaped}" in said
+    assert f"Run directory: {escaped}" in run.log.read_text()
+    assert said.count("TensorBoard takes only paths in UTF-8") == 1
+    assert read_metrics(run.metrics)["steps"][-1] >= 300
+    _, said = resume(run, capsys)
+    assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps >= 600
+    assert "replay_0" in said
+
+
+def test_a_saved_replay_is_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Resuming in a new directory reads it from the checkpoint's folder."""
     run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
     (path,) = run.replay_paths()
-    again, said = go_on(run, capsys, resume_in="new")
-    assert f"Replays go on with what was saved in {path}" in said
-    assert "Replays start empty" not in said
+    again, said = resume(run, capsys, resume_in="new")
+    assert f"The replays are restored from {path}" in said
+    assert "replays start empty" not in said
     assert len(again.replay_paths()) == 1
 
 
@@ -116,33 +151,33 @@ def test_replays_that_start_empty_say_so_and_why(
     saved: bool, given: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=saved)
-    _, said = go_on(run, capsys, **given)
-    (line,) = [line for line in said.splitlines() if "Replays start empty" in line]
+    _, said = resume(run, capsys, **given)
+    (line,) = [line for line in said.splitlines() if "replays start empty" in line]
     assert reason in line
     assert f"{12 if '60' in str(given) else 8} trajectories fill them" in line  # a fifth of the capacity
 
 
-def test_a_damaged_replay_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_replay_is_not_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
     (path,) = run.replay_paths()
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    _, said = go_on(run, capsys)
-    assert f"Replays start empty ({path}: damaged: its checksum does not match)" in said
+    _, said = resume(run, capsys)
+    assert f"The replays start empty ({path}: damaged: its checksum does not match)" in said
 
 
-def test_a_queue_alone_has_nothing_to_fill_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, said = go_on(trained(tmp_path), capsys)
-    assert "Replays" not in said
+def test_a_queue_alone_needs_no_filling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, said = resume(trained(tmp_path), capsys)
+    assert "replays" not in said
 
 
-def test_a_reproducible_run_from_one_that_was_not_says_that_it_is_not_the_same(
+def test_a_reproducible_run_warns_if_it_resumes_from_one_that_was_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(tmp_path, save_replay=True, prepared_batches=0)
-    _, said = go_on(run, capsys, reproducible=True)
-    assert "goes on with fresh episodes and not to the bit (its environments were not saved" in said
+    _, said = resume(run, capsys, reproducible=True)
+    assert "bit-identical (the environments were not saved" in said
 
 
 def test_a_saved_state_of_other_workers_ends_the_run_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,21 +199,21 @@ def test_a_run_directory_without_room_is_one_line(
     assert capsys.readouterr().out.splitlines()[-1].startswith("error: the run directory could not be written")
 
 
-def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
+def test_a_failed_last_save_ends_the_run_with_exit_code_1_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("learner.runs.checkpoint_file.torch.save", full)
+    monkeypatch.setattr("learner.runs.checkpoint.torch.save", full)
     assert launch.run(command(tmp_path, "train", save_model_period=5)) == 1
     said = capsys.readouterr().out.splitlines()
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
     assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
-    assert not [line for line in said if line.startswith("Go on:")]
+    assert not [line for line in said if "--load_model_url=" in line]
 
 
-def test_a_saved_replay_goes_on_with_frames_elsewhere(
+def test_a_saved_replay_is_restored_with_frames_on_another_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The learner's device is the CPU here. Only training asks for the device: any machine may test or export."""
@@ -193,10 +228,10 @@ def test_a_saved_replay_goes_on_with_frames_elsewhere(
         command(tmp_path, mode, load_model_url=str(run.path))
     with pytest.raises(ValueError, match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got '):
         command(tmp_path, "train_w_load", load_model_url=str(run.path), environment_max_steps=600)
-    _, said = go_on(run, capsys, replay_parameters=MIXTURE)
-    assert "Replays go on with what was saved in" in said
-    _, said = go_on(run, capsys, replay_parameters=json.dumps(smaller), environment_max_steps=900)
-    assert "Replays start empty (replay_parameters was" in said
+    _, said = resume(run, capsys, replay_parameters=MIXTURE)
+    assert "The replays are restored from" in said
+    _, said = resume(run, capsys, replay_parameters=json.dumps(smaller), environment_max_steps=900)
+    assert "The replays start empty (replay_parameters was" in said
 
 
 def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +271,7 @@ def test_too_little_memory_is_one_line(
     assert lines == [launch.OUT_OF_MEMORY % describe(error)]
 
 
-def test_a_person_without_a_terminal_is_told_now_and_then(
+def test_progress_is_logged_now_and_then_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While replays are filled, and while the run trains."""
@@ -265,6 +300,23 @@ def test_compiling_without_a_compiler_is_refused(
     command(tmp_path, "train", compile=False)
 
 
+@pytest.mark.parametrize("after_the_last_save", [True, False])
+def test_a_signal_outside_the_loop_names_the_newest_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, after_the_last_save: bool
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*((recorder.Recorder, "close") if after_the_last_save else (parts, "make_mixture")), interrupt)
+    assert launch.run(command(tmp_path, "train")) == 130
+    run = RunDirectory((tmp_path / "latest").resolve())
+    last = capsys.readouterr().out.splitlines()[-1]
+    if after_the_last_save:
+        assert last.endswith(f"{run.checkpoint_paths()[-1]}.")
+    else:
+        assert last == "Stopped. No checkpoint was saved."
+
+
 @pytest.mark.parametrize("works_afterwards", [True, False])
 def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
     works_afterwards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -290,12 +342,12 @@ def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
     run = RunDirectory((tmp_path / "latest").resolve())
     if works_afterwards:
         assert load_checkpoint(run.checkpoint_paths()[-1]).counters.updates == 5
-        assert "Go on:" in lines[-2]
+        assert str(run.path) in lines[-2]
     else:
         assert lines[-2].startswith("error: the last checkpoint could not be saved: CUDA error: an illegal memory access")
 
 
-def test_flags_that_a_mode_does_not_use_are_said(tmp_path: Path) -> None:
+def test_flags_that_a_mode_does_not_use_are_noted(tmp_path: Path) -> None:
     unused = {"load_model_url": "/nowhere", "load_optimizer_save": True, "resume_in": "same"}
     unused |= {"render": True, "test_episode_count": 3, "test_environments": 2}
     assert command(tmp_path, "train", greedy=True, eval_period=5).notes == []
@@ -314,19 +366,19 @@ def test_flags_that_a_mode_does_not_use_are_said(tmp_path: Path) -> None:
         assert all(f"--op_mode={mode}, " in line for line in lines)
 
 
-def test_what_only_a_preset_says_is_not_said_to_be_unused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_settings_of_a_preset_are_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.settings.presets.load_preset", lambda name: {"test_episode_count": 3})
     assert command(tmp_path, "train").notes == []
 
 
-def test_an_optimizer_that_starts_anew_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_optimizer_that_starts_anew_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
     note = "load_optimizer_save=False (the optimiser starts anew)"
-    assert note not in go_on(run, capsys)[1]
-    assert note in go_on(run, capsys, load_optimizer_save=False, environment_max_steps=900)[1]
+    assert note not in resume(run, capsys)[1]
+    assert note in resume(run, capsys, load_optimizer_save=False, environment_max_steps=900)[1]
 
 
-def test_the_log_begins_with_what_the_console_says_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_file_begins_with_the_first_console_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "Training on Catch-v0"
@@ -335,7 +387,7 @@ def test_the_log_begins_with_what_the_console_says_first(tmp_path: Path, capsys:
     assert written == said
 
 
-def test_an_export_says_what_is_exported(
+def test_an_export_names_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(tmp_path)
@@ -345,7 +397,7 @@ def test_an_export_says_what_is_exported(
     assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"
 
 
-def test_replays_that_come_back_filled_are_not_filled_again(
+def test_restored_replays_are_not_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(recorder, "TELL_PERIOD", 0.0)
@@ -355,5 +407,5 @@ def test_replays_that_come_back_filled_are_not_filled_again(
     for save_replay, told in ((True, False), (False, True)):
         settings = {"environment_max_steps": 2000, "replay_parameters": fills, "batch_size": 16, "save_replay": save_replay}
         run = trained(tmp_path / str(save_replay), **settings)
-        _, said = go_on(run, capsys, environment_max_steps=4000)
+        _, said = resume(run, capsys, environment_max_steps=4000)
         assert ("filling replays: " in said) == told

@@ -1,4 +1,4 @@
-"""Which signals ask a program to stop, and which end it."""
+"""The first signal asks a program to stop, and a later one ends it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Program = subprocess.Popen[str]
 
 @pytest.fixture
 def program() -> Iterator[Program]:
-    """One that is slow to stop."""
+    """A program that is slow to stop."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
@@ -62,7 +62,7 @@ def test_a_later_signal_ends_the_program_at_once(program: Program, number: signa
     assert program.wait(5) == 128 + number
 
 
-def test_a_program_that_was_told_to_outlive_its_terminal_does() -> None:
+def test_an_ignored_hangup_stays_ignored() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=REPOSITORY,

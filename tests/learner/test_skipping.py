@@ -1,4 +1,4 @@
-"""Skipped updates are counted and told; the last good weights return; then the run ends, and nothing bad was saved."""
+"""Skipped updates are counted and logged; the last good weights are restored; then the run ends. No bad weights are saved."""
 
 from __future__ import annotations
 
@@ -24,49 +24,52 @@ from tests.agents.support import CLEAR, make_network_here, random_batch
 from tests.support import catch_flags, same, small_config
 
 
-class ToldAgent(VTraceAgent):
-    """Says what it is told to say of its updates, which change every weight."""
+class ReportingAgent(VTraceAgent):
+    """Reports the skip reasons in `reported`. Each update changes every weight."""
 
     def __init__(self) -> None:
         super().__init__(CLEAR, make_network_here())
-        self.told: list[str | None] = []
+        self.reported: list[str | None] = []
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
-        told, self.told = self.told, []
-        return told
+        reported, self.reported = self.reported, []
+        return reported
 
     def move(self) -> None:
         super().update(random_batch(), 1e-2)
 
 
-def test_the_first_of_a_streak_is_told_and_a_sound_update_ends_it(lines: list[str]) -> None:
-    agent = ToldAgent()
+def test_the_first_skip_of_a_streak_is_logged_and_an_applied_update_ends_it(lines: list[str]) -> None:
+    agent = ReportingAgent()
     skipped = SkippedUpdates(agent, most=3, updates=1200)
-    agent.told = [None, "rewards", "policy_loss", None]
+    agent.reported = [None, "rewards", "policy_loss", None]
     skipped.look()
-    agent.told = ["gradient"]
+    agent.reported = ["gradient"]
     skipped.look()
-    assert lines == ["Skipped: rewards not finite in update 1,202", "Skipped: gradient not finite in update 1,205"]
+    assert [line.split(": ")[1] for line in lines] == [
+        "non-finite rewards in update 1,202",
+        "non-finite gradient in update 1,205",
+    ]
     assert (skipped.count, skipped.in_a_row) == (3, 1)
 
 
-def test_kept_weights_and_moments_return_as_often_as_needed(lines: list[str]) -> None:
-    agent = ToldAgent()
+def test_kept_weights_and_moments_are_restored_as_often_as_needed(lines: list[str]) -> None:
+    agent = ReportingAgent()
     agent.move()
     skipped = SkippedUpdates(agent, most=2, updates=1)
     agent.move()
-    agent.told = [None] * 4
+    agent.reported = [None] * 4
     skipped.look()
     skipped.keep()
     kept = state_of(agent)
     for _ in range(2):
         agent.move()
         assert not same(state_of(agent), kept)
-        agent.told = [None, "value_loss", "value_loss"]
+        agent.reported = [None, "value_loss", "value_loss"]
         skipped.look()
         assert same(state_of(agent), kept)
         agent.move()  # must not reach what is kept
-    assert lines.count("2 updates in a row were skipped: the weights of update 5 return") == 2
+    assert lines.count("2 updates in a row were skipped: the weights of update 5 are restored") == 2
 
 
 def state_of(agent: VTraceAgent) -> dict[str, Any]:
@@ -93,26 +96,26 @@ def test_the_newest_update_counts_for_a_checkpoint() -> None:
 
 
 def make_late_agent() -> VTraceAgent:
-    """It decides as on a GPU."""
+    """An agent that reads the result of its finite check one update late, as on a GPU."""
     agent = VTraceAgent(CLEAR, make_network_here())
     agent.guard.reads_late = True
     return agent
 
 
-def test_as_many_again_end_the_run_with_the_first_cause() -> None:
-    agent = ToldAgent()
+def test_twice_as_many_skips_end_the_run_with_the_first_cause() -> None:
+    agent = ReportingAgent()
     skipped = SkippedUpdates(agent, most=2, updates=0)
-    agent.told = ["policy_loss", "gradient", "gradient"]
+    agent.reported = ["policy_loss", "gradient", "gradient"]
     skipped.look()
-    agent.told = ["gradient"]
-    with pytest.raises(SkippingError, match=r"update 0 returned after 2 .*: policy_loss not finite in update 1$"):
+    agent.reported = ["gradient"]
+    with pytest.raises(SkippingError, match=r"update 0 were restored after 2 .*: non-finite policy_loss in update 1$"):
         skipped.look()
 
 
 def spoil_updates(
     monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool], made_before: int = 0, field: str = "rewards"
 ) -> None:
-    """Give the agent's update number n a reward (or another field of a batch) that is not a number where `is_bad(n)`."""
+    """Put NaN into the rewards (or another field) of the batch of every update n for which `is_bad(n)`."""
     update, made = VTraceAgent.update, [made_before]
 
     def spoilt(agent: VTraceAgent, batch: Batch, progress: float) -> Updated:
@@ -131,14 +134,14 @@ def run_training(folder: Path, **settings: Any) -> tuple[RunDirectory, Checkpoin
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
-def test_a_run_goes_on_after_its_weights_have_returned(
+def test_a_run_continues_after_its_weights_were_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
-    """The checkpoint that falls due while updates are skipped is left out."""
+    """No checkpoint is saved while updates are skipped."""
     spoil_updates(monkeypatch, lambda number: 9 <= number <= 12)
     run, last = run_training(tmp_path, max_skipped_updates=3, save_model_period=5, log_period=0.001, checkpoints_kept=9)
-    assert "Skipped: rewards not finite in update 9" in lines
-    assert "3 updates in a row were skipped: the weights of update 5 return" in lines
+    assert "An update was skipped: non-finite rewards in update 9" in lines
+    assert "3 updates in a row were skipped: the weights of update 5 are restored" in lines
     assert last.counters.updates >= 28
     columns = read_metrics(run.metrics)
     at = {int(update): int(count) for update, count in zip(columns["updates"], columns["updates/skipped"], strict=True)}
@@ -151,7 +154,7 @@ def test_a_run_goes_on_after_its_weights_have_returned(
     assert "update_000000015.pt" in names
 
 
-def test_without_a_checkpoint_the_first_weights_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_checkpoint_the_first_weights_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[torch.Tensor] = []  # at the start and after each look at an update
 
     def listen(method: str) -> None:
@@ -217,8 +220,8 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
     last = capsys.readouterr().out.strip().splitlines()[-1]
     kept = 5 if bad_from == 8 else 0
     assert last == (
-        f"6 updates in a row were skipped, though the weights of update {kept} returned after 3 (max_skipped_updates=3); "
-        f"the first cause: rewards not finite in update {bad_from}"
+        f"6 updates in a row were skipped, although the weights of update {kept} were restored after 3 "
+        f"(max_skipped_updates=3); first cause: non-finite rewards in update {bad_from}"
     )
     (run,) = (RunDirectory(path) for path in tmp_path.glob("*_*"))
     assert read_metrics(run.metrics)["updates/skipped"][-1] == 6

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wrappers import EnvConfig, Step, make_vector_env
-from wrappers.journal import JournaledEnv
+from wrappers.journal import JournaledEnv, ReplayStopped
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Catch-v0": {},
@@ -53,6 +53,22 @@ def test_a_restored_journal_can_be_saved_again() -> None:
     assert states[0]["seed"] == states[1]["seed"] == 5
     assert states[0]["actions"].shape == (40, 3)
     assert states[0]["actions"].equal(states[1]["actions"])
+
+
+def test_a_replay_ends_before_the_next_step_when_asked_to() -> None:
+    env, other = make("Catch-v0"), make("Catch-v0")
+    env.reset(4)
+    play(env, 1, 20)
+    asked: list[bool] = []
+
+    def should_stop() -> bool:
+        asked.append(len(asked) == 7)
+        return asked[-1]
+
+    with pytest.raises(ReplayStopped):
+        other.load_state_dict(env.state_dict(), should_stop)
+    assert len(asked) == 8
+    assert other.state_dict()["actions"].shape == (7, 3)
 
 
 def test_a_saved_state_does_not_change_with_later_steps() -> None:

@@ -46,6 +46,12 @@ def test_the_run_is_described_from_its_config(run: RunDirectory) -> None:
     assert re.search(r"\*\*Commit:\*\* (\w{40}|no checkout)", text(run))
 
 
+def test_a_command_that_is_not_utf8_is_described_with_escapes(run: RunDirectory) -> None:
+    run.write_config({"results_dir": "/a/\udcff"}, ["main.py", "--results_dir=/a/\udcff"], [])
+    open_board(run, 0).close()
+    assert "| results_dir | `/a/\\udcff` |  |" in text(run).splitlines()
+
+
 def test_a_resumed_run_describes_itself_again(run: RunDirectory) -> None:
     open_board(run, 0).close()
     open_board(run, 500).close()

@@ -1,9 +1,14 @@
-"""A checkpoint gives back what was saved, and what is damaged, foreign or of another version is refused in one line."""
+"""A checkpoint is loaded as it was saved. A damaged or foreign file is refused in one line."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import random
+import shutil
+import stat
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -14,16 +19,20 @@ import numpy as np
 import pytest
 import torch
 
+from learner.runs import checkpoint as module
 from learner.runs.checkpoint import (
-    Checkpoint,
-    Counters,
+    TRAILER_BYTES,
     generator_states,
     load_checkpoint,
     load_replay,
+    read_file,
+    remove_partial_files,
     restore_generators,
     save_checkpoint,
     save_replay,
+    write_file,
 )
+from tests.learner.runs.support import CONTENT, make_checkpoint, write_without_checksum
 from tests.support import same
 
 
@@ -32,27 +41,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "update_000000005.pt"
 
 
-def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
-    """Weights and RMSProp moments of a tiny network after one step."""
-    torch.manual_seed(seed)
-    network = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.RMSprop(network.parameters(), lr=0.1)
-    network(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    return Checkpoint(
-        settings={"env": "Catch-v0", "seed": 7, "lr": 1e-3, "render": False},
-        spec={"env": "Catch-v0", "action_count": 3, "frame_shape": [10, 5]},
-        protocol={"sticky_actions": 0.25},
-        counters=Counters(steps=2**40, frames=2**42, updates=updates, episodes=11, trajectories=12, seconds=13.5),
-        agent={"modules": {"network": network.state_dict()}, "optimizers": {"network": optimizer.state_dict()}},
-        learning_rate=2.5e-4,
-        generators=generator_states(np.random.default_rng(3)),
-        returns=[1.0, -21.0, 0.5],
-    )
-
-
 def refused(path: Path) -> str:
-    """The one line with which the file is refused; nothing else is said."""
+    """The one line with which the file is refused. There must be no warnings."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with pytest.raises(ValueError, match="wanted a checkpoint of this program") as caught:
@@ -64,7 +54,7 @@ def refused(path: Path) -> str:
     return line
 
 
-def test_what_was_saved_comes_back(path: Path) -> None:
+def test_a_checkpoint_is_loaded_as_it_was_saved(path: Path) -> None:
     checkpoint = replace(make_checkpoint(), replay="checksum")
     save_checkpoint(path, checkpoint)
     loaded = load_checkpoint(path)
@@ -83,7 +73,7 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def test_the_first_format_is_still_read(path: Path) -> None:
-    """It had no checksum, and nothing about replays."""
+    """It had no checksum and no entry for replays."""
     checkpoint = make_checkpoint()
     save_checkpoint(path, checkpoint)
     content = content_of(path)
@@ -172,7 +162,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_part_that_is_not_as_it_was_written_is_refused(name: str, path: Path) -> None:
+def test_a_changed_part_is_refused(name: str, path: Path) -> None:
     save_checkpoint(path, make_checkpoint())
     content = content_of(path)
     CHANGES[name](content)
@@ -180,8 +170,8 @@ def test_a_part_that_is_not_as_it_was_written_is_refused(name: str, path: Path) 
     refused(path)
 
 
-def test_damage_is_refused(path: Path) -> None:
-    """Whichever bytes are wrong, and always in one line."""
+def test_a_damaged_checkpoint_is_refused(path: Path) -> None:
+    """The damaged bytes may lie anywhere, and the error is always one line."""
     save_checkpoint(path, make_checkpoint())
     whole = path.read_bytes()
     generator = random.Random(0)
@@ -193,7 +183,7 @@ def test_damage_is_refused(path: Path) -> None:
         refused(path)
 
 
-def test_random_states_go_on_where_they_were(path: Path) -> None:
+def test_random_states_are_restored(path: Path) -> None:
     sampling = np.random.default_rng(5)
     sampling.random(3)
     torch.manual_seed(8)
@@ -205,7 +195,7 @@ def test_random_states_go_on_where_they_were(path: Path) -> None:
     assert (other.random(4).tolist(), torch.rand(4).tolist()) == wanted
 
 
-def test_a_replay_belongs_to_its_checkpoint_alone(tmp_path: Path) -> None:
+def test_a_replay_file_is_loaded_with_its_own_checkpoint_only(tmp_path: Path) -> None:
     file, state = tmp_path / "replay.pt", {"frames": torch.arange(100)}
     mine = replace(make_checkpoint(), replay=save_replay(file, 5, state))
     assert same(load_replay(file, mine), state)
@@ -221,3 +211,162 @@ def test_a_replay_belongs_to_its_checkpoint_alone(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(ValueError, match="No such file"):
         load_replay(file, mine)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_file_is_read_as_it_was_written(path: Path, mapped: bool) -> None:
+    checksum = write_file(path, CONTENT)
+    content, read = read_file(path, mapped=mapped)
+    assert same(content, CONTENT)
+    assert read == checksum
+
+
+def test_torch_load_reads_the_file(path: Path) -> None:
+    write_file(path, CONTENT)
+    assert same(torch.load(path, weights_only=True), CONTENT)
+
+
+def test_a_file_without_a_checksum_is_read_and_has_none(path: Path) -> None:
+    write_without_checksum(path, CONTENT)
+    content, checksum = read_file(path)
+    assert same(content, CONTENT)
+    assert checksum is None
+
+
+def test_content_does_not_depend_on_the_file_after_reading(path: Path) -> None:
+    write_file(path, CONTENT)
+    content, _ = read_file(path)
+    path.write_bytes(bytes(path.stat().st_size))
+    assert same(content, CONTENT)
+
+
+def test_every_wrong_byte_is_found(path: Path) -> None:
+    """Each byte is changed in turn. A change in the trailer leaves a file without a checksum, or with a wrong one."""
+    write_file(path, {"weights": torch.arange(5.0)})
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(ValueError):
+            assert read_file(path)[1] is None, place
+            assert place >= len(whole) - TRAILER_BYTES, place
+
+
+def test_a_cut_file_is_found(path: Path) -> None:
+    write_file(path, CONTENT)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 41):
+        path.write_bytes(whole[:length])
+        with contextlib.suppress(ValueError):
+            assert read_file(path)[1] is None, length
+            assert length > len(whole) - TRAILER_BYTES, length
+
+
+def test_a_file_appears_only_when_it_is_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the file is synced, it is complete and its name does not exist yet. The folder is synced afterwards."""
+    seen: list[tuple[bool, bool]] = []
+    sync = module.os.fsync
+
+    def look(descriptor: int) -> None:
+        sync(descriptor)
+        (newest,) = path.parent.iterdir()
+        shutil.copy(newest, path.parent.parent / "copy.pt")
+        seen.append((path.exists(), same(read_file(path.parent.parent / "copy.pt")[0], CONTENT)))
+
+    monkeypatch.setattr(module.os, "fsync", look)
+    path = path.parent / "folder" / path.name
+    path.parent.mkdir()
+    write_file(path, CONTENT)
+    assert seen == [(False, True), (True, True)]
+
+
+def refuse_to_sync(monkeypatch: pytest.MonkeyPatch, number: int, *, folders: bool) -> None:
+    """Let every sync of a folder, or of a file, fail with this error."""
+    sync = module.os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == folders:
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(module.os, "fsync", fail)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
+def test_a_file_is_written_in_a_folder_that_cannot_be_synced(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some FUSE, SMB and 9p mounts."""
+    refuse_to_sync(monkeypatch, number, folders=True)
+    write_file(path, CONTENT)
+    assert same(read_file(path)[0], CONTENT)
+
+
+@pytest.mark.parametrize(("number", "folders"), [(errno.EIO, True), (errno.EIO, False), (errno.EINVAL, False)])
+def test_a_disk_that_fails_at_a_sync_is_an_error(
+    path: Path, number: int, monkeypatch: pytest.MonkeyPatch, *, folders: bool
+) -> None:
+    refuse_to_sync(monkeypatch, number, folders=folders)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write_file(path, CONTENT)
+
+
+@pytest.mark.parametrize("room", [0, 1, 500, 2000, 5000])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(path, {"old": 1})
+    before = path.read_bytes()
+    left = [room]
+    write = module._HashingFile.write
+
+    def limited(self: Any, data: bytes) -> int:
+        left[0] -= len(data)
+        if left[0] < 0:
+            self.file = _Full()
+        return write(self, data)
+
+    monkeypatch.setattr(module._HashingFile, "write", limited)
+    for target in (path, path.with_name("other.pt")):
+        with pytest.raises(OSError, match="No space left") as caught:
+            write_file(target, {"large": torch.zeros(10_000)})
+        assert caught.value.errno == errno.ENOSPC
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+class _Full:
+    """A file on a disk without room."""
+
+    def write(self, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_writing_a_tensor_does_not_copy_it(path: Path) -> None:
+    """Tensors are written from where they lie in memory."""
+    longest = 0
+    write = module._HashingFile.write
+
+    def look(self: Any, data: Any) -> int:
+        nonlocal longest
+        assert not isinstance(data, bytes) or len(data) < 100_000
+        longest = max(longest, len(data))
+        return write(self, data)
+
+    module._HashingFile.write = look  # type: ignore[method-assign]
+    try:
+        write_file(path, {"large": torch.zeros(1_000_000)})
+    finally:
+        module._HashingFile.write = write  # type: ignore[method-assign]
+    assert longest == 4_000_000  # one memoryview, no copy
+
+
+def test_partial_files_are_removed_and_no_others(tmp_path: Path) -> None:
+    for name in (
+        ".update_000000005.pt_77",
+        ".best.pt_1",
+        ".replay_000000005.pt_123456",
+        "update_000000005.pt",
+        ".notes",
+        "a_1",
+    ):
+        (tmp_path / name).touch()
+    remove_partial_files(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".notes", "a_1", "update_000000005.pt"]

@@ -1,9 +1,10 @@
-"""Run directories never meet, `latest` follows, and every way to name a checkpoint ends at one or in one line."""
+"""Run directories are distinct, `latest` names the newest, and every name leads to a checkpoint or to one line."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_latest_is_a_relative_link_to_the_newest_run(results: Path, tmp_path: Pa
 
 
 def test_latest_is_replaced_in_one_step(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks between any two steps finds a link to a run."""
+    """Between any two steps the link names a run."""
     make_run(results)
     seen = []
     for name in ("symlink_to", "replace", "unlink"):
@@ -76,8 +77,8 @@ def test_latest_is_replaced_in_one_step(results: Path, monkeypatch: pytest.Monke
     assert all(seen)
 
 
-def test_no_half_made_link_is_left(results: Path) -> None:
-    """Neither where `latest` cannot be replaced, nor where an earlier process of this number left one."""
+def test_no_temporary_link_is_left(results: Path) -> None:
+    """This holds if `latest` cannot be replaced, and if an earlier process with the same id left a temporary link."""
     results.mkdir(parents=True)
     (results / "latest").mkdir()
     make_run(results)
@@ -89,7 +90,7 @@ def test_no_half_made_link_is_left(results: Path) -> None:
     assert [path.name for path in results.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_system_without_links_goes_without(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_made_on_a_system_without_links(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no links here")
 
@@ -135,10 +136,10 @@ def test_every_command_of_a_run_keeps_its_config(results: Path) -> None:
     assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_best_is_named_below_its_run(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_checkpoint_is_found_by_its_name(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(results, 3, 12)
     for url in (f"{run.path}/best", "latest/best"):
-        with pytest.raises(ValueError, match="no window of episodes was full"):
+        with pytest.raises(ValueError, match="too few episodes"):
             find_checkpoints(url, results)
     run.best.touch()
     for url in (f"{run.path}/best", "latest/best", str(run.best)):
@@ -150,9 +151,9 @@ def test_the_best_is_named_below_its_run(results: Path, monkeypatch: pytest.Monk
         find_checkpoints("best", results)  # a folder of that name is what it is
 
 
-def test_why_there_is_no_best_yet_depends_on_what_decides_it(results: Path) -> None:
+def test_the_reason_for_a_missing_best_names_what_decides_it(results: Path) -> None:
     run = make_run(results, 3)
-    for settings, reason in (({"eval_period": 0}, "no window of"), ({"eval_period": 5}, "no evaluation has ended yet")):
+    for settings, reason in (({"eval_period": 0}, "too few episodes"), ({"eval_period": 5}, "no evaluation has ended yet")):
         run.write_config(settings, ["main.py"], [])
         with pytest.raises(ValueError, match=reason):
             find_checkpoints(f"{run.path}/best", results)
@@ -162,7 +163,7 @@ def test_why_there_is_no_best_yet_depends_on_what_decides_it(results: Path) -> N
             find_checkpoints(f"{run.path}/best", results)
 
 
-def test_the_best_of_a_folder_that_is_no_run_is_no_file(results: Path) -> None:
+def test_a_folder_that_is_not_a_run_has_no_best(results: Path) -> None:
     make_run(results, 3)
     with pytest.raises(ValueError, match="no such file or directory"):
         find_checkpoints(f"{results}/best", results)
@@ -186,7 +187,29 @@ def test_a_checkout_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -
     assert module.git_commit() is None
 
 
-def test_a_run_a_checkpoint_and_latest_name_the_same(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_that_of_the_program_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout of another project that contains the program does not count."""
+    program = tmp_path / "theirs" / "ours"
+    program.mkdir(parents=True)
+    monkeypatch.setattr(module, "PROGRAM", program)
+    theirs = make_commit(program.parent)
+    assert module.git_commit() is None
+    ours = make_commit(program)
+    assert ours != theirs
+    assert module.git_commit() == ours
+    (program / "file").write_text("changed")
+    assert module.git_commit() == f"{ours}-dirty"
+
+
+def make_commit(folder: Path) -> str:
+    """A checkout with one file. Returns the commit."""
+    (folder / "file").write_text(folder.name)
+    for command in ("init", "add file", "-c user.name=a -c user.email=b commit -m first", "rev-parse HEAD"):
+        done = subprocess.run(["git", *command.split()], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_run_checkpoint_and_latest_name_the_same_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(results, 7)
     run = make_run(results, 3, 12)
     wanted = run.checkpoint_path(12).resolve()
@@ -205,7 +228,7 @@ def test_a_run_a_checkpoint_and_latest_name_the_same(results: Path, monkeypatch:
         ("x" * 5000, "wanted something readable"),
     ],
 )
-def test_what_names_nothing_is_refused_in_one_line(url: str, reason: str, results: Path) -> None:
+def test_a_name_without_a_checkpoint_is_refused_in_one_line(url: str, reason: str, results: Path) -> None:
     with pytest.raises(ValueError, match=f"^load_model_url: .*{reason}") as caught:
         find_checkpoints(url, results)
     assert "\n" not in str(caught.value)
@@ -227,7 +250,7 @@ def test_a_dangling_latest_is_refused_in_one_line(results: Path) -> None:
         find_checkpoints("latest", results)
 
 
-def test_a_checkpoint_knows_its_run(results: Path, tmp_path: Path) -> None:
+def test_the_run_of_a_checkpoint_is_found(results: Path, tmp_path: Path) -> None:
     run = make_run(results, 4)
     found = run_of_checkpoint(results / "latest" / "checkpoints" / "update_000000004.pt")
     assert found is not None
@@ -239,7 +262,7 @@ def test_a_checkpoint_knows_its_run(results: Path, tmp_path: Path) -> None:
     assert run_of_checkpoint(tmp_path / "checkpoints" / "update_000000004.pt") is None
 
 
-def test_going_on_from_an_older_checkpoint_puts_the_newer_ones_aside(tmp_path: Path) -> None:
+def test_resuming_from_an_older_checkpoint_renames_the_newer_ones(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "Catch-v0")
     for update in (20, 30, 40):
         run.checkpoint_path(update).write_text(str(update))
@@ -252,11 +275,25 @@ def test_going_on_from_an_older_checkpoint_puts_the_newer_ones_aside(tmp_path: P
     assert find_checkpoints(str(run.path), tmp_path)[0] == run.checkpoint_path(21).resolve()
 
 
+def test_a_second_rewind_keeps_the_checkpoints_of_the_first(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    for text in ("first", "second", "third"):
+        run.checkpoint_path(30).write_text(text)
+        run.put_aside_after(20)
+    aside = {path.name: path.read_text() for path in run.checkpoints.iterdir()}
+    assert aside == {
+        "left_behind_update_000000030.pt": "first",
+        "left_behind_update_000000030_2.pt": "second",
+        "left_behind_update_000000030_3.pt": "third",
+    }
+    assert run.checkpoint_paths() == []
+
+
 def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for results in (file, file / "below"):
-        with pytest.raises(ValueError, match="is no folder"):
+        with pytest.raises(ValueError, match="is not a folder"):
             check_results_folder(results)
     check_results_folder(tmp_path / "made" / "later")
     with pytest.raises(ValueError, match="^results_dir: wanted .*File name too long"):

@@ -1,4 +1,4 @@
-"""A reproducible run that is killed and resumed ends as if nothing had happened, bit for bit; any other goes on as told."""
+"""A reproducible run that is killed and resumed gives the same bits as one that was not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ MIXTURES: dict[str, list[dict[str, Any]]] = {
 
 
 class Killed(BaseException):
-    """Ends a run at once, wherever it stands."""
+    """Ends a run at once."""
 
 
 def settings_of(mixture: str) -> dict[str, Any]:
@@ -71,14 +72,14 @@ def play(run: RunDirectory, resumed: Checkpoint | None = None, replay: dict[str,
 
 
 def rows_of(run: RunDirectory) -> list[dict[str, str]]:
-    """metrics.csv without what a clock says."""
+    """Rows of metrics.csv without the columns that depend on time."""
     with run.metrics.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return [{name: cell for name, cell in row.items() if not name.startswith(WALL_CLOCK)} for row in rows]
 
 
 def assert_same_end(one: RunDirectory, other: RunDirectory, *, interrupted: bool = False) -> None:
-    """Newest checkpoint and replay are the same; best and metrics too, unless an interruption has made one more checkpoint."""
+    """Compare newest checkpoint and replay, and also best and metrics unless an interruption has made one more checkpoint."""
     first, second = (load_checkpoint(run.checkpoint_paths()[-1]) for run in (one, other))
     for name in ("spec", "protocol", "agent", "learning_rate", "generators", "returns"):
         assert same(getattr(first, name), getattr(second, name)), name
@@ -115,9 +116,7 @@ PONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
-def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
-    mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
@@ -137,8 +136,8 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
-def test_a_run_goes_on_to_the_bit_with_frames_elsewhere(devices: tuple[str, str], tmp_path: Path) -> None:
-    """The learner's device is the CPU here, whatever the replay's is called."""
+def test_a_resumed_run_gives_the_same_bits_with_frames_on_another_device(devices: tuple[str, str], tmp_path: Path) -> None:
+    """The learner's device is the CPU here, whatever device the replay names."""
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     settings = {**settings_of("fifo and reservoir"), "frames_stacked": 3}
     play(straight, **settings)
@@ -213,7 +212,7 @@ sys.exit(main(sys.argv))
 """
 
 
-def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None:
+def test_a_killed_process_is_resumed_by_the_command_line(tmp_path: Path) -> None:
     settings = settings_of("fifo and reservoir")
     straight = RunDirectory.create(tmp_path, "straight")
     play(straight, **settings)
@@ -226,7 +225,56 @@ def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None
 
     done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Replays go on with what was saved" in done.stdout
-    assert re.search(r"The environments play \d+ steps again", done.stdout)
-    assert "not to the bit" not in done.stdout
+    assert str(broken.replay_path(HALF)) in done.stdout
+    assert re.search(r"Replaying \d+ steps to restore the environments", done.stdout)
+    assert "bit-identical" not in done.stdout
     assert_same_end(straight, broken)
+
+
+SLOW_ENVIRONMENT = """
+import sys, time
+from main import main
+from wrappers.toy import Catch
+step = Catch.step
+def slow_step(*arguments):
+    time.sleep(0.1)
+    return step(*arguments)
+Catch.step = slow_step
+sys.exit(main(sys.argv))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_replay_of_environments_and_changes_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """The replay would take twenty seconds."""
+    run = RunDirectory.create(tmp_path, "broken")
+    run.write_config({}, ["main.py"], [])
+    settings = settings_of("fifo and reservoir")
+    play(run, **settings)
+    before = {path: path.read_bytes() for path in run.checkpoints.iterdir()}
+    rows = rows_of(run)
+    flags = ["--op_mode=train_w_load", f"--load_model_url={run.path}", "--environment_max_steps=5000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW_ENVIRONMENT, *flags],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as program:
+        try:
+            assert program.stdout
+            for line in program.stdout:
+                if "Replaying" in line:
+                    break
+            time.sleep(0.5)
+            program.send_signal(number)
+            asked = time.monotonic()
+            said, _ = program.communicate(timeout=60)
+        finally:
+            program.kill()
+    assert time.monotonic() - asked < 5
+    assert program.returncode == 130, said
+    (line,) = said.strip().splitlines()
+    assert str(run.checkpoint_paths()[-1]) in line
+    assert {path: path.read_bytes() for path in run.checkpoints.iterdir()} == before
+    assert rows_of(run) == rows

@@ -1,4 +1,4 @@
-"""The newest checkpoints, the best one and the newest replay are kept; a save that fails is one line and costs nothing else."""
+"""The newest checkpoints, the best one and the newest replay are kept. A failed save is one line and loses nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from learner.runs import saving as module
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import Saver
-from tests.learner.runs.test_checkpoint import make_checkpoint
+from tests.learner.runs.support import make_checkpoint
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_only_the_newest_are_kept(run: RunDirectory) -> None:
     assert names(run) == ["update_000004000.pt", "update_000050000.pt"]
 
 
-def test_an_update_saved_twice_is_one_file(run: RunDirectory) -> None:
+def test_saving_an_update_twice_leaves_one_file(run: RunDirectory) -> None:
     saver = Saver(run, kept=3, window=100)
     saver.save(make_checkpoint(seed=0))
     path = saver.save(make_checkpoint(seed=1))
@@ -53,7 +53,7 @@ def test_an_update_saved_twice_is_one_file(run: RunDirectory) -> None:
     assert torch.equal(load_checkpoint(path).agent["modules"]["network"]["weight"], wanted)
 
 
-def test_the_best_of_full_windows_stays(run: RunDirectory) -> None:
+def test_the_best_checkpoint_with_enough_episodes_is_kept(run: RunDirectory) -> None:
     saver = Saver(run, kept=1, window=2)
     best = []
     for update, returns in enumerate([(9.0,), (1.0, 1.0), (5.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)], start=1):
@@ -63,13 +63,13 @@ def test_the_best_of_full_windows_stays(run: RunDirectory) -> None:
     assert names(run) == ["best.pt", "update_000000006.pt"]
 
 
-def test_the_best_is_kept_where_there_are_no_links(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_is_kept_on_a_system_without_links(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.os, "link", full)
     Saver(run, kept=1, window=1).save(with_returns(1, 2.0))
     assert load_checkpoint(run.best).counters.updates == 1
 
 
-def test_a_resumed_run_knows_the_best_so_far(run: RunDirectory) -> None:
+def test_a_resumed_run_compares_with_the_best_so_far(run: RunDirectory) -> None:
     Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
     saver = Saver(run, kept=1, window=1, resumed=with_returns(20, 0.0))
     saver.save(with_returns(30, 4.0))
@@ -78,13 +78,22 @@ def test_a_resumed_run_knows_the_best_so_far(run: RunDirectory) -> None:
     assert load_checkpoint(run.best).counters.updates == 40
 
 
-def test_a_best_that_was_left_behind_does_not_count_and_is_said(run: RunDirectory, lines: list[str]) -> None:
+def test_a_best_of_a_later_update_is_renamed_and_logged(run: RunDirectory, lines: list[str]) -> None:
     Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
     saver = Saver(run, kept=1, window=1, resumed=with_returns(9, 0.0))
-    assert lines == [f"Newer than the checkpoint loaded, put aside: {run.checkpoints / 'left_behind_best.pt'}"]
+    (line,) = lines
+    assert line.endswith(str(run.checkpoints / "left_behind_best.pt"))
     saver.save(with_returns(11, 4.0))
     assert load_checkpoint(run.best).counters.updates == 11
     assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
+
+
+def test_a_second_rewind_keeps_the_best_of_the_first(run: RunDirectory) -> None:
+    for update in (10, 12):
+        Saver(run, kept=1, window=1).save(with_returns(update, 5.0))
+        Saver(run, kept=1, window=1, resumed=with_returns(9, 0.0))
+    kept = {path.name: load_checkpoint(path).counters.updates for path in run.checkpoints.glob("left_behind_best*")}
+    assert kept == {"left_behind_best.pt": 10, "left_behind_best_2.pt": 12}
 
 
 def test_a_run_killed_before_it_kept_its_best_keeps_it_when_resumed(run: RunDirectory) -> None:
@@ -94,7 +103,7 @@ def test_a_run_killed_before_it_kept_its_best_keeps_it_when_resumed(run: RunDire
     assert load_checkpoint(run.best).counters.updates == 10
 
 
-def test_a_damaged_best_is_left_out_and_said(run: RunDirectory, lines: list[str]) -> None:
+def test_a_damaged_best_is_ignored_and_logged(run: RunDirectory, lines: list[str]) -> None:
     run.best.write_bytes(b"damaged")
     Saver(run, kept=1, window=1, resumed=with_returns(0, 0.0)).save(with_returns(1, -5.0))
     assert load_checkpoint(run.best).counters.updates == 1
@@ -108,7 +117,7 @@ def test_a_save_that_fails_is_one_line_and_the_one_before_stays(
     saver = Saver(run, kept=1, window=100)
     saver.save(make_checkpoint(1))
     with monkeypatch.context() as patch:
-        patch.setattr("learner.runs.checkpoint_file.torch.save", full)
+        patch.setattr("learner.runs.checkpoint.torch.save", full)
         assert saver.save(make_checkpoint(1000)) is None
     assert lines == ["The checkpoint of update 1,000 was not saved: No space left on device"]
     assert saver.error == "No space left on device"
@@ -119,12 +128,12 @@ def test_a_save_that_fails_is_one_line_and_the_one_before_stays(
     assert names(run) == ["update_000002000.pt"]
 
 
-def test_a_folder_that_is_gone_is_made_again(run: RunDirectory) -> None:
+def test_a_removed_checkpoint_folder_is_made_again(run: RunDirectory) -> None:
     run.checkpoints.rmdir()
     assert Saver(run, kept=1, window=100).save(make_checkpoint()) is not None
 
 
-def test_what_a_killed_run_left_half_written_goes_at_the_next_save(run: RunDirectory) -> None:
+def test_the_next_save_removes_half_written_files(run: RunDirectory) -> None:
     for name in (".update_000000009.pt_4242", ".replay_000000009.pt_4242", ".best.pt_4242"):
         (run.checkpoints / name).write_text("half")
     Saver(run, kept=1, window=100).save(make_checkpoint(5))
@@ -143,14 +152,16 @@ def test_one_replay_is_kept_and_belongs_to_the_newest_checkpoint(run: RunDirecto
     assert load_replay(run.replay_path(3), load_checkpoint(run.checkpoint_path(3))) == state(3)
 
 
-def test_without_the_replay_a_checkpoint_says_so(run: RunDirectory) -> None:
+def test_a_checkpoint_without_a_replay_has_no_checksum_of_one(run: RunDirectory) -> None:
     path = Saver(run, kept=3, window=100).save(make_checkpoint(1))
     assert path is not None
     assert load_checkpoint(path).replay is None
     assert names(run) == [path.name]
 
 
-def test_the_replay_before_stays_until_the_next_checkpoint_is_there(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_earlier_replay_stays_until_the_next_checkpoint_is_saved(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saver = Saver(run, kept=1, window=100)
     saver.save(make_checkpoint(1), state(1))
     with monkeypatch.context() as patch:
@@ -161,7 +172,7 @@ def test_the_replay_before_stays_until_the_next_checkpoint_is_there(run: RunDire
     assert names(run) == ["replay_000000003.pt", "update_000000003.pt"]
 
 
-def test_a_replay_without_room_is_one_line_and_the_checkpoint_goes_without(
+def test_a_checkpoint_is_saved_without_a_replay_that_has_no_room(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saver = Saver(run, kept=2, window=100)
@@ -175,7 +186,7 @@ def test_a_replay_without_room_is_one_line_and_the_checkpoint_goes_without(
     assert names(run) == ["replay_000000001.pt", "update_000000001.pt", "update_000000002.pt"]
 
 
-def test_a_replay_goes_with_its_checkpoint(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_is_removed_with_its_checkpoint(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     saver = Saver(run, kept=1, window=100)
     saver.save(make_checkpoint(1), state(1))
     with monkeypatch.context() as patch:
@@ -184,7 +195,7 @@ def test_a_replay_goes_with_its_checkpoint(run: RunDirectory, monkeypatch: pytes
     assert names(run) == ["update_000000002.pt"]
 
 
-def test_old_files_that_cannot_be_removed_are_no_failure(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_succeeds_if_old_files_cannot_be_removed(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     saver = Saver(run, kept=1, window=100)
     saver.save(make_checkpoint(1))
     unlink = Path.unlink
