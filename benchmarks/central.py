@@ -20,7 +20,8 @@ import torch
 
 from agents.networks.actor_critic import make_network
 from benchmarks.termination import end_with
-from learner.machine.machine import detect_machine, fit_to_machine
+from learner.machine.detect import detect_machine
+from learner.machine.fit import fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from workers import WorkerSetup, first_seeds
 from workers.central import inference

@@ -33,8 +33,8 @@ import torch
 from agents.compute import allow_tf32, prepare_torch
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
 from benchmarks.termination import end_with, unwind_when_terminated
-from learner.machine.machine import Machine, detect_machine
-from learner.metrics.metrics import read_metrics
+from learner.machine.detect import Machine, detect_machine
+from learner.metrics.writer import read_metrics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOW_SECONDS = 2.0

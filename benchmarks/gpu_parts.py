@@ -17,7 +17,8 @@ from agents import AGENTS, Agent
 from agents.networks.actor_critic import ActorCritic, make_network, on_device
 from agents.streams import Fence
 from learner.feeding.host_buffers import HostBuffers
-from learner.machine.machine import Machine, fit_to_machine
+from learner.machine.detect import Machine
+from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import acting_for_all
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from replay import make_mixture, replay_names

@@ -32,7 +32,8 @@ from agents.networks.actor_critic import make_network
 from benchmarks.termination import end_with
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
-from learner.machine.machine import detect_machine, fit_to_machine
+from learner.machine.detect import detect_machine
+from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
 from learner.settings.config import DEFAULTS, Config, make_config, make_contract
 from replay import Encoded, make_mixture, replay_names

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS
 from replay import ReplayConfig, parse_replay_parameters

@@ -34,10 +34,9 @@ from benchmarks.jobs import ENDLESS, job_of, refuse
 from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
-from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
-from learner.machine.preflight import MEASURED
-from learner.metrics.metrics import read_metrics
+from learner.machine.measuring import MEASURED, acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics.progress import format_duration
+from learner.metrics.writer import read_metrics
 from learner.settings.config import Config
 from wrappers import make_spec
 

@@ -6,7 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
-from learner.machine.machine import acting_precision, available_cores
+from learner.machine.detect import available_cores
+from learner.machine.fit import acting_precision
 from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config, make_contract, make_network_shapes
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations

@@ -17,10 +17,10 @@ from agents.compute import compiler_missing, keep_freed_memory
 from learner.evaluation.protocol import is_atari
 from learner.evaluation.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.head_start import HeadStart
-from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
-from learner.machine.measuring import measure_costs
+from learner.machine.detect import Machine, detect_machine, free_gpu_memory
+from learner.machine.fit import MACHINE_SETTINGS, fit_to_machine
+from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
-from learner.machine.preflight import PART_SECONDS, wants_preflight
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.checkpoint_file import remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from learner.feeding.depth import PreparationDepth
 from learner.feeding.feeder import POLL_SECONDS, BatchFeeder, Feeder, PreparedBatch
 from learner.feeding.host_buffers import HostBuffers
-from learner.metrics.metrics import Row
+from learner.metrics.statistics import Record
 from replay import Mixture
 from workers import Workers
 
@@ -69,7 +69,7 @@ class BackgroundFeeder(Feeder):
         if self._thread.is_alive():
             self._thread.join()
 
-    def metrics(self) -> Row:
+    def metrics(self) -> Record:
         """The depth in use, and the part of batches that the learner waited for though their data was there."""
         row = {"feeder/depth": float(self.depth.now)}
         if self._taken:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from learner.feeding.host_buffers import HostBuffers
-from learner.metrics.metrics import Episode, Row, ended_episodes
+from learner.metrics.statistics import Episode, Record, ended_episodes
 from replay.mixture import HostBatch, Mixture
 from workers import Block, Workers
 from workers.base import block_of
@@ -74,7 +74,7 @@ class Feeder(ABC):
         """End what runs in the background, before the workers are stopped; safe to call at any time and twice."""
 
     @abstractmethod
-    def metrics(self) -> Row:
+    def metrics(self) -> Record:
         """Numbers about what was given since the last call."""
 
 
@@ -118,7 +118,7 @@ class BatchFeeder(Feeder):
     def stop(self) -> None:
         return
 
-    def metrics(self) -> Row:
+    def metrics(self) -> Record:
         return {}
 
     def state_dict(self) -> dict[str, Any]:

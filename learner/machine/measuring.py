@@ -15,8 +15,8 @@ from agents.compute import allow_tf32, prepare_torch
 from agents.networks.actor_critic import ActorCritic, make_network, on_device
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
-from learner.machine.machine import acting_precision
-from learner.settings.config import Config, make_contract
+from learner.machine.fit import acting_precision, is_small
+from learner.settings.config import AUTO, Config, Settings, make_contract
 from replay import replay_names
 from replay.slot_store import SharedArrays
 from replay.trajectory import make_batch
@@ -24,7 +24,7 @@ from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
-from wrappers import make_spec, make_vector_env
+from wrappers import ENVIRONMENTS, make_spec, make_vector_env
 
 Clock = Callable[[], float]
 CPU = torch.device("cpu")
@@ -33,6 +33,23 @@ FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
 GPU_WARM_UP = 3  # calls: the first ones load libraries and kernels, for seconds
 GPU_UPDATES = 5  # a call: in a run one is queued while the one before is computed
+
+
+PART_SECONDS = 0.2  # for each part; to build them takes the rest of two seconds
+MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
+"""Settings that a measurement may move, the last one on a small machine only."""
+
+
+def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
+    """Whether to measure. settings: as they were given, with `auto`; config: what follows from them without a measurement.
+
+    Not for toy environments, which learn in seconds, nor where everything runs in one process, nor without fresh data to count.
+    """
+    undecided = [name for name in MEASURED if settings[name] == AUTO]
+    if not is_small(cores, config.training.device):
+        undecided = [name for name in undecided if name != "learner_threads"]
+    toy = ENVIRONMENTS["toy"].matches(config.env.env)
+    return settings["preflight"] and bool(undecided) and not toy and config.workers.kind != "serial" and fresh_part(config) > 0
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from learner.metrics.statistics import Record
 from learner.settings.config import AUTO, Config
 
 FULL = 0.9  # the part of the cores that must be busy to say that all are
@@ -22,7 +23,7 @@ GUESSES = ("elite", "attentive", "custom")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """limit: one of a few words. line: for people, with the shares it rests on and what to do."""
 
     limit: str
@@ -62,23 +63,23 @@ class Seen:
         return f"{self.idle:.1f} of {self.cores} cores are idle"
 
 
-def diagnose(row: Mapping[str, float], config: Config, cores: int) -> Verdict:
+def find_bottleneck(row: Mapping[str, float], config: Config, cores: int) -> Bottleneck:
     """What limits the run that `row` tells of: means of the metrics over some time without start-up."""
     seen = Seen(row, config, cores)
     verdict = next(verdict for rule in RULES if (verdict := rule(seen)))
-    return Verdict(verdict.limit, f"Limited by {verdict.line}{_worn(seen)}")
+    return Bottleneck(verdict.limit, f"Limited by {verdict.line}{_worn(seen)}")
 
 
-def _other_programs(seen: Seen) -> Verdict | None:
+def _other_programs(seen: Seen) -> Bottleneck | None:
     others = seen.row.get("cores/others", 0.0)
     if not seen.full or others <= CROWDED * seen.cores:
         return None
     own = seen.cores - seen.idle - others
     line = f"other programs: they keep {others:.1f} of {seen.cores} cores busy, this run {own:.2f}; no flag changes that"
-    return Verdict("other programs", line)
+    return Bottleneck("other programs", line)
 
 
-def _cores(seen: Seen) -> Verdict | None:
+def _cores(seen: Seen) -> Bottleneck | None:
     if not seen.full:
         return None
     parts = seen.computed
@@ -88,18 +89,18 @@ def _cores(seen: Seen) -> Verdict | None:
         del parts["learning"]  # the process that waits for a GPU looks busy
     most = max(parts, key=lambda name: parts[name])
     advice = {"stepping": _less_stepping, "acting": _less_acting, "learning": _less_learning}[most](seen)
-    return Verdict(most, f"the CPU, {_all(seen.cores)}: {told} of what this run computes; {advice}")
+    return Bottleneck(most, f"the CPU, {_all(seen.cores)}: {told} of what this run computes; {advice}")
 
 
-def _one_process(seen: Seen) -> Verdict | None:
+def _one_process(seen: Seen) -> Bottleneck | None:
     if seen.config.workers.kind != "serial" or seen.cores == 1:
         return None
     told = ", ".join(f"{name} {_percent(cores)}" for name, cores in seen.computed.items())
     without = "without --reproducible" if seen.config.training.reproducible else "--worker_kind=cpu"
-    return Verdict("one process", f"its one process: {told} of the time; {without} it would use {seen.cores} cores")
+    return Bottleneck("one process", f"its one process: {told} of the time; {without} it would use {seen.cores} cores")
 
 
-def _preparation(seen: Seen) -> Verdict | None:
+def _preparation(seen: Seen) -> Bottleneck | None:
     """Making batches keeps the learner from updating, though trajectories are there."""
     insert, sample, move = (seen.share(name) for name in ("feeder_insert", "feeder_sample", "learner_batch"))
     told = f"inserting {_percent(insert)}, drawing {_percent(sample)}"
@@ -107,51 +108,51 @@ def _preparation(seen: Seen) -> Verdict | None:
         if seen.preparing + move < HEAVY or seen.starved >= WAITS:
             return None
         told = f"{told}, moving {_percent(move)} of the learner's time"
-        return Verdict("batch preparation", f"batch preparation: {told}; --prepared_batches=2 does it beside the updates")
+        return Bottleneck("batch preparation", f"batch preparation: {told}; --prepared_batches=2 does it beside the updates")
     late = seen.share("learner_wait") - seen.starved
     if late < WAITS:
         return None
-    return Verdict(
+    return Bottleneck(
         "batch preparation",
         f"batch preparation: {told} of its thread's time, the learner waits {_percent(late)} for it; {_less_preparing(seen)}",
     )
 
 
-def _learner(seen: Seen) -> Verdict | None:
+def _learner(seen: Seen) -> Bottleneck | None:
     if seen.starved >= WAITS:
         return None
     work = seen.share("learner_update") + seen.share("learner_publish")
     told = f"workers wait {_percent(seen.share('worker_wait'))} of their time for it, updates take {_percent(work)} of its own"
-    return Verdict("learning", f"the learner{' (GPU)' if seen.gpu else ''}: {told}; {_less_learning(seen)}")
+    return Bottleneck("learning", f"the learner{' (GPU)' if seen.gpu else ''}: {told}; {_less_learning(seen)}")
 
 
-def _turns(seen: Seen) -> Verdict | None:
+def _turns(seen: Seen) -> Bottleneck | None:
     if seen.share("worker_wait") < WAITS:
         return None
     told = f"workers wait {_percent(seen.share('worker_wait'))}, the learner {_percent(seen.starved)}, {seen.free_cores}"
     advice = "more --worker_count" if seen.ahead else "--prepared_batches=2 lets both work at once"
-    return Verdict("taking turns", f"taking turns: {told}; {advice}")
+    return Bottleneck("taking turns", f"taking turns: {told}; {advice}")
 
 
-def _answers(seen: Seen) -> Verdict | None:
+def _answers(seen: Seen) -> Bottleneck | None:
     """One policy acts for all, and its answers come too late."""
     act = seen.share("worker_act")
     if seen.config.workers.kind != "central" or act < WAITS:
         return None
     told = f"workers wait {_percent(act)} of their time for it and step {_percent(seen.share('worker_env'))}"
     advice = f"--envs_per_worker={2 * seen.config.workers.envs_per_worker} gives it longer, a smaller --network needs less"
-    return Verdict("answers", f"the policy that acts for all: {told}, the learner waits {_percent(seen.starved)}; {advice}")
+    return Bottleneck("answers", f"the policy that acts for all: {told}, the learner waits {_percent(seen.starved)}; {advice}")
 
 
-def _workers(seen: Seen) -> Verdict:
+def _workers(seen: Seen) -> Bottleneck:
     step, act, wait = (seen.share(f"worker_{name}") for name in ("env", "act", "wait"))
     name = "stepping" if step >= act else "acting"
     told = f"workers step {_percent(step)}, act {_percent(act)} and wait {_percent(wait)} of their time"
     learner = f"the learner waits {_percent(seen.starved)}"
-    return Verdict(name, f"{name}: {told}, {learner}; more --worker_count helps ({seen.free_cores})")
+    return Bottleneck(name, f"{name}: {told}, {learner}; more --worker_count helps ({seen.free_cores})")
 
 
-RULES: tuple[Callable[[Seen], Verdict | None], ...] = (
+RULES: tuple[Callable[[Seen], Bottleneck | None], ...] = (
     _other_programs,
     _one_process,
     _cores,
@@ -222,3 +223,35 @@ def _worn(seen: Seen) -> str:
 
 def _percent(part: float) -> str:
     return f"{100 * part:.0f} %"
+
+
+MIN_SECONDS = 5.0
+"""A shorter time says little: an update of a large network takes seconds."""
+
+
+class BottleneckReport:
+    """cores: how many the run may use."""
+
+    def __init__(self, config: Config, cores: int) -> None:
+        self._config = config
+        self._cores = cores
+        self._first = True
+        self._sums: Record = {}
+        self._seconds: Record = {}  # over which each number was seen
+
+    def add(self, row: Mapping[str, float], seconds: float) -> Bottleneck | None:
+        """What limits the run in this row of metrics, which is about `seconds`; the first one is start-up and not counted."""
+        if self._first:
+            self._first = False
+            return None
+        for name, value in row.items():
+            self._sums[name] = self._sums.get(name, 0.0) + seconds * value
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        return find_bottleneck(row, self._config, self._cores) if seconds >= MIN_SECONDS else None
+
+    def verdict(self) -> Bottleneck | None:
+        """What limited the run so far; None where there was too little to see."""
+        if self._seconds.get("cores/idle", 0.0) < MIN_SECONDS:
+            return None
+        means = {name: total / self._seconds[name] for name, total in self._sums.items()}
+        return find_bottleneck(means, self._config, self._cores)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from learner.metrics.metrics import Row
+from learner.metrics.statistics import Record
 
 BUSY = (0, 1, 2, 5, 6, 7)
 """Columns of /proc/stat: user, nice, system, irq, softirq, and what the host of a virtual machine took (steal)."""
@@ -26,7 +26,7 @@ class CoreUse:
         self._inside = inside
         self._before = self._totals()
 
-    def read(self, passed: float, own: float) -> Row:
+    def read(self, passed: float, own: float) -> Record:
         """Over the `passed` seconds since the last reading. `cores/others` is absent where the system does not tell.
 
         own: cores that all processes of the run kept busy. Those beside workers and learner evaluate, or only just start.
@@ -40,7 +40,7 @@ class CoreUse:
             row["cores/others"] = max(0.0, used["all"] - sum(row.values()))
         return {**row, "cores/idle": max(0.0, self.cores - sum(row.values()))}
 
-    def _totals(self) -> Row:
+    def _totals(self) -> Record:
         workers = self._workers()
         totals = {"workers": workers, "learner": time.process_time() - (workers if self._inside else 0.0)}
         if (everybody := _all_programs(self.cores)) is not None:

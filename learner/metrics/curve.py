@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 
 
 def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:

@@ -14,7 +14,7 @@ from time import monotonic
 
 import torch
 
-Row = dict[str, float]
+from learner.metrics.statistics import Record
 
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -33,10 +33,10 @@ class HardwareMeter:
         self._ticks = _ticks_by_process()
         self._memory = MemoryMeter()
 
-    def read(self, passed: float) -> Row:
+    def read(self, passed: float) -> Record:
         """Use over the `passed` seconds since the last reading, and memory as it is now."""
         ticks = _ticks_by_process()
-        row: Row = {}
+        row: Record = {}
         if ticks:
             used = sum(max(0, now - self._ticks.get(process, 0)) for process, now in ticks.items())
             row["hardware/cpu_percent"] = 100.0 * used / TICKS_PER_SECOND / (passed * self._cores)
@@ -87,7 +87,7 @@ class GpuMeter:
             if not library.nvmlInit_v2() and not library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self._handle)):
                 self._library = library
 
-    def read(self) -> Row:
+    def read(self) -> Record:
         free, total = torch.cuda.mem_get_info(self._device)
         row = {
             "hardware/gpu_memory_gb": (total - free) / GIGABYTE,

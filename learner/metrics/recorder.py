@@ -15,14 +15,15 @@ from torch import Tensor
 
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import FEEDER_CLOCKS, Arrivals, Feeder
-from learner.machine.machine import available_cores
-from learner.metrics.bottleneck_report import Doctor
+from learner.machine.detect import available_cores
+from learner.metrics.bottleneck import BottleneckReport
 from learner.metrics.cores import CoreUse
 from learner.metrics.curve import draw_learning_curve
 from learner.metrics.hardware import HardwareMeter
-from learner.metrics.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
+from learner.metrics.statistics import EpisodeStatistics, LagStatistics, Record, TimeShares, UpdateMetrics
+from learner.metrics.writer import MetricsWriter
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -73,9 +74,9 @@ class Recorder:
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
         self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.kind == "serial")
-        self._doctor = Doctor(config, cores)
+        self._doctor = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
-        self._evaluation: Row = {}
+        self._evaluation: Record = {}
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -132,7 +133,7 @@ class Recorder:
         self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
         if now - self._last_row >= self.config.training.log_period:
-            self.write_row()
+            self.write_record()
         elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
             self._progress.show(self._text())
             self._last_shown = now
@@ -163,7 +164,7 @@ class Recorder:
         self._last_told = now
         return True
 
-    def write_row(self) -> None:
+    def write_record(self) -> None:
         """One row of metrics over the time since the last one; none where nothing has happened since."""
         now, counters, before = time.monotonic(), self.counters, self._at_last_row
         if counters.steps and (counters.steps, counters.updates) == (before.steps, before.updates):
@@ -173,7 +174,7 @@ class Recorder:
         counters.seconds = self._at_start.seconds + now - self._started
         hardware = self._hardware.read(passed)
         own_cores = hardware.get("hardware/cpu_percent", 0.0) / 100 * self._core_use.cores
-        row: Row = {
+        row: Record = {
             **self.episodes.read(),
             **self._updates.read(),
             **self._lag.read(),
@@ -248,7 +249,7 @@ class Recorder:
         self._profiler.stop(self.counters.updates)
         self._writer.close()
 
-    def _replays(self) -> Row:
+    def _replays(self) -> Record:
         """What each replay says of what it gave since the last row."""
         told = zip(self._replay_names, self._mixture.metrics(), strict=True)
         return {f"replay/{name}/{metric}": value for name, metrics in told for metric, value in metrics.items()}

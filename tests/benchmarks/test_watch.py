@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.watch import group, main, newest_verdict, read_run, screen, sparkline
-from learner.metrics.metrics import MetricsWriter
+from learner.metrics.writer import MetricsWriter
 from learner.runs.directory import RunDirectory
 
 

@@ -17,7 +17,8 @@ import pytest
 from agents.guard import Guard
 from agents.networks.actor_critic import ActorCritic, on_device
 from learner.machine.measuring import measure_costs
-from learner.metrics.metrics import UpdateMetrics, read_metrics
+from learner.metrics.statistics import UpdateMetrics
+from learner.metrics.writer import read_metrics
 from learner.parts import build
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.checkpoint_file import write_file

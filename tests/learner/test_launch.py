@@ -14,7 +14,7 @@ from agents.vtrace.agent import VTraceAgent
 from learner import launch
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS

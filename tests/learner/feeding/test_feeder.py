@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from learner.feeding import feeder as module
-from learner.metrics.metrics import Episode
+from learner.metrics.statistics import Episode
 from replay.trajectory import poison_arrays
 from tests.learner.support import SLOTS, feeder_of, mixture_of, never, numbers_of, take
 from workers import WorkerError

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from learner.machine import measuring
-from learner.machine.measuring import Part, fresh_part, measure_costs, seconds_a_call
-from learner.settings.config import Config
+from learner.machine.detect import Machine as Detected
+from learner.machine.fit import fit_to_machine
+from learner.machine.measuring import Part, fresh_part, measure_costs, seconds_a_call, wants_preflight
+from learner.settings.config import DEFAULTS, Config, make_config
 from tests.support import small_config
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -135,3 +137,35 @@ def test_a_brief_measurement_takes_few_environments_and_steps(
     monkeypatch.setattr(measuring, "learning", learning)
     measure_costs(small_config(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
     assert [(*stepped, *learned_from[0])] == [wanted]
+
+
+STANDARD = '[{"type": "standard", "capacity": 400, "sample_ratio": 1.0}]'
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, True),
+        ({"worker_count": 2}, True),
+        ({"envs_per_worker": 8}, True),
+        ({"worker_count": 2, "envs_per_worker": 8}, True),
+        ({"worker_count": 2, "envs_per_worker": 8, "learner_threads": 2}, False),
+        ({"preflight": False}, False),
+        ({"reproducible": True}, False),
+        ({"worker_kind": "serial"}, False),
+        ({"env": "Catch-v0", "network": "mlp"}, False),
+        ({"replay_parameters": STANDARD}, False),
+    ],
+)
+def test_when_it_measures(given: dict[str, Any], wanted: bool) -> None:
+    settings = {**DEFAULTS, **given}
+    settled, _ = fit_to_machine(settings, Detected(2, 10**10, None))
+    assert wants_preflight(settings, make_config(settled), 2) == wanted
+
+
+@pytest.mark.parametrize(("cores", "gpu"), [(16, None), (2, "GPU 9000")])
+def test_nothing_is_measured_for_the_learner_s_threads_where_it_would_not_move_them(cores: int, gpu: str | None) -> None:
+    settings = {**DEFAULTS, "worker_count": 2, "envs_per_worker": 8}
+    config = make_config(fit_to_machine(settings, Detected(cores, 10**10, gpu))[0])
+    assert not wants_preflight(settings, config, cores)
+    assert wants_preflight({**settings, "worker_count": "auto"}, config, cores)

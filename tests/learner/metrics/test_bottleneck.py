@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from learner.metrics.bottleneck import Verdict, diagnose
+from learner.metrics.bottleneck import Bottleneck, BottleneckReport, find_bottleneck
 from tests.support import small_config
 
 ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite", "capacity": 40, "sample_ratio": 0.5}]'
@@ -40,10 +40,10 @@ HALF_IDLE = {
 FULL: dict[str, float] = {"cores/others": 0.0, "cores/idle": 0.05}
 
 
-def verdict(row: dict[str, float], cores: int = 8, **settings: Any) -> Verdict:
+def verdict(row: dict[str, float], cores: int = 8, **settings: Any) -> Bottleneck:
     config = small_config(**{"worker_kind": "cpu", "worker_count": 2, "learner_threads": 1, **settings})
     config = replace(config, settings={**config.settings, "precision": settings.get("precision", "auto")})  # as given
-    found = diagnose({**HALF_IDLE, **row}, config, cores)
+    found = find_bottleneck({**HALF_IDLE, **row}, config, cores)
     assert found.line.startswith("Limited by ")
     assert "\n" not in found.line
     return found
@@ -156,7 +156,7 @@ def test_a_core_on_which_only_evaluation_runs_is_free_for_workers() -> None:
 def test_a_system_that_does_not_tell_of_other_programs() -> None:
     config = small_config(worker_kind="cpu", worker_count=2)
     row = {name: value for name, value in {**HALF_IDLE, **FULL}.items() if name != "cores/others"}
-    assert diagnose(row, config, 2).limit == "stepping"
+    assert find_bottleneck(row, config, 2).limit == "stepping"
 
 
 def test_batches_that_the_learner_makes_itself() -> None:
@@ -208,3 +208,52 @@ def test_fresh_data_that_is_too_old_is_told_beside_the_limit() -> None:
     assert found.line.endswith(
         "Fresh data is 14 updates old and worth 55 % of its size: fewer --envs_per_worker or a larger --batch_size"
     )
+
+
+def doctor() -> BottleneckReport:
+    return BottleneckReport(small_config(worker_kind="cpu", worker_count=2), cores=8)
+
+
+def limit_of(*rows: tuple[dict[str, float], float]) -> str | None:
+    """The limit over rows and their seconds."""
+    seen = doctor()
+    for row, seconds in rows:
+        seen.add({**HALF_IDLE, **row}, seconds)
+    verdict = seen.verdict()
+    return verdict.limit if verdict else None
+
+
+def test_the_first_row_is_start_up() -> None:
+    assert limit_of((STARVED, 100.0)) is None
+    assert limit_of((STARVED, 100.0), ({}, 10.0)) == "learning"
+    assert limit_of(({}, 100.0), (STARVED, 10.0)) == "stepping"
+
+
+def test_a_row_counts_as_long_as_it_lasted() -> None:
+    """The learner waits 38 % in one and not at all in the other; 15 % is where it counts."""
+    assert limit_of(({}, 1.0), (STARVED, 10.0), ({}, 30.0)) == "learning"
+    assert limit_of(({}, 1.0), (STARVED, 30.0), ({}, 10.0)) == "stepping"
+
+
+def test_a_few_seconds_are_too_few() -> None:
+    assert limit_of(({}, 10.0), (STARVED, 4.0)) is None
+    assert limit_of(({}, 10.0), (STARVED, 3.0), (STARVED, 3.0)) == "stepping"
+
+
+def test_each_row_has_a_verdict_of_its_own() -> None:
+    seen = doctor()
+    row = {**HALF_IDLE, **STARVED}
+    assert seen.add(row, 10.0) is None
+    verdicts = [seen.add(row, 10.0), seen.add(HALF_IDLE, 10.0)]
+    assert [verdict and verdict.limit for verdict in verdicts] == ["stepping", "learning"]
+    assert seen.add(row, 1.0) is None
+
+
+def test_a_number_that_only_some_rows_have_is_the_mean_of_those() -> None:
+    seen = doctor()
+    seen.add(HALF_IDLE, 10.0)
+    seen.add({**HALF_IDLE, "replay/queue/effective_sample_size": 0.5}, 10.0)
+    seen.add({name: value for name, value in HALF_IDLE.items() if "effective" not in name}, 90.0)
+    verdict = seen.verdict()
+    assert verdict
+    assert "worth 50 %" in verdict.line

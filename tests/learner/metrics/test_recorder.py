@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.watch import newest_verdict
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 from tests.learner.metrics.test_bottleneck import HALF_IDLE
 

@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
-from learner.metrics.board import LAYOUT, open_board
-from learner.metrics.metrics import read_metrics
+from learner.metrics.tensorboard import LAYOUT, open_board
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 
 SHOWN_BY_EVERY_RUN = (

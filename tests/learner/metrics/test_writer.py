@@ -6,23 +6,13 @@ import csv
 import math
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from learner.metrics.metrics import (
-    EpisodeStatistics,
-    LagStatistics,
-    MetricsWriter,
-    TimeShares,
-    UpdateMetrics,
-    ended_episodes,
-    read_metrics,
-)
+from learner.metrics.writer import MetricsWriter, read_metrics
 from learner.runs.directory import RunDirectory
 
 
@@ -179,15 +169,6 @@ def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
     assert [row["steps"] for row in cells(run)] == ["100", "200", "600", "700", "800"]
 
 
-def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:
-    """episodes: row -> return and length of the episode that ended there."""
-    returns = np.full(unroll_length, np.nan, np.float32)
-    lengths = np.zeros(unroll_length, np.int32)
-    for row, (episode_return, length) in episodes.items():
-        returns[row], lengths[row] = episode_return, length
-    return {"episode_return": returns, "episode_length": lengths}
-
-
 def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run: RunDirectory, lines: list[str]) -> None:
     writer = MetricsWriter(run)
     writer.add_animation("eval/episode", run.animation, 3)
@@ -200,93 +181,6 @@ def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run
     (shown,) = events.Images("eval/episode")
     assert (shown.step, shown.width, shown.height) == (7, 4, 2)
     assert shown.encoded_image_string == run.animation.read_bytes()
-
-
-def test_only_whole_episodes_count() -> None:
-    episodes = EpisodeStatistics(window=10)
-    episodes.add(ended_episodes(trajectory_with({})))
-    assert (episodes.count, episodes.mean_return, episodes.read()) == (0, None, {})
-    episodes.add(ended_episodes(trajectory_with({0: (-21.0, 800), 5: (3.0, 1000)})))
-    episodes.add(ended_episodes(trajectory_with({2: (0.0, 600)})))
-    assert episodes.count == 3
-    assert episodes.read() == {
-        "charts/episodic_return": -6.0,
-        "charts/episodic_length": 800.0,
-        "charts/episodic_return_mean": -6.0,
-    }
-
-
-def test_an_interval_without_an_episode_has_only_the_running_mean() -> None:
-    episodes = EpisodeStatistics(window=10)
-    episodes.add(ended_episodes(trajectory_with({1: (4.0, 10)})))
-    episodes.read()
-    assert episodes.read() == {"charts/episodic_return_mean": 4.0}
-
-
-def test_the_mean_is_over_the_last_episodes() -> None:
-    episodes = EpisodeStatistics(window=2)
-    for episode_return in (100.0, 1.0, 2.0):
-        episodes.add(ended_episodes(trajectory_with({3: (episode_return, 5)})))
-    assert episodes.mean_return == 1.5
-    assert episodes.count == 3
-    assert episodes.read()["charts/episodic_return"] == pytest.approx(103 / 3)
-
-
-def test_update_scalars_are_averaged_since_the_last_reading() -> None:
-    metrics = UpdateMetrics()
-    assert metrics.read() == {}
-    for value in (1.0, 2.0, 6.0):
-        metrics.add({"losses/a": torch.tensor(value), "losses/b": torch.tensor(value > 1)})
-    assert metrics.read() == {"losses/a": 3.0, "losses/b": pytest.approx(2 / 3)}
-    assert metrics.read() == {}
-    metrics.add({"losses/a": torch.tensor(5.0, dtype=torch.float64)})
-    assert metrics.read() == {"losses/a": 5.0}
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_scalar_that_is_not_finite_leaves_the_mean_of_the_others(bad: float) -> None:
-    metrics = UpdateMetrics()
-    for value in (1.0, bad, 3.0):
-        metrics.add({"losses/a": torch.tensor(value)})
-    assert metrics.read() == {"losses/a": 2.0}
-
-
-def test_lag_is_learner_s_version_minus_acting_version() -> None:
-    lag = LagStatistics(["queue", "standard", "elite"])
-    versions = np.array([[10, 10], [8, 8], [0, 4]])
-    lag.add(10, versions, np.array([False, False, True]), np.array([0, 0, 2]))
-    lag.add(12, versions, np.array([False, False, True]), np.array([0, 0, 2]))
-    assert lag.read() == {"charts/policy_lag": 2.0, "replay/queue/policy_lag": 2.0, "replay/elite/policy_lag": 9.0}
-    lag.add(10, versions, np.array([True, True, True]), np.array([1, 1, 2]))
-    assert lag.read() == {"replay/standard/policy_lag": 1.0, "replay/elite/policy_lag": 8.0}
-    assert lag.read() == {}
-
-
-def test_time_shares_are_parts_of_the_wall_time_since_the_last_reading() -> None:
-    clocks = np.array([[1.0, 2.0], [3.0, 4.0]])
-    feeder = np.array([[5.0]])
-    shares = TimeShares({"worker": (("env", "act"), clocks), "feeder": (("insert",), feeder)})
-    shares.add("update", 3.0)
-    clocks += [[4.0, 0.0], [8.0, 2.0]]
-    feeder += 2.0
-    wanted: dict[str, Any] = {"time/learner_update": 0.3, "time/worker_env": 0.6, "time/worker_act": 0.1}
-    wanted["time/feeder_insert"] = 0.2
-    assert shares.read(10.0) == pytest.approx(wanted)
-    shares.add("update", 1.0)
-    shares.add("update", 1.0)
-    shares.add("wait", 0.5)
-    wanted = {"time/learner_update": 0.5, "time/learner_wait": 0.125}
-    wanted |= {"time/worker_env": 0.0, "time/worker_act": 0.0, "time/feeder_insert": 0.0}
-    assert shares.read(4.0) == pytest.approx(wanted)
-
-
-def test_a_scalar_that_was_no_number_in_some_updates_is_averaged_over_the_others() -> None:
-    metrics = UpdateMetrics()
-    nan = torch.tensor(float("nan"))
-    metrics.add({"a": torch.tensor(1.0), "b": nan, "never": nan})
-    metrics.add({"a": torch.tensor(3.0), "b": torch.tensor(5.0), "never": nan})
-    assert metrics.read() == {"a": 2.0, "b": 5.0}
-    assert metrics.read() == {}
 
 
 def test_metrics_are_read_in_little_more_memory_than_they_take(tmp_path: Path) -> None:
