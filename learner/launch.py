@@ -18,9 +18,10 @@ from learner.evaluation.protocol import is_atari
 from learner.evaluation.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.head_start import HeadStart
 from learner.machine.detect import Machine, detect_machine, free_gpu_memory
-from learner.machine.fit import MACHINE_SETTINGS, fit_to_machine
+from learner.machine.fit import fit_to_machine, portable_settings
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
+from learner.machine.reproducible import settle_as_before
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.checkpoint_file import remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
@@ -100,6 +101,10 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
         settings, overridden = merge_settings(settings, checkpoint.settings, given)
         notes = passed_over + overridden
+        if op_mode == "train_w_load":
+            config_file = run_before.config if (run_before := run_of_checkpoint(path)) else None
+            settings, lines = settle_as_before(settings, checkpoint.settings, given, config_file)
+            notes += lines
     if op_mode == "train_w_load" and not settings["load_optimizer_save"]:
         notes.append("load_optimizer_save=False (the optimiser starts anew)")
     settings = apply_protocol(settings, given)
@@ -129,7 +134,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
 
 def _settled_config(settings: Settings, settled: Settings) -> Config:
     """What was fitted to this machine is for this run; its checkpoints carry the machine's settings as they were given."""
-    return make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
+    return make_config(settled, portable=portable_settings(settings, settled))
 
 
 def _check_environment(config: Config, machine: Machine) -> None:

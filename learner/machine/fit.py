@@ -19,6 +19,7 @@ from learner.machine.costs import (
 )
 from learner.machine.detect import Machine
 from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
+from learner.machine.reproducible import REPRODUCIBLE
 from learner.settings.config import AUTO, Settings, TrainingConfig
 
 MACHINE_SETTINGS = (
@@ -62,9 +63,9 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
             settled[name] = value
             reasons.append(f"{name}={value} ({reason})")
 
+    for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
+        choose(name, value, f"reproducible: {reason}")
     choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
-    if settled["reproducible"]:
-        choose("worker_kind", "serial", "reproducible: one process, a fixed order")
     if settled["device"] == "cuda":
         choose("worker_kind", "central", "one policy on the GPU acts for all workers")
     choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
@@ -100,6 +101,18 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     )
     choose("test_environments", min(8 * cores, 64), "games played at once")
     return settled, reasons
+
+
+def portable_settings(settings: Settings, settled: Settings) -> Settings:
+    """The settings that checkpoints carry: what was fitted to this machine stays `auto`, so that another one fits its own.
+
+    A reproducible run carries every value, because another value would give other bits.
+
+    Args:
+        settings: as they were given, with `auto`.
+        settled: as `fit_to_machine` settled them.
+    """
+    return settled if settled["reproducible"] else {**settled, **{name: settings[name] for name in MACHINE_SETTINGS}}
 
 
 def is_small(cores: int, device: str) -> bool:

@@ -199,7 +199,7 @@ def _less_preparing(seen: Seen) -> str:
 
 
 def _given_float32(config: Config) -> str:
-    asked = config.settings["precision"] == "float32"
+    asked = config.settings["precision"] == "float32" and not config.training.reproducible
     return f", --precision={AUTO} where the hardware multiplies bfloat16" if asked else ""
 
 
