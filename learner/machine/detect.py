@@ -12,12 +12,19 @@ import torch
 
 from agents.compute import computes_bfloat16
 
+ROOT = Path("/")
+UNLIMITED = sys.maxsize
+
 
 @dataclass(frozen=True)
 class Machine:
     """What this process may use.
 
-    memory_bytes: available now, less where a container says so. bfloat16: the devices that multiply bfloat16 in hardware.
+    Args:
+        cores: logical processors.
+        memory_bytes: memory that is available now.
+        gpu: name of the GPU, None without one.
+        bfloat16: the devices (`cpu`, `cuda`) that multiply bfloat16 in hardware.
     """
 
     cores: int
@@ -27,55 +34,67 @@ class Machine:
 
 
 def detect_machine() -> Machine:
-    """Look at cores (affinity and container quota), memory and GPU."""
+    """Cores, available memory and GPU of this process; limits of containers are included."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     devices = ("cpu", "cuda") if gpu else ("cpu",)
-    return Machine(available_cores(), _memory_bytes(), gpu, frozenset(filter(computes_bfloat16, devices)))
+    return Machine(available_cores(), available_memory(), gpu, frozenset(filter(computes_bfloat16, devices)))
 
 
 def free_gpu_memory() -> int:
-    """Bytes of the GPU that nobody uses now."""
+    """Bytes of GPU memory that are free now."""
     return torch.cuda.mem_get_info()[0]
 
 
-def available_cores() -> int:
-    """Cores that this process may use: its affinity, or less where a container's quota allows less."""
+def available_cores(root: Path = ROOT) -> int:
+    """Cores that this process may use: its CPU affinity, or the smallest quota of its control groups if that is less."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _first_line(Path("/sys/fs/cgroup/cpu.max")).split()
-    if len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0:
-        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
-    return cores
+    return max(1, min([cores, *(_cores_of_group(group) for group in _control_groups(root, "cpu"))]))
 
 
-def _memory_bytes(root: Path = Path("/")) -> int:
-    """MemAvailable, or less where a control group of this process or one above it leaves less."""
-    left = [_group_memory_left(group) for group in _memory_groups(root)]
-    return min([_memory_available(root), *left])
+def available_memory(root: Path = ROOT) -> int:
+    """Bytes that are available: MemAvailable, or what one of this process's control groups leaves if that is less."""
+    return min([_memory_of_system(root), *(_memory_left_in_group(group) for group in _control_groups(root, "memory"))])
 
 
-def _memory_available(root: Path) -> int:
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # no Linux
+def _control_groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of the control groups that may limit this process: its own group and those above it, versions 1 and 2.
 
-
-def _memory_groups(root: Path) -> Iterator[Path]:
-    """Folders of the control groups, versions 1 and 2, that may bound this process's memory."""
-    for line in _lines(root / "proc/self/cgroup"):
+    A quota of any group above limits its children too, so every folder up to the top counts. In a container /proc may name a
+    group of the host, of which only the top is mounted.
+    """
+    for line in _lines(root / "proc/self/cgroup") or ["0::/", f"1:{controller}:/"]:
         _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            top = root / "sys/fs/cgroup" / controllers
+        if controllers and controller not in controllers.split(","):
+            continue
+        # Version 1 mounts a hierarchy under all names of its controllers, such as "cpu,cpuacct". Version 2 has no names.
+        for mount in dict.fromkeys((controllers, controller) if controllers else ("", "unified")):
+            top = root / "sys/fs/cgroup" / mount
             group = top / path.lstrip("/")
             yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
 
-def _group_memory_left(group: Path) -> int:
-    """Limit minus use; cached files that nobody looks at count as free, as the kernel drops them first."""
+def _cores_of_group(group: Path) -> int:
+    """Whole cores of a group's quota: CPU time over period, both in microseconds."""
+    version_1 = f"{_first_line(group / 'cpu.cfs_quota_us')} {_first_line(group / 'cpu.cfs_period_us')}"  # quota -1: no limit
+    numbers = (_first_line(group / "cpu.max") or version_1).split()  # quota "max": no limit
+    if len(numbers) != 2 or not all(number.isdigit() for number in numbers) or int(numbers[1]) == 0:
+        return UNLIMITED
+    return int(numbers[0]) // int(numbers[1])
+
+
+def _memory_of_system(root: Path) -> int:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # not Linux: all physical memory
+
+
+def _memory_left_in_group(group: Path) -> int:
+    """Limit minus use. Inactive cached files count as free, because the kernel drops them first."""
     limit = _first_line(group / "memory.max") or _first_line(group / "memory.limit_in_bytes")
     used = _first_line(group / "memory.current") or _first_line(group / "memory.usage_in_bytes")
     if not (limit.isdigit() and used.isdigit()):
-        return sys.maxsize
+        return UNLIMITED
     statistics = dict(line.split(" ", 1) for line in _lines(group / "memory.stat"))
     cached = int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
     return max(0, int(limit) - int(used) + cached)
@@ -86,6 +105,7 @@ def _first_line(path: Path) -> str:
 
 
 def _lines(path: Path) -> list[str]:
+    """Lines of a file; empty if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -16,16 +16,6 @@ def test_this_machine_is_seen() -> None:
     assert machine.memory_bytes > 10**8
 
 
-@pytest.mark.parametrize(
-    ("quota", "cores"),
-    [("max 100000", 6), ("150000 100000", 1), ("400000 100000", 4), ("50000 100000", 1), ("9900000 100000", 6), ("", 6)],
-)
-def test_a_container_s_quota_counts(quota: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    monkeypatch.setattr(module, "_first_line", lambda path: quota if path.name == "cpu.max" else "")
-    assert detect_machine().cores == cores
-
-
 MEMINFO = "MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 4000 kB\n"
 
 
@@ -74,10 +64,42 @@ def machine_files(root: Path, group: str, files: dict[str, str]) -> Path:
 def test_what_is_available_now_counts_and_what_a_container_leaves(
     group: str, files: dict[str, str], wanted: int, tmp_path: Path
 ) -> None:
-    assert module._memory_bytes(machine_files(tmp_path, group, files)) == wanted
+    assert module.available_memory(machine_files(tmp_path, group, files)) == wanted
 
 
 def test_a_system_without_these_files_has_its_physical_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
-    assert module._memory_bytes(tmp_path) == 4096 * 1000
+    assert module.available_memory(tmp_path) == 4096 * 1000
     assert module._first_line(tmp_path / "cpu.max") == ""
+
+
+V1 = "4:cpu,cpuacct:/a/b\n0::/\n"
+V2 = "0::/a/b\n"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000"}, 6),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "50000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "9900000 100000"}, 6),
+        ("0::/\n", {"cpu.max": ""}, 6),
+        ("0::/\n", {}, 6),
+        ("", {"cpu.max": "300000 100000"}, 3),
+        (V2, {"a/b/cpu.max": "300000 100000"}, 3),
+        (V2, {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, 2),
+        (V2, {"a/b/cpu.max": "200000 100000", "a/cpu.max": "400000 100000", "cpu.max": "max 100000"}, 2),
+        (V1, {"cpu,cpuacct/a/b/cpu.cfs_quota_us": "200000", "cpu,cpuacct/a/b/cpu.cfs_period_us": "100000"}, 2),
+        (V1, {"cpu/a/cpu.cfs_quota_us": "100000", "cpu/a/cpu.cfs_period_us": "50000"}, 2),
+        (V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 6),
+        ("3:cpuset:/a\n1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "500000", "cpu/cpu.cfs_period_us": "100000"}, 5),
+        ("3:cpuset:/a\n0::/a\n", {"unified/a/cpu.max": "400000 100000"}, 4),
+    ],
+)
+def test_the_smallest_quota_of_a_group_and_those_above_it_counts(
+    group: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    assert module.available_cores(machine_files(tmp_path, group, files)) == cores
