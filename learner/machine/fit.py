@@ -143,8 +143,8 @@ def _workers(costs: Costs | None, machine: Machine, learner_threads: int, *, sma
     speed = _rounded(expected(costs, cores))
     return count, (
         f"{f'one a core, {cores} cores' if count == cores else 'they collect more than the learner can take'}; "
-        f"measured: stepping {stepping}, acting {acting}, learning {learning} a step, so {speed:,.0f} steps/s = "
-        f"{speed * costs.frames_per_step:,.0f} frames/s at most"
+        f"measured: stepping {stepping}, acting {acting}, learning {learning} a step, so about {speed:,.0f} steps/s = "
+        f"{speed * costs.frames_per_step:,.0f} frames/s"
     )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ from agents.networks.actor_critic import ActorCritic, make_network, on_device
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
 from learner.machine.fit import acting_precision, is_small
+from learner.machine.timing import Clock, Part, seconds_of_steps
 from learner.settings.config import AUTO, Config, Settings, make_contract
 from replay import replay_names
 from replay.slot_store import SharedArrays
@@ -26,12 +25,8 @@ from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
 from wrappers import ENVIRONMENTS, make_spec, make_vector_env
 
-Clock = Callable[[], float]
-CPU = torch.device("cpu")
-
 FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
-GPU_WARM_UP = 3  # calls: the first ones load libraries and kernels, for seconds
 GPU_UPDATES = 5  # a call: in a run one is queued while the one before is computed
 
 
@@ -68,19 +63,23 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
-    env = stepping(config, stepped, 1)
+    parts = {
+        "env": stepping(config, stepped, 1),
+        "act": acting(config, at_once),
+        "act_doubled": acting(config, 2 * at_once),
+        "learn": learning(config, batch),
+    }
     try:
-        return Costs(
-            env=env.seconds_a_step(seconds),
-            act=acting(config, at_once).seconds_a_step(seconds / 2),
-            act_doubled=acting(config, 2 * at_once).seconds_a_step(seconds / 2),
-            learn=learning(config, batch).seconds_a_step(seconds) / fresh_part(config),
-            frames_per_step=make_spec(config.env).frames_per_step,
-            gpu_acts=gpu and workers.kind == "central",
-            gpu_learns=gpu,
-        )
+        found = seconds_of_steps(parts, seconds)
     finally:
-        env.close()
+        for part in parts.values():
+            part.close()
+    return Costs(
+        **{**found, "learn": found["learn"] / fresh_part(config)},
+        frames_per_step=make_spec(config.env).frames_per_step,
+        gpu_acts=gpu and workers.kind == "central",
+        gpu_learns=gpu,
+    )
 
 
 def prepare_to_measure(config: Config) -> None:
@@ -99,26 +98,6 @@ def acting_at_once(config: Config) -> int:
 def fresh_part(config: Config) -> float:
     """The part of a batch that is fresh; 0 where no queue is among the replays."""
     return sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of the work, alone and built: `call` does it for so many `steps`, whose time `clock` tells.
-
-    device: that computes; a GPU's first calls are left out of the time and of the budget.
-    """
-
-    call: Callable[[], object]
-    steps: int
-    clock: Clock
-    close: Callable[[], None] = lambda: None
-    device: torch.device = CPU
-
-    def seconds_a_step(self, budget: float) -> float:
-        """Median over the calls of about `budget` seconds."""
-        for _ in range(GPU_WARM_UP if self.device.type == "cuda" else 0):
-            self.call()
-        return seconds_a_call(self.call, budget, self.clock) / self.steps
 
 
 def stepping(config: Config, num_envs: int, threads: int) -> Part:
@@ -188,21 +167,6 @@ def learning(config: Config, batch_size: int) -> Part:
 def _clock(device: torch.device) -> Clock:
     """CPU time where the CPU computes: it tells what a call costs whatever else the machine does."""
     return time.process_time if device.type == "cpu" else time.perf_counter
-
-
-def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) -> float:
-    """Median time of one call by `clock`, over about `budget` seconds. The first is warm-up, unless it takes all of them.
-
-    By wall time where that clock stands still during a call: CPU time in a sandbox (gVisor) may tick a hundred times a second.
-    """
-    end = time.perf_counter() + budget
-    times: list[tuple[float, float]] = []  # by the clock, by the wall
-    while not times or time.perf_counter() < end:
-        started, started_on_the_wall = clock(), time.perf_counter()
-        function()
-        times.append((clock() - started, time.perf_counter() - started_on_the_wall))
-    by_clock, by_wall = zip(*(times[1:] or times), strict=True)
-    return statistics.median(by_clock if all(by_clock) else by_wall)
 
 
 def _network(config: Config, precision: str) -> ActorCritic:
