@@ -14,6 +14,9 @@ HEADROOM = 1.5
 REACHED = 0.9
 """The fraction of `limit` that runs on two cores reach: 0.80 to 0.93 were measured (docs/results.md)."""
 
+KEPT_UP = 0.8
+"""The fraction of all steps that learner threads must be able to learn from: low enough that noise does not move the count."""
+
 WORTH_DOUBLING = 0.25
 """The part of a step, or of the wait for the policy, that twice the environments must save: they also double the policy lag."""
 
@@ -69,11 +72,12 @@ def enough_workers(costs: Costs, cores: int, learner_threads: int) -> int:
 
 
 def enough_threads(costs: Costs, cores: int) -> int:
-    """The fewest learner threads on a CPU that keep up with what all cores can give: more divide a batch at a higher cost.
+    """The fewest learner threads on a CPU that learn from `KEPT_UP` of the steps that all cores together can give.
 
-    Not one for good measure: where one has hardly enough time, a second was seen to cost a tenth of the speed.
+    Each further thread casts the weights and sums the gradients once more, and takes a core from the workers. Near the bound
+    one thread was 10 % faster than two, and 8 % faster where it can learn from 0.87 of the steps (batches of 8, two cores).
     """
-    return math.ceil(limit(costs, cores) * costs.learn)
+    return math.ceil(KEPT_UP * limit(costs, cores) * costs.learn)
 
 
 def doubling_saves(costs: Costs) -> float:

@@ -126,7 +126,7 @@ def _learner_threads(costs: Costs | None, cores: int, *, gpu: bool, small: bool)
         return 1, "the GPU computes"
     most = min(cores, MOST_LEARNER_THREADS)
     if costs and small and (count := enough_threads(costs, cores)) < most:
-        return count, f"measured: enough to learn from all that {cores} cores can collect"
+        return count, f"measured: enough to learn from most of what {cores} cores can collect"
     return most, f"{cores} cores, shared with the workers"
 
 

@@ -199,7 +199,9 @@ def test_a_learner_with_a_gpu_has_one_thread() -> None:
     assert fit_to_machine(DEFAULTS, Machine(16, 10**10, None))[0]["learner_threads"] == 8
 
 
-@pytest.mark.parametrize(("learn", "cores", "threads"), [(200e-6, 2, 1), (200e-6, 16, 8), (600e-6, 2, 2), (600e-6, 4, 3)])
+@pytest.mark.parametrize(
+    ("learn", "cores", "threads"), [(200e-6, 2, 1), (200e-6, 16, 8), (600e-6, 2, 1), (900e-6, 2, 2), (600e-6, 4, 2)]
+)
 def test_a_small_machine_has_no_more_learner_threads_than_keep_up(learn: float, cores: int, threads: int) -> None:
     """Measured: elsewhere there are cores for all of them."""
     settled, reasons = fitted(Machine(cores, 10**10, None), replace(COSTS, learn=learn))
