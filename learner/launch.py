@@ -238,7 +238,7 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
     except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
-            log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
+            log.info("Resume: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
         return 1
 

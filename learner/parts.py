@@ -12,13 +12,14 @@ import torch
 from agents import AGENTS, Agent
 from agents.compute import allow_tf32, prepare_torch
 from agents.networks.actor_critic import ActorCritic, make_network, on_device
+from agents.vtrace.charts import CHARTS
 from learner.evaluation.evaluations import Evaluations
 from learner.evaluation.protocol import evaluation_protocol
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder
 from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
-from learner.metrics.recorder import Recorder
+from learner.metrics.recorder import Recorder, Sources
 from learner.runs.checkpoint import Checkpoint, Counters, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import restore_replays, trajectories_to_fill_in
@@ -126,8 +127,13 @@ def build(
             mixture=mixture,
             feeder=feeder,
             recorder=Recorder(
-                *(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
+                config,
+                run,
+                counters,
+                Sources(workers, mixture, feeder, skipped),
+                resumed=resumed,
                 to_fill_in=0 if replay else trajectories_to_fill_in(config),
+                charts=CHARTS,
             ),
             saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
             evaluations=Evaluations(config, run, network, resumed),

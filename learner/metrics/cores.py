@@ -35,7 +35,7 @@ class CoreUse:
         used = {name: (seconds - self._before.get(name, 0.0)) / passed for name, seconds in totals.items()}
         self._before = totals
         row = {"cores/workers": used["workers"], "cores/learner": used["learner"]}
-        row["cores/beside"] = max(0.0, own - sum(row.values()))
+        row["cores/evaluation"] = max(0.0, own - sum(row.values()))
         if "all" in used:
             row["cores/others"] = max(0.0, used["all"] - sum(row.values()))
         return {**row, "cores/idle": max(0.0, self.cores - sum(row.values()))}

@@ -1,6 +1,6 @@
-"""TensorBoard beside the numbers: what the run is, as text, and one page of charts that belong together.
+"""TensorBoard: the description of the run as text, and one page of charts that belong together ("Custom Scalars").
 
-Everything else groups itself by the first part of its name; the page is under "Custom Scalars".
+TensorBoard groups all other charts by the first part of their names.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -17,62 +18,66 @@ from learner.runs.directory import RunDirectory
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+Charts = Mapping[str, list[str]]
+"""Title -> the metrics of the chart, as regular expressions that TensorBoard matches from the start of a name."""
+
 FLUSH_SECONDS = 10
 RGB = 3  # channels
 QUEUE_LENGTH = 1000
-"""Several rows: their numbers wait here for the writer's thread, so that a slow disk holds up nobody."""
+"""Numbers that wait for the writer's thread: several records, so that a slow disk does not hold up the learner."""
 
-LAYOUT: dict[str, dict[str, list[Any]]] = {
-    "run": {
-        "mean return: training, evaluation": ["Multiline", [r"charts/episodic_return_mean$", r"eval/episodic_return$"]],
-        "frames per second": ["Multiline", [r"charts/FPS$"]],
-        "policy lag, updates": ["Multiline", [r"charts/policy_lag$", r"replay/.*/policy_lag$"]],
-    },
-    "learning": {
-        "losses, mean of a step": ["Multiline", [r"losses/.*_loss$"]],
-        "entropy, nats": ["Multiline", [r"losses/entropy$"]],
-        "explained variance of the value": ["Multiline", [r"losses/explained_variance$"]],
-        "importance ratios": ["Multiline", [r"vtrace/.*"]],
-    },
-    "replay": {
-        "rejected by the trust region, share": ["Multiline", [r"replay/.*/rejected_fraction$"]],
-        "effective sample size, share": ["Multiline", [r"replay/.*/effective_sample_size$"]],
-    },
-    "where the time goes": {
-        "learner, share of wall time": ["Multiline", [r"time/learner_.*"]],
-        "workers, share of wall time": ["Multiline", [r"time/worker_.*"]],
-        "feeder, share of wall time, and batches ahead": ["Multiline", [r"time/feeder_.*", r"feeder/.*"]],
-        "busy cores": ["Multiline", [r"cores/.*"]],
-        "processor and GPU, per cent": ["Multiline", [r"hardware/.*_percent$"]],
-        "memory, GB": ["Multiline", [r"hardware/.*_gb$"]],
-    },
+RUN_CHARTS: dict[str, list[str]] = {
+    "mean return: training, evaluation": [r"charts/episodic_return_mean$", r"eval/episodic_return$"],
+    "frames per second": [r"charts/FPS$"],
+    "policy lag, updates": [r"charts/policy_lag$", r"replay/.*/policy_lag$"],
 }
-"""Category -> chart -> the names it shows, as regular expressions that TensorBoard matches from the start of a name."""
+TIME_CHARTS: dict[str, list[str]] = {
+    "learner, fraction of wall time": [r"time/learner_.*"],
+    "workers, fraction of wall time": [r"time/worker_.*"],
+    "feeder, fraction of wall time, and batches ahead": [r"time/feeder_.*", r"feeder/.*"],
+    "busy cores": [r"cores/.*"],
+    "processor and GPU, per cent": [r"hardware/.*_percent$"],
+    "memory, GB": [r"hardware/.*_gb$"],
+}
 
 
-def open_board(run: RunDirectory, from_step: int) -> SummaryWriter:
-    """The run's events, headed by its description; a resumed run's earlier events behind `from_step` are hidden."""
+def charts_page(agent_charts: Charts) -> dict[str, Charts]:
+    """The page of charts: category -> its charts."""
+    return {"run": RUN_CHARTS, "learning": agent_charts, "where the time goes": TIME_CHARTS}
+
+
+def open_tensorboard(run: RunDirectory, from_step: int, agent_charts: Charts) -> SummaryWriter:
+    """A writer of the run's events, which begin with the description of the run.
+
+    Args:
+        run: its directory, with a config.json to describe it by.
+        from_step: step that a resumed run continues from; its earlier events after that step are hidden.
+        agent_charts: charts of the metrics that the agent reports.
+    """
     from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
 
     purge_step = from_step + 1 if from_step else None
-    board = SummaryWriter(str(run.tensorboard), purge_step=purge_step, max_queue=QUEUE_LENGTH, flush_secs=FLUSH_SECONDS)
-    board.add_custom_scalars(LAYOUT)
+    writer = SummaryWriter(str(run.tensorboard), purge_step=purge_step, max_queue=QUEUE_LENGTH, flush_secs=FLUSH_SECONDS)
+    page = charts_page(agent_charts).items()
+    writer.add_custom_scalars(
+        {name: {title: ["Multiline", tags] for title, tags in charts.items()} for name, charts in page if charts}
+    )
     if run.config.is_file():
-        board.add_text("run", describe_run(json.loads(run.config.read_text())), from_step)
-    return board
+        writer.add_text("run", describe_run(json.loads(run.config.read_text())), from_step)
+    return writer
 
 
-def add_animation(board: SummaryWriter, name: str, gif: bytes, steps: int) -> None:
-    """Show a GIF under Images. SummaryWriter's own `add_video` would encode it anew, with a package of its own."""
+def add_animation(writer: SummaryWriter, name: str, gif: bytes, steps: int) -> None:
+    """Show a GIF under Images. SummaryWriter's own `add_video` would encode it again, with another package."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     width, height = Image.open(io.BytesIO(gif)).size
     image = Summary.Image(width=width, height=height, colorspace=RGB, encoded_image_string=gif)
-    board._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), steps)
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), steps)
 
 
 def describe_run(content: dict[str, Any]) -> str:
-    """Markdown out of what config.json holds."""
+    """The content of config.json as Markdown."""
     reasons = {line.partition("=")[0]: line.partition(" (")[2].removesuffix(")") for line in content["chosen_for_this_machine"]}
     cells = {name: str(value).replace("|", "\\|") for name, value in content["settings"].items()}
     rows = [f"| {name} | `{value}` | {reasons.get(name, '')} |" for name, value in cells.items()]

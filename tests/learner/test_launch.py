@@ -173,7 +173,7 @@ def test_a_last_save_that_fails_ends_with_one_and_a_clear_line(
     said = capsys.readouterr().out.splitlines()
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
     assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
-    assert not [line for line in said if line.startswith("Go on:")]
+    assert not [line for line in said if line.startswith("Resume:")]
 
 
 def test_a_saved_replay_goes_on_with_frames_elsewhere(
@@ -222,7 +222,7 @@ def test_a_person_without_a_terminal_is_told_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While replays are filled, and while the run trains."""
-    monkeypatch.setattr(recorder, "TELL_PERIOD", 0.05)
+    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.05)
     monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.01)
     fills = [{"type": "standard", "capacity": 2000, "sample_ratio": 1.0}]
     settings = {"environment_max_steps": 9000, "log_period": 0.05, "replay_parameters": json.dumps(fills)}
@@ -230,7 +230,7 @@ def test_a_person_without_a_terminal_is_told_now_and_then(
     printed = capsys.readouterr().out
     assert re.search(r"\nfilling replays: \d+ of 400 trajectories \| [\d,]+ frames/s \| left 0:0\d\n", printed)
     assert re.search(r"\n(no episode yet|return .*) \| steps [\d,]+ of 9,000 \|", printed)
-    monkeypatch.setattr(recorder, "TELL_PERIOD", 60.0)
+    monkeypatch.setattr(recorder, "LOG_PERIOD", 60.0)
     assert launch.run(command(tmp_path, "train", **settings)) == 0
     assert " of 400 trajectories |" not in (printed := capsys.readouterr().out)
     assert " of 9,000 |" not in printed
@@ -272,7 +272,7 @@ def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
     run = RunDirectory((tmp_path / "latest").resolve())
     if works_afterwards:
         assert load_checkpoint(run.checkpoint_paths()[-1]).counters.updates == 5
-        assert "Go on:" in lines[-2]
+        assert "Resume:" in lines[-2]
     else:
         assert lines[-2].startswith("error: the last checkpoint could not be saved: CUDA error: an illegal memory access")
 
@@ -330,7 +330,7 @@ def test_an_export_says_what_is_exported(
 def test_replays_that_come_back_filled_are_not_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(recorder, "TELL_PERIOD", 0.0)
+    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.0)
     monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.0)
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     fills = json.dumps([queue, {"type": "standard", "capacity": 200, "sample_ratio": 0.5}])

@@ -50,17 +50,17 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 def test_the_cores_are_divided_among_all(clocks: Clocks) -> None:
     use = CoreUse(8, lambda: clocks.workers, inside=False)
     clocks.pass_time(workers=20.0, learner=10.0, everybody=45.0)
-    wanted = {"cores/workers": 2.0, "cores/learner": 1.0, "cores/beside": 0.5, "cores/others": 1.0, "cores/idle": 3.5}
+    wanted = {"cores/workers": 2.0, "cores/learner": 1.0, "cores/evaluation": 0.5, "cores/others": 1.0, "cores/idle": 3.5}
     assert use.read(10.0, own=3.5) == pytest.approx(wanted)
     clocks.pass_time(workers=4.0, learner=1.0, everybody=5.0)
-    wanted = {"cores/workers": 0.8, "cores/learner": 0.2, "cores/beside": 0.0, "cores/others": 0.0, "cores/idle": 7.0}
+    wanted = {"cores/workers": 0.8, "cores/learner": 0.2, "cores/evaluation": 0.0, "cores/others": 0.0, "cores/idle": 7.0}
     assert use.read(5.0, own=0.98) == pytest.approx(wanted)
 
 
 def test_workers_inside_the_learner_s_process_are_not_counted_twice(clocks: Clocks) -> None:
     use = CoreUse(2, lambda: clocks.workers, inside=True)
     clocks.pass_time(workers=4.0, learner=9.0, everybody=9.0)
-    wanted = {"cores/workers": 0.4, "cores/learner": 0.5, "cores/beside": 0.0, "cores/others": 0.0, "cores/idle": 1.1}
+    wanted = {"cores/workers": 0.4, "cores/learner": 0.5, "cores/evaluation": 0.0, "cores/others": 0.0, "cores/idle": 1.1}
     assert use.read(10.0, own=0.9) == pytest.approx(wanted)
 
 
@@ -68,7 +68,7 @@ def test_where_the_system_does_not_tell_the_rest_is_idle(clocks: Clocks) -> None
     clocks.everybody = None
     use = CoreUse(2, lambda: clocks.workers, inside=False)
     clocks.pass_time(workers=10.0, learner=4.0, everybody=0.0)
-    wanted = {"cores/workers": 1.0, "cores/learner": 0.4, "cores/beside": 0.0, "cores/idle": 0.6}
+    wanted = {"cores/workers": 1.0, "cores/learner": 0.4, "cores/evaluation": 0.0, "cores/idle": 0.6}
     assert use.read(10.0, own=0.0) == pytest.approx(wanted)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.metrics.statistics import EpisodeStatistics, LagStatistics, TimeShares, UpdateMetrics, ended_episodes
+from learner.metrics.statistics import EpisodeStatistics, LagStatistics, TimeFractions, UpdateMetrics, ended_episodes
 
 
 def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:
@@ -81,22 +81,22 @@ def test_lag_is_learner_s_version_minus_acting_version() -> None:
     assert lag.read() == {}
 
 
-def test_time_shares_are_parts_of_the_wall_time_since_the_last_reading() -> None:
+def test_time_fractions_are_of_the_wall_time_since_the_last_reading() -> None:
     clocks = np.array([[1.0, 2.0], [3.0, 4.0]])
     feeder = np.array([[5.0]])
-    shares = TimeShares({"worker": (("env", "act"), clocks), "feeder": (("insert",), feeder)})
-    shares.add("update", 3.0)
+    fractions = TimeFractions({"worker": (("env", "act"), clocks), "feeder": (("insert",), feeder)})
+    fractions.add("update", 3.0)
     clocks += [[4.0, 0.0], [8.0, 2.0]]
     feeder += 2.0
     wanted: dict[str, Any] = {"time/learner_update": 0.3, "time/worker_env": 0.6, "time/worker_act": 0.1}
     wanted["time/feeder_insert"] = 0.2
-    assert shares.read(10.0) == pytest.approx(wanted)
-    shares.add("update", 1.0)
-    shares.add("update", 1.0)
-    shares.add("wait", 0.5)
+    assert fractions.read(10.0) == pytest.approx(wanted)
+    fractions.add("update", 1.0)
+    fractions.add("update", 1.0)
+    fractions.add("wait", 0.5)
     wanted = {"time/learner_update": 0.5, "time/learner_wait": 0.125}
     wanted |= {"time/worker_env": 0.0, "time/worker_act": 0.0, "time/feeder_insert": 0.0}
-    assert shares.read(4.0) == pytest.approx(wanted)
+    assert fractions.read(4.0) == pytest.approx(wanted)
 
 
 def test_a_scalar_that_was_no_number_in_some_updates_is_averaged_over_the_others() -> None:

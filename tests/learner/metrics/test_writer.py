@@ -140,7 +140,7 @@ def test_resuming_forgets_a_row_that_was_cut_short(run: RunDirectory) -> None:
     assert [(row["steps"], row["losses/a"]) for row in cells(run)] == [("100", "1"), ("200", "2"), ("300", "3")]
 
 
-def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
+def test_a_record_that_cannot_be_written_is_one_warning(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk takes half a row, and TensorBoard's writer takes nothing after its first error; with room both go on."""
@@ -148,7 +148,7 @@ def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    def half_a_row(*_: object) -> None:
+    def half_a_line(*_: object) -> None:
         with run.metrics.open("a") as file:
             file.write("1,2")
         refuse()
@@ -157,9 +157,9 @@ def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
     for step in range(100, 900, 100):
         with monkeypatch.context() as patch:
             if 300 <= step < 600:
-                patch.setattr("csv.DictWriter.writerow", half_a_row)
+                patch.setattr("csv.DictWriter.writerow", half_a_line)
             if step == 700:
-                patch.setattr(writer._board, "add_scalar", refuse)
+                patch.setattr(writer._tensorboard, "add_scalar", refuse)
             writer.write({**dict.fromkeys(MetricsWriter.LEADING, 1), "steps": step}, {"losses/a": step})
     writer.close()
     assert lines == 2 * ["Metrics could not be written: No space left on device; training goes on"]
