@@ -134,7 +134,7 @@ def test_a_small_machine_has_one_worker_a_core_whatever_was_measured() -> None:
     settled, reasons = fitted(Machine(2, 10**10, None), COSTS)
     assert settled["worker_count"] == 2
     assert reasons["worker_count"] == (
-        "2 (one a core, 2 cores; measured: stepping 300 us, acting 100 us, learning 3000 us a step, "
+        "2 (one per core, 2 cores; measured: stepping 300 us, acting 100 us, learning 3000 us per step, "
         "so about 530 steps/s = 2,120 frames/s)"
     )
 
@@ -157,7 +157,7 @@ def test_a_large_machine_has_as_many_workers_as_its_learner_can_use() -> None:
 def test_twice_the_environments_where_they_make_a_step_a_quarter_cheaper() -> None:
     settled, reasons = fitted(Machine(2, 10**10, None), COSTS)
     assert settled["envs_per_worker"] == 16
-    assert "32 save 2% of a step" in reasons["envs_per_worker"]
+    assert "32 would save 2% of a step" in reasons["envs_per_worker"]
     steep = replace(COSTS, act=600e-6, act_doubled=300e-6)
     settled, reasons = fitted(Machine(2, 10**10, None), steep)
     assert settled["envs_per_worker"] == 32
@@ -213,6 +213,6 @@ def test_a_small_machine_has_no_more_learner_threads_than_keep_up(learn: float, 
 def test_no_more_workers_than_the_memory_holds() -> None:
     settled, reasons = fit_to_machine(DEFAULTS, Machine(cores=64, memory_bytes=9 * 10**9, gpu=None))
     assert settled["worker_count"] == 20
-    assert any(line.startswith("worker_count=20 (as many as 9.0 GB of memory hold") for line in reasons)
+    assert any(line.startswith("worker_count=20 (as many as fit into 9.0 GB of memory") for line in reasons)
     check_memory(make_config(settled), 9 * 10**9)
     assert fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=10**8, gpu=None))[0]["worker_count"] == 1
