@@ -1,4 +1,4 @@
-"""Measures stepping, acting and learning, each alone, with the settings of a run."""
+"""Measures the costs of stepping, acting and learning with the settings of a run, before the run (the preflight)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,25 @@ from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
 from wrappers import ENVIRONMENTS, make_spec, make_vector_env
 
-FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
+FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
-GPU_UPDATES = 5  # a call: in a run one is queued while the one before is computed
+GPU_UPDATES = 5  # updates of one call: in a run the GPU computes one while the next is queued
 
 
-PART_SECONDS = 0.2  # for each part; to build them takes the rest of two seconds
+PART_SECONDS = 0.2  # for each of four parts; building them takes the rest of two seconds
 MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
-"""Settings that a measurement may move, the last one on a small machine only."""
+"""Settings that a measurement may decide, the last one on a small machine only."""
 
 
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
-    """Whether to measure. settings: as they were given, with `auto`; config: what follows from them without a measurement.
+    """Whether a measurement may decide a setting, so that its two seconds are worth while.
 
-    Not for toy environments, which learn in seconds, nor where everything runs in one process, nor without fresh data to count.
+    They are not for toy environments, which learn in seconds, for a run in one process, and without fresh data to count.
+
+    Args:
+        settings: as they were given, with `auto`.
+        config: made from them without a measurement.
+        cores: that the run may use.
     """
     undecided = [name for name in MEASURED if settings[name] == AUTO]
     if not is_small(cores, config.training.device):
@@ -48,11 +53,13 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
-    """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
-    replays: without it no step is fresh.
+    """The costs of one agent step. One of the replays must be a queue: without it no step is fresh.
 
-    brief: step few environments and, on a CPU, act and learn with few steps of a batch: many workers, long trajectories or a
-    slow network would take many seconds there.
+    Args:
+        config: of the run.
+        seconds: of measurement for each part. Building the parts takes about a second more.
+        brief: step few environments and, on a CPU, act and learn with few steps of a batch. Many workers, long trajectories or
+            a slow network would take many seconds there.
     """
     prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
@@ -83,25 +90,25 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
 
 
 def prepare_to_measure(config: Config) -> None:
-    """To be called before parts are measured: one thread computes, and a GPU as it does in the run."""
+    """Set PyTorch up for measurements: one thread on a CPU, and the same precision on a GPU as in a run."""
     prepare_torch(threads=1)
     if config.training.device == "cuda":
         allow_tf32()
 
 
 def acting_at_once(config: Config) -> int:
-    """Environments that the policy answers at once: a worker's own, or a group of every worker where one acts for all."""
+    """Environments that the policy acts for at once: those of a worker, or one group of every worker for a central policy."""
     workers = config.workers
     return workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
 
 
 def fresh_part(config: Config) -> float:
-    """The part of a batch that is fresh; 0 where no queue is among the replays."""
+    """The fraction of a batch that is fresh; 0 if no queue is among the replays."""
     return sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
 
 
 def stepping(config: Config, num_envs: int, threads: int) -> Part:
-    """Environments stepped natively with random actions: CPU time on one thread, wall time on more."""
+    """Native steps of environments with random actions, in CPU time on one thread, in wall time on several."""
     env = make_vector_env(config.env, num_envs, threads)
     env.reset(1)
     generator = np.random.default_rng(0)
@@ -113,8 +120,7 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
 
 
 def acting(config: Config, num_envs: int) -> Part:
-    """Inference for `num_envs` environments at once, where this kind of workers has it: CPU time on one core, wall time on a
-    GPU."""
+    """Inference for `num_envs` environments at once, in CPU time on one core or wall time on a GPU."""
     if config.workers.kind == "central":
         return acting_for_all(config, num_envs)
     spec = make_spec(config.env)
@@ -126,7 +132,7 @@ def acting(config: Config, num_envs: int) -> Part:
 
 
 def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> Part:
-    """The policy of the central kind alone: newest frames up to the learner's device, answers down."""
+    """The central policy alone: copies the newest frames to the learner's device and the actions back."""
     spec, device = make_spec(config.env), torch.device(config.training.device)
     learner_network = on_device(_network(config, config.training.precision), device)
     weights = DeviceWeights(learner_network)
@@ -139,7 +145,7 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
 
 
 def learning(config: Config, batch_size: int) -> Part:
-    """Batch making and updates as in a run, for the steps of their batches: CPU time on one core, wall time on a GPU."""
+    """Batches and updates as in a run, in CPU time on one core or wall time on a GPU."""
     spec = make_spec(config.env)
     device = torch.device(config.training.device)
     gpu = device.type == "cuda"
@@ -165,7 +171,7 @@ def learning(config: Config, batch_size: int) -> Part:
 
 
 def _clock(device: torch.device) -> Clock:
-    """CPU time where the CPU computes: it tells what a call costs whatever else the machine does."""
+    """CPU time if the CPU computes: other programs on the machine hardly change it. Wall time for a GPU."""
     return time.process_time if device.type == "cpu" else time.perf_counter
 
 
