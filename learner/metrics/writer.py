@@ -153,8 +153,7 @@ class MetricsWriter:
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The columns of metrics.csv as float64, NaN for an empty cell.
 
-    The file is read line by line. The learner reads it again and again, and all cells of a long run as text would take many
-    times the memory of the numbers.
+    The file is read line by line: all cells of a long run as text would take many times the memory of the numbers.
     """
     with path.open(newline="") as file:
         lines = csv.reader(file)

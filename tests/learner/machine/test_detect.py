@@ -1,4 +1,4 @@
-"""Cores and memory of the machine, and what control groups leave of them."""
+"""Cores and memory of the machine, within the limits of control groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from learner.machine import detect as module
 from learner.machine.detect import detect_machine
 
 
-def test_this_machine_is_seen() -> None:
+def test_this_machine_is_detected() -> None:
     machine = detect_machine()
     assert machine.cores >= 1
     assert machine.memory_bytes > 10**8
@@ -61,7 +61,7 @@ def machine_files(root: Path, group: str, files: dict[str, str]) -> Path:
         ),
     ],
 )
-def test_what_is_available_now_counts_and_what_a_container_leaves(
+def test_available_memory_and_the_limits_of_control_groups_count(
     group: str, files: dict[str, str], wanted: int, tmp_path: Path
 ) -> None:
     assert module.available_memory(machine_files(tmp_path, group, files)) == wanted

@@ -1,4 +1,4 @@
-"""What is `auto` is settled with a reason; what was given is never touched."""
+"""Every `auto` is settled with a reason; given settings stay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("reproducible", [False, True])
-def test_every_auto_is_settled_to_a_config_that_holds(machine: Machine, reproducible: bool) -> None:
+def test_every_auto_is_settled_to_a_valid_config(machine: Machine, reproducible: bool) -> None:
     settled, reasons = fit_to_machine({**DEFAULTS, "reproducible": reproducible}, machine)
     config = make_config(settled)
     assert config.settings == settled
@@ -54,7 +54,7 @@ def test_given_settings_stay(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", AUTOMATIC)
-def test_one_given_setting_leaves_the_choice_of_the_others(name: str) -> None:
+def test_one_given_setting_does_not_stop_the_choice_of_the_others(name: str) -> None:
     settled, reasons = fit_to_machine({**DEFAULTS, name: GIVEN[name]}, Machine(8, 10**10, "GPU 9000"))
     assert settled[name] == GIVEN[name]
     assert sorted(reason.split("=")[0] for reason in reasons) == sorted(set(AUTOMATIC) - {name})
@@ -70,7 +70,7 @@ def test_bfloat16_is_chosen_for_a_device_that_multiplies_it(device: str) -> None
     assert chosen(set()) == chosen({"cpu", "cuda"} - {device}) == "float32"
 
 
-def test_settings_that_are_not_auto_are_not_looked_at() -> None:
+def test_settings_that_are_not_auto_stay() -> None:
     settled, _ = fit_to_machine(DEFAULTS, MACHINES[0])
     assert {name: settled[name] for name in DEFAULTS if name not in AUTOMATIC} == {
         name: default for name, default in DEFAULTS.items() if name not in AUTOMATIC
@@ -88,9 +88,7 @@ def test_settings_that_are_not_auto_are_not_looked_at() -> None:
         (Machine(16, 10**10, "GPU 9000"), {"worker_kind": "serial"}, 0),
     ],
 )
-def test_batches_are_prepared_ahead_where_there_is_an_idle_core(
-    machine: Machine, settings: dict[str, Any], wanted: int
-) -> None:
+def test_batches_are_prepared_ahead_if_there_is_an_idle_core(machine: Machine, settings: dict[str, Any], wanted: int) -> None:
     settled, _ = fit_to_machine({**DEFAULTS, **settings}, machine)
     assert settled["prepared_batches"] == wanted
 
@@ -106,7 +104,7 @@ def test_worker_processes_use_every_core() -> None:
     assert (settled["worker_kind"], settled["worker_count"]) == ("cpu", 16)
 
 
-def test_beside_a_gpu_one_policy_acts_for_all_and_one_thread_feeds_it() -> None:
+def test_with_a_gpu_one_policy_acts_for_all_and_the_learner_has_one_thread() -> None:
     settled, reasons = fit_to_machine(DEFAULTS, Machine(16, 10**10, "GPU 9000"))
     names = ("worker_kind", "worker_count", "envs_per_worker", "learner_threads")
     assert tuple(settled[name] for name in names) == ("central", 16, 32, 1)
@@ -125,12 +123,12 @@ COSTS = Costs(env=300e-6, act=100e-6, act_doubled=90e-6, learn=3000e-6, frames_p
 
 
 def fitted(machine: Machine, costs: Costs, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """What was settled, and the reasons by name."""
+    """The settled settings, and the reasons by name."""
     settled, reasons = fit_to_machine({**DEFAULTS, **settings}, machine, costs)
     return settled, dict(reason.split("=", 1) for reason in reasons)
 
 
-def test_a_small_machine_has_one_worker_a_core_whatever_was_measured() -> None:
+def test_a_small_machine_has_one_worker_per_core_whatever_was_measured() -> None:
     settled, reasons = fitted(Machine(2, 10**10, None), COSTS)
     assert settled["worker_count"] == 2
     assert reasons["worker_count"] == (
@@ -154,7 +152,7 @@ def test_a_large_machine_has_as_many_workers_as_its_learner_can_use() -> None:
     assert fitted(Machine(16, 10**10, None), COSTS, worker_count=7)[0]["worker_count"] == 7
 
 
-def test_twice_the_environments_where_they_make_a_step_a_quarter_cheaper() -> None:
+def test_twice_the_environments_if_they_make_a_step_a_quarter_cheaper() -> None:
     settled, reasons = fitted(Machine(2, 10**10, None), COSTS)
     assert settled["envs_per_worker"] == 16
     assert "32 would save 2% of a step" in reasons["envs_per_worker"]
@@ -169,7 +167,7 @@ def test_twice_the_environments_where_they_make_a_step_a_quarter_cheaper() -> No
     assert "acting 600 us" in reasons["worker_count"]
 
 
-def test_the_groups_of_one_policy_are_larger_where_its_answers_take_long() -> None:
+def test_groups_of_a_central_policy_are_larger_if_its_answers_take_long() -> None:
     gpu, costs = Machine(16, 10**10, "GPU 9000"), replace(COSTS, learn=1e-6, gpu_acts=True, gpu_learns=True)
     settled, reasons = fitted(gpu, replace(costs, act=6e-6, act_doubled=5e-6))
     assert settled["envs_per_worker"] == 32
@@ -185,8 +183,8 @@ def test_the_groups_of_one_policy_are_larger_where_its_answers_take_long() -> No
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_is_learned_from_is_not_measured(machine: Machine) -> None:
-    """Ten times slower or faster: the same batch."""
+def test_a_measurement_never_decides_the_batch_size(machine: Machine) -> None:
+    """The batch is the same on a machine that is ten times slower or faster."""
     batches = {
         fitted(machine, replace(COSTS, env=factor * COSTS.env, learn=COSTS.learn / factor))[0]["batch_size"]
         for factor in (0.1, 1, 10)
@@ -202,15 +200,15 @@ def test_a_learner_with_a_gpu_has_one_thread() -> None:
 @pytest.mark.parametrize(
     ("learn", "cores", "threads"), [(200e-6, 2, 1), (200e-6, 16, 8), (600e-6, 2, 1), (900e-6, 2, 2), (600e-6, 4, 2)]
 )
-def test_a_small_machine_has_no_more_learner_threads_than_keep_up(learn: float, cores: int, threads: int) -> None:
-    """Measured: elsewhere there are cores for all of them."""
+def test_a_small_machine_has_as_few_learner_threads_as_keep_up(learn: float, cores: int, threads: int) -> None:
+    """On other machines there are cores for all threads."""
     settled, reasons = fitted(Machine(cores, 10**10, None), replace(COSTS, learn=learn))
     assert settled["learner_threads"] == threads
     assert ("measured" in reasons["learner_threads"]) is (threads < min(cores, 8))
     assert fitted(Machine(cores, 10**10, None), replace(COSTS, learn=learn), learner_threads=7)[0]["learner_threads"] == 7
 
 
-def test_no_more_workers_than_the_memory_holds() -> None:
+def test_no_more_workers_than_fit_into_memory() -> None:
     settled, reasons = fit_to_machine(DEFAULTS, Machine(cores=64, memory_bytes=9 * 10**9, gpu=None))
     assert settled["worker_count"] == 20
     assert any(line.startswith("worker_count=20 (as many as fit into 9.0 GB of memory") for line in reasons)

@@ -1,4 +1,4 @@
-"""What a step costs is measured with the settings of the run, in the time that was given."""
+"""The costs of a step are measured with the settings of the run, if they may decide something."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standa
 
 
 class Known:
-    """Parts of known cost, in place of those that are measured."""
+    """Parts of known cost, in place of real ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -40,7 +40,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     return Known(monkeypatch)
 
 
-def test_one_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_central_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once: list[int] = []
 
     def acting_for_all(config: Config, num_envs: int) -> Part:
@@ -82,7 +82,7 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch, kn
         ({}, False, (6, 64, 10)),
         ({}, True, (2, 16, 10)),
         ({"device": "cuda"}, True, (2, 64, 10)),
-        ({"unroll_length": 4000}, True, (2, 1, 160)),  # seconds and gigabytes, else
+        ({"unroll_length": 4000}, True, (2, 1, 160)),  # otherwise seconds and gigabytes
         ({"batch_size": 2, "envs_per_worker": 1}, True, (1, 2, 10)),
     ],
 )
@@ -124,14 +124,14 @@ STANDARD = '[{"type": "standard", "capacity": 400, "sample_ratio": 1.0}]'
         ({"replay_parameters": STANDARD}, False),
     ],
 )
-def test_when_it_measures(given: dict[str, Any], wanted: bool) -> None:
+def test_a_measurement_is_made_only_if_it_may_decide_something(given: dict[str, Any], wanted: bool) -> None:
     settings = {**DEFAULTS, **given}
     settled, _ = fit_to_machine(settings, Machine(2, 10**10, None))
     assert wants_preflight(settings, make_config(settled), 2) == wanted
 
 
 @pytest.mark.parametrize(("cores", "gpu"), [(16, None), (2, "GPU 9000")])
-def test_nothing_is_measured_for_the_learner_s_threads_where_it_would_not_move_them(cores: int, gpu: str | None) -> None:
+def test_learner_threads_alone_are_measured_only_on_a_small_machine(cores: int, gpu: str | None) -> None:
     settings = {**DEFAULTS, "worker_count": 2, "envs_per_worker": 8}
     config = make_config(fit_to_machine(settings, Machine(cores, 10**10, gpu))[0])
     assert not wants_preflight(settings, config, cores)

@@ -1,4 +1,4 @@
-"""A run whose replays do not fit is refused in one line that says how to mend it; one that fits says what it takes."""
+"""A run that does not fit into memory is refused in one line with a setting to change; others say what they take."""
 
 from __future__ import annotations
 

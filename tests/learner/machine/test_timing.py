@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 
 def test_the_warm_up_does_not_count_even_if_it_takes_longer_than_the_budget(clock: FakeClock) -> None:
-    """It was the only call that counted once: a run was told a quarter of its speed."""
+    """An earlier version counted only this call, and expected a quarter of the speed."""
     assert Calls(clock, 0.4, 0.001).part().seconds_a_step(0.1) == pytest.approx(0.001)
 
 
@@ -81,7 +81,7 @@ def test_a_call_longer_than_the_budget_is_made_once(clock: FakeClock) -> None:
 
 
 def test_the_first_calls_of_a_gpu_do_not_count_however_long_they_take(clock: FakeClock) -> None:
-    """They load its libraries; counted, one worker would be enough for such a learner."""
+    """They load libraries. If they counted, one worker would seem enough for such a slow learner."""
     calls = Calls(clock, 5.0, 1.0, 0.4, 0.15)
     assert calls.part("cuda").seconds_a_step(0.39) == pytest.approx(0.15)
 

@@ -13,7 +13,7 @@ from learner.metrics.statistics import EpisodeStatistics, LagStatistics, TimeFra
 
 
 def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:
-    """episodes: row -> return and length of the episode that ended there."""
+    """A trajectory. episodes: row -> return and length of the episode that ended there."""
     returns = np.full(unroll_length, np.nan, np.float32)
     lengths = np.zeros(unroll_length, np.int32)
     for row, (episode_return, length) in episodes.items():
@@ -35,7 +35,7 @@ def test_only_whole_episodes_count() -> None:
     }
 
 
-def test_an_interval_without_an_episode_has_only_the_running_mean() -> None:
+def test_a_record_without_an_episode_has_only_the_running_mean() -> None:
     episodes = EpisodeStatistics(window=10)
     episodes.add(ended_episodes(trajectory_with({1: (4.0, 10)})))
     episodes.read()
@@ -63,14 +63,14 @@ def test_update_scalars_are_averaged_since_the_last_reading() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_scalar_that_is_not_finite_leaves_the_mean_of_the_others(bad: float) -> None:
+def test_non_finite_scalars_are_left_out_of_the_mean(bad: float) -> None:
     metrics = UpdateMetrics()
     for value in (1.0, bad, 3.0):
         metrics.add({"losses/a": torch.tensor(value)})
     assert metrics.read() == {"losses/a": 2.0}
 
 
-def test_lag_is_learner_s_version_minus_acting_version() -> None:
+def test_lag_is_the_learner_s_version_minus_the_acting_version() -> None:
     lag = LagStatistics(["queue", "standard", "elite"])
     versions = np.array([[10, 10], [8, 8], [0, 4]])
     lag.add(10, versions, np.array([False, False, True]), np.array([0, 0, 2]))
@@ -99,7 +99,7 @@ def test_time_fractions_are_of_the_wall_time_since_the_last_reading() -> None:
     assert fractions.read(4.0) == pytest.approx(wanted)
 
 
-def test_a_scalar_that_was_no_number_in_some_updates_is_averaged_over_the_others() -> None:
+def test_each_scalar_is_averaged_over_the_updates_in_which_it_was_finite() -> None:
     metrics = UpdateMetrics()
     nan = torch.tensor(float("nan"))
     metrics.add({"a": torch.tensor(1.0), "b": nan, "never": nan})

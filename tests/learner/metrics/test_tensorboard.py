@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside the numbers: the run's description and a page of charts."""
+"""TensorBoard shows the run's description and a page of charts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_agent_without_charts_has_a_page_without_its_category(run: RunDirecto
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_EVERY_RUN)
-def test_the_page_shows_what_matters(name: str, catch_run: RunDirectory) -> None:
+def test_the_page_shows_the_main_metrics(name: str, catch_run: RunDirectory) -> None:
     assert charts_of(name)
     assert name in read_metrics(catch_run.metrics)
 
@@ -85,11 +85,11 @@ def test_the_page_shows_what_matters(name: str, catch_run: RunDirectory) -> None
         ("charts/episodic_return_mean", ["mean return: training, evaluation"]),
     ],
 )
-def test_a_chart_shows_no_name_that_only_begins_alike(name: str, charts: list[str]) -> None:
+def test_a_chart_shows_no_name_with_another_ending(name: str, charts: list[str]) -> None:
     assert charts_of(name) == charts
 
 
 def charts_of(name: str) -> list[str]:
-    """Titles of the charts that show a metric; TensorBoard matches from the start of its name, and not to the end."""
+    """Titles of the charts that show a metric. TensorBoard matches from the start of a name, not to its end."""
     charts = [(title, tags) for category in charts_page(CHARTS).values() for title, tags in category.items()]
     return [title for title, tags in charts if any(re.match(tag, name) for tag in tags)]

@@ -1,4 +1,4 @@
-"""metrics.csv and TensorBoard show the same numbers, what was not measured is left empty, and resuming leaves no seam."""
+"""metrics.csv and TensorBoard hold the same numbers, also after a resume."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def counters(steps: int) -> dict[str, float]:
     return {"seconds": steps / 8, "steps": steps, "frames": 4 * steps, "updates": steps // 10, "episodes": steps // 50}
 
 
-def write(run: RunDirectory, rows: dict[int, dict[str, float]], from_step: int = 0) -> None:
-    """rows: steps -> metrics."""
+def write(run: RunDirectory, records: dict[int, dict[str, float]], from_step: int = 0) -> None:
+    """Write records. records: steps -> metrics."""
     writer = MetricsWriter(run, from_step)
-    for steps, row in rows.items():
-        writer.write(counters(steps), row)
+    for steps, record in records.items():
+        writer.write(counters(steps), record)
     writer.close()
 
 
@@ -39,20 +39,20 @@ def cells(run: RunDirectory) -> list[dict[str, str]]:
 
 
 def board(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard would draw: tag -> (step, value)."""
+    """The scalars of TensorBoard: tag -> (step, value)."""
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_one_row_a_write(run: RunDirectory) -> None:
+def test_each_record_is_one_line(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 0.5}, 200: {"losses/a": -1.25}})
     assert run.metrics.read_text() == (
         "seconds,steps,frames,updates,episodes,losses/a\n12.5,100,400,10,2,0.5\n25,200,800,20,4,-1.25\n"
     )
 
 
-def test_rows_are_there_while_the_run_goes_on(run: RunDirectory) -> None:
+def test_records_are_on_disk_while_the_run_continues(run: RunDirectory) -> None:
     writer = MetricsWriter(run)
     for steps in (10, 20, 30):
         writer.write(counters(steps), {"losses/a": 1.0})
@@ -60,7 +60,7 @@ def test_rows_are_there_while_the_run_goes_on(run: RunDirectory) -> None:
     writer.close()
 
 
-def test_the_header_grows_and_older_rows_stay(run: RunDirectory) -> None:
+def test_a_new_name_extends_the_header_and_keeps_earlier_records(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 1.0}, 200: {"charts/b": 2.0, "losses/a": 3.0}, 300: {"losses/a": 4.0}})
     rows = cells(run)
     assert list(rows[0]) == [*MetricsWriter.LEADING, "losses/a", "charts/b"]
@@ -69,7 +69,7 @@ def test_the_header_grows_and_older_rows_stay(run: RunDirectory) -> None:
     assert [row["steps"] for row in rows] == ["100", "200", "300"]
 
 
-def test_numbers_that_are_none_leave_their_cell_empty(run: RunDirectory) -> None:
+def test_non_finite_numbers_leave_their_cell_empty(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 1.0}, 200: {"losses/a": math.nan, "losses/b": math.inf}, 300: {"losses/a": 2.0}})
     text = run.metrics.read_text().lower()
     assert "nan" not in text
@@ -102,7 +102,7 @@ def test_tensorboard_shows_the_same_numbers_under_the_same_names(run: RunDirecto
         assert points == list(zip(columns["steps"][known], columns[name][known], strict=True))
 
 
-def test_resuming_cuts_what_lies_behind_the_checkpoint(run: RunDirectory) -> None:
+def test_resuming_removes_records_after_the_checkpoint(run: RunDirectory) -> None:
     write(
         run, {100: {"losses/a": 1.0}, 200: {"losses/a": 2.0, "charts/b": 2.0}, 300: {"losses/a": 3.0}, 400: {"losses/a": 4.0}}
     )
@@ -119,20 +119,20 @@ def test_resuming_cuts_what_lies_behind_the_checkpoint(run: RunDirectory) -> Non
     assert board(run)["losses/a"] == [(100, 1.0), (200, 2.0), (300, 3.0), (350, 30.0), (450, 40.0)]
 
 
-def test_resuming_before_the_first_row_begins_anew(run: RunDirectory) -> None:
+def test_resuming_before_the_first_record_starts_a_new_file(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 1.0}})
     write(run, {60: {"losses/b": 2.0}}, from_step=50)
     (row,) = cells(run)
     assert (row["steps"], row["losses/b"]) == ("60", "2")
 
 
-def test_resuming_without_a_file_begins_anew(run: RunDirectory) -> None:
+def test_resuming_without_a_file_starts_a_new_one(run: RunDirectory) -> None:
     write(run, {400: {"losses/a": 1.0}}, from_step=300)
     assert [row["steps"] for row in cells(run)] == ["400"]
 
 
-def test_resuming_forgets_a_row_that_was_cut_short(run: RunDirectory) -> None:
-    """A full disk can do that."""
+def test_resuming_drops_a_line_that_was_cut_short(run: RunDirectory) -> None:
+    """A full disk cuts lines short."""
     write(run, {100: {"losses/a": 1.0}, 200: {"losses/a": 2.0}})
     with run.metrics.open("a") as file:
         file.write("37.5,30")
@@ -143,7 +143,7 @@ def test_resuming_forgets_a_row_that_was_cut_short(run: RunDirectory) -> None:
 def test_a_record_that_cannot_be_written_is_one_warning(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk takes half a row, and TensorBoard's writer takes nothing after its first error; with room both go on."""
+    """A full disk takes half a line, and TensorBoard's writer accepts nothing after an error. With room both write again."""
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -169,7 +169,7 @@ def test_a_record_that_cannot_be_written_is_one_warning(
     assert [row["steps"] for row in cells(run)] == ["100", "200", "600", "700", "800"]
 
 
-def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run: RunDirectory, lines: list[str]) -> None:
+def test_an_animation_may_come_before_the_first_record_and_may_be_missing(run: RunDirectory, lines: list[str]) -> None:
     writer = MetricsWriter(run)
     writer.add_animation("eval/episode", run.animation, 3)
     assert lines == ["Metrics could not be written: No such file or directory; training goes on"]
@@ -183,8 +183,8 @@ def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run
     assert shown.encoded_image_string == run.animation.read_bytes()
 
 
-def test_metrics_are_read_in_little_more_memory_than_they_take(tmp_path: Path) -> None:
-    """The learner draws its curve at every checkpoint: what that takes must not grow with a long run."""
+def test_reading_takes_little_more_memory_than_the_numbers(tmp_path: Path) -> None:
+    """The learner reads its metrics at its end, when a long run has many of them."""
     path = tmp_path / "metrics.csv"
     rows, names = 2000, [f"losses/{index}" for index in range(50)]
     path.write_text("\n".join([",".join(names), *([",".join(["0.123456"] * len(names))] * rows)]) + "\n")
@@ -198,7 +198,7 @@ def test_metrics_are_read_in_little_more_memory_than_they_take(tmp_path: Path) -
     assert peak < 3 * 8 * rows * len(names)
 
 
-def test_a_row_that_is_cut_short_has_empty_cells(tmp_path: Path) -> None:
+def test_a_line_that_is_cut_short_has_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("steps,losses/a,losses/b\n10,1,\n20,2")
     columns = read_metrics(path)
