@@ -21,7 +21,8 @@ import torch
 from benchmarks.output import print_values
 from benchmarks.termination import end_with
 from learner.building import make_contract, make_network_config
-from learner.machine.machine import detect_machine, fit_to_machine
+from learner.machine.detect import detect_machine
+from learner.machine.fit import fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config
 from workers import WorkerSetup, first_seeds
 from workers.central import inference

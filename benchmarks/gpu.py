@@ -33,7 +33,7 @@ from agents.compute import allow_tf32, prepare_torch
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
-from learner.machine.machine import Machine, detect_machine
+from learner.machine.detect import Machine, detect_machine
 
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: imports of PyTorch, torch.compile

@@ -19,7 +19,8 @@ from agents.streams import Fence
 from benchmarks.building import learner_agent, learner_network
 from learner.building import make_contract
 from learner.feeding.host_buffers import HostBuffers
-from learner.machine.machine import Machine, fit_to_machine
+from learner.machine.detect import Machine
+from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import ALMOST_OVER, acting_for_all
 from learner.settings.config import DEFAULTS, Config, make_config
 from replay import make_mixture

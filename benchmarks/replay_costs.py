@@ -34,7 +34,8 @@ from benchmarks.termination import end_with
 from learner.building import make_contract, make_network_config
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
-from learner.machine.machine import detect_machine, fit_to_machine
+from learner.machine.detect import detect_machine
+from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
 from learner.settings.config import DEFAULTS, Config, make_config
 from replay import Encoded, make_mixture

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
 from benchmarks.summary import read_summary
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS
 from replay import ReplayConfig, parse_replay_parameters

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.termination import end_with
 from learner.metrics.curve import time_unit
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 
 MEMORY, PROCESSES, SPEED = "hardware/memory_gb", "hardware/processes", "charts/FPS"
 QUANTITIES = {MEMORY: "memory of all processes, GB", PROCESSES: "processes", SPEED: "frames/s"}

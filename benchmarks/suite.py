@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.plan import SUITE_FILE, Plan, check_suite, plan_runs, read_suite
 from benchmarks.termination import REPOSITORY, end_with
-from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
+from learner.metrics.writer import read_metrics
 from learner.settings.config import DEFAULTS
 from learner.signals import StopSignals
 

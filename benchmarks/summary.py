@@ -6,7 +6,7 @@ import csv
 import json
 from typing import Any
 
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 
 

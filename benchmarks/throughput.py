@@ -31,8 +31,7 @@ from benchmarks.output import add_json, print_values, write_json
 from benchmarks.termination import end_with, training_command, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
-from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
-from learner.machine.preflight import MEASURED
+from learner.machine.measuring import MEASURED, acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics.progress import format_duration
 from learner.settings.config import Config
 from wrappers import make_spec

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.summary import read_summary
-from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import format_count, format_duration
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from agents.networks.base import FeatureNetwork
 from learner.building import make_contract, make_network_config, make_network_shapes
-from learner.machine.machine import acting_precision, available_cores
+from learner.machine.detect import available_cores
+from learner.machine.fit import acting_precision
 from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations

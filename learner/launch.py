@@ -18,10 +18,11 @@ from learner.building import make_network_shapes
 from learner.console import log_to_console, log_to_file
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
-from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
-from learner.machine.measuring import measure_costs
+from learner.machine.detect import Machine, detect_machine, free_gpu_memory
+from learner.machine.fit import fit_to_machine, portable_settings
+from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
-from learner.machine.preflight import PART_SECONDS, wants_preflight
+from learner.machine.reproducible import settle_as_before
 from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
@@ -117,6 +118,10 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         path, checkpoint, skipped = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
         settings, overridden = merge_settings(settings, checkpoint.settings, given)
         notes = skipped + overridden
+        if op_mode == "train_w_load":
+            config_file = run_before.config if (run_before := run_of_checkpoint(path)) else None
+            settings, lines = settle_as_before(settings, checkpoint.settings, given, config_file)
+            notes += lines
     if op_mode == "train_w_load" and not settings["load_optimizer_save"]:
         notes.append("load_optimizer_save=False (the optimiser starts anew)")
     settings = apply_protocol(settings, given)
@@ -147,7 +152,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
 
 def _settled_config(settings: Settings, settled: Settings) -> Config:
     """The config of the settled settings. Checkpoints store machine settings as they were given, to suit other machines."""
-    return make_config(settled, portable={**settled, **{name: settings[name] for name in MACHINE_SETTINGS}})
+    return make_config(settled, portable=portable_settings(settings, settled))
 
 
 def _check_environment(config: Config, machine: Machine) -> None:

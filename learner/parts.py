@@ -12,13 +12,13 @@ import torch
 from agents import Agent
 from agents.compute import allow_tf32, prepare_torch
 from agents.networks.base import FeatureNetwork, make_network, on_device
-from learner.building import make_agent, make_network_config
+from learner.building import agent_class, make_agent, make_network_config
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder
 from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
-from learner.metrics.recorder import Recorder
+from learner.metrics.recorder import Recorder, Sources
 from learner.runs.checkpoint import Checkpoint, Counters, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import restore_replays, trajectories_to_fill_in
@@ -113,8 +113,13 @@ def build(
             mixture=mixture,
             feeder=feeder,
             recorder=Recorder(
-                *(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
+                config,
+                run,
+                counters,
+                Sources(workers, mixture, feeder, skipped),
+                resumed=resumed,
                 to_fill_in=0 if replay else trajectories_to_fill_in(config),
+                charts=agent_class(config).charts,
             ),
             saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
             evaluations=EvaluationSchedule(config, run, network, resumed),

@@ -58,7 +58,7 @@ def train(
         _save_what_is_left(parts)
         raise
     except SkippingError:
-        parts.recorder.write_row()  # and nothing is saved: since the last good weights were kept there was no better update
+        parts.recorder.write_record()  # and nothing is saved: since the last good weights were kept there was no better update
         raise
     finally:
         parts.stop()
@@ -122,7 +122,7 @@ def _save_what_is_left(parts: Parts) -> None:
 def _save(parts: Parts) -> Path | None:
     """Save a checkpoint, and what goes with it; None where that failed."""
     parts.skipped.look(everything=True)
-    parts.recorder.write_row()  # so that metrics and checkpoint tell of the same moment
+    parts.recorder.write_record()  # so that metrics and checkpoint tell of the same moment
     with parts.mixture.lock:  # nothing comes in or goes out while the replays are written
         replay = replay_to_save(parts.config, parts.mixture, parts.workers, parts.feeder)
         return parts.saver.save(_checkpoint(parts), replay)

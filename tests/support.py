@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from learner.machine.machine import Machine, fit_to_machine
+from learner.machine.detect import Machine
+from learner.machine.fit import fit_to_machine
 from learner.metrics.hardware import family_of
 from learner.settings.config import DEFAULTS, Config, make_config
 

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.faulty_program import FAULTY_CATCH, FOLDER_VARIABLE
 from benchmarks.observed_program import session_of
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from tests.support import REPOSITORY, catch_flags, run_program

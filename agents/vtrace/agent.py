@@ -20,6 +20,7 @@ from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks.actor_critic import ActorCritic, PolicyOutput
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.rewards import clip_rewards
+from agents.vtrace.charts import CHARTS
 from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
 from agents.vtrace.laser import RELEVANCES, relevance_divergence
 from replay.batch import Batch
@@ -81,6 +82,7 @@ class VTraceAgent(LearnedAgent):
 
     config_class = VTraceConfig
     network_class = ActorCritic
+    charts = CHARTS
 
     config: VTraceConfig
 

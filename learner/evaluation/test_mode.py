@@ -18,7 +18,7 @@ from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_epis
 from learner.evaluation.protocol import describe_protocol, evaluation_protocol
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import summarise, table, write_results
-from learner.machine.machine import detect_machine
+from learner.machine.detect import detect_machine
 from learner.metrics.progress import ProgressLine, format_duration
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions

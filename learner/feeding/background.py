@@ -1,4 +1,4 @@
-"""Batches prepared ahead: a thread runs the batch feeder while the learner updates, and hands over what is finished."""
+"""Prepares batches ahead: a thread runs the batch feeder while the learner updates, and hands over finished batches."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from collections.abc import Callable
 from learner.feeding.depth import PreparationDepth
 from learner.feeding.feeder import POLL_SECONDS, BatchFeeder, Feeder, PreparedBatch
 from learner.feeding.host_buffers import HostBuffers
-from learner.metrics.metrics import Row
+from learner.metrics.statistics import Record
 from replay import Mixture
 from workers import Workers
 
 
 def make_feeder(workers: Workers, mixture: Mixture, prepared_batches: int, *, pinned: bool) -> Feeder:
-    """The feeder of a run. prepared_batches: the most that are prepared ahead. pinned: batches in page-locked memory."""
+    """The feeder of a run.
+
+    Args:
+        workers: where trajectories come from.
+        mixture: where they are stored and batches are drawn.
+        prepared_batches: the most batches that are prepared ahead; 0 prepares each when the learner asks for it.
+        pinned: keep batches in page-locked memory.
+    """
     feeder = BatchFeeder(workers, mixture, HostBuffers(mixture.contract, mixture.batch_size, pinned=pinned))
     return BackgroundFeeder(feeder, prepared_batches) if prepared_batches else feeder
 
 
 class BackgroundFeeder(Feeder):
-    """Runs `feeder` in a thread of its own. Only that thread polls workers, inserts and samples.
+    """Runs `feeder` in its own thread. Only that thread polls workers, inserts and samples.
 
-    It stops to draw when as many batches as `depth` says are waiting, and while it does not draw, trajectories wait in their
-    slots. An error in the thread is raised by `next_batch`, with the thread's traceback.
+    The thread pauses while as many batches as `depth` says are ready; trajectories then wait in their slots. An error of the
+    thread is raised by `next_batch`, with the thread's traceback.
     """
 
     def __init__(self, feeder: BatchFeeder, most: int) -> None:
@@ -32,7 +39,7 @@ class BackgroundFeeder(Feeder):
         self.seconds = feeder.seconds
         self._feeder = feeder
         self._thread = threading.Thread(target=self._prepare, name="feeder", daemon=True)
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards all fields below
         self._prepared: deque[PreparedBatch] = deque()
         self._error: BaseException | None = None
         self._stopping = False
@@ -69,13 +76,13 @@ class BackgroundFeeder(Feeder):
         if self._thread.is_alive():
             self._thread.join()
 
-    def metrics(self) -> Row:
-        """The depth in use, and the part of batches that the learner waited for though their data was there."""
-        row = {"feeder/depth": float(self.depth.now)}
+    def metrics(self) -> Record:
+        """The depth in use, and the fraction of batches that came late although their data was there."""
+        record = {"feeder/depth": float(self.depth.now)}
         if self._taken:
-            row["feeder/late_fraction"] = self._late / self._taken
+            record["feeder/late_fraction"] = self._late / self._taken
         self._taken = self._late = 0
-        return row
+        return record
 
     def _prepare(self) -> None:
         try:
@@ -85,13 +92,13 @@ class BackgroundFeeder(Feeder):
                     if batch:
                         self._prepared.append(batch)
                     self._changed.notify()
-        except BaseException as error:  # the learner's thread raises it again
+        except BaseException as error:  # the learner's thread raises it
             with self._changed:
                 self._error = error
                 self._changed.notify()
 
     def _wait_for_room(self) -> bool:
-        """Wait until another batch is wanted; false when asked to stop."""
+        """Wait until there is room for another batch. Returns False when asked to stop."""
         with self._changed, self._feeder.clock("wait_learner"):
             self._changed.wait_for(lambda: self._stopping or len(self._prepared) < self.depth.now)
             return not self._stopping

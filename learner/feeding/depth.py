@@ -1,31 +1,36 @@
-"""How many batches are prepared ahead: a rule without threads or clocks."""
+"""Decides how many batches are prepared ahead, without threads or clocks."""
 
 from __future__ import annotations
 
-WINDOW = 100  # batches without one that came late, before one less is tried
+WINDOW = 100  # batches in which none came late before the depth is lowered
 
 
 class PreparationDepth:
-    """As few as keep the learner from waiting, from 1 to `most`: each prepared batch makes its data one update older.
+    """As few batches as keep the learner from waiting, from 1 to `most`. Each prepared batch makes its data one update older.
 
-    One more when the learner had to wait for a batch though its data was there. One less when, over `WINDOW` batches, there
-    always was another one behind the one that was taken.
+    The depth grows by one when a batch came late although its data was there. It falls by one when another batch was ready
+    behind each of the last `WINDOW` batches.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.now = 1
         self._taken = 0
-        self._always_left = most
+        self._least_left = most
 
     def take(self, left: int, *, late: bool) -> None:
-        """The learner took a batch. left: prepared ones behind it. late: it waited for work, not for trajectories."""
+        """The learner took a batch.
+
+        Args:
+            left: batches that are ready behind it.
+            late: whether the learner waited for it although its data was there.
+        """
         self._taken += 1
-        self._always_left = min(self._always_left, left)
+        self._least_left = min(self._least_left, left)
         if late:
             self._settle(min(self.now + 1, self.most))
         elif self._taken == WINDOW:
-            self._settle(self.now - 1 if self._always_left else self.now)
+            self._settle(self.now - 1 if self._least_left else self.now)
 
     def _settle(self, depth: int) -> None:
-        self.now, self._taken, self._always_left = depth, 0, self.most
+        self.now, self._taken, self._least_left = depth, 0, self.most

@@ -1,4 +1,4 @@
-"""The batch feeder: takes filled slots from the workers, lets every replay copy them, gives the slots back, draws batches."""
+"""The batch feeder takes filled slots from workers, lets every replay copy them, returns the slots, and draws batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from learner.feeding.host_buffers import HostBuffers
-from learner.metrics.metrics import Episode, Row, ended_episodes
+from learner.metrics.statistics import Episode, Record, ended_episodes
 from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Block, Workers
@@ -23,13 +23,12 @@ from workers.base import block_of
 POLL_SECONDS = 0.2
 
 FEEDER_CLOCKS = ("wait_workers", "insert", "sample", "wait_learner")
-"""What the feeder's time goes into: waiting for trajectories, copying them into the replays, drawing batches, and waiting
-until the learner takes one."""
+"""Clocks of the feeder: waiting for trajectories, copying them into replays, drawing batches, and waiting for the learner."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came in since the batch before: fresh trajectories, and the episodes that ended in them."""
+    """Fresh trajectories that arrived since the batch before, and the episodes that ended in them."""
 
     trajectories: int
     episodes: list[Episode]
@@ -37,10 +36,13 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """A batch in host memory, and what came in for it.
+    """A batch in host memory.
 
-    starved: whether it had to wait for trajectories. release: to be called once, when nothing reads its memory any more but
-    a copy that is done when the fence is, which it takes.
+    Args:
+        host: the batch.
+        arrivals: trajectories that arrived for it.
+        starved: whether it had to wait for trajectories.
+        release: returns its memory; called once. Its argument is a fence behind the last copy that reads the memory.
     """
 
     host: HostBatch
@@ -50,39 +52,39 @@ class PreparedBatch:
 
 
 class Feeder(ABC):
-    """Where the learner gets its batches from. seconds: float64 `[len(FEEDER_CLOCKS)]`, added to in place."""
+    """Gives the learner its batches. seconds: float64 `[len(FEEDER_CLOCKS)]`, added to in place."""
 
     seconds: np.ndarray
 
     @property
     @abstractmethod
     def arrived(self) -> int:
-        """Fresh trajectories that came in since the batch that was prepared last. Any thread may ask."""
+        """Fresh trajectories that arrived since the last batch was prepared. Safe to read in any thread."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to prepare batches; the workers must have been started."""
+        """Begin to prepare batches. The workers must have been started."""
 
     @abstractmethod
     def next_batch(self, should_stop: Callable[[], bool]) -> PreparedBatch | None:
-        """The next batch, waiting for fresh trajectories where needed; None when asked to stop. Raises WorkerError.
+        """The next batch, or None when asked to stop. Waits for fresh trajectories if needed. Raises WorkerError.
 
-        should_stop: asked several times a second meanwhile.
+        should_stop: called several times a second while it waits.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """End what runs in the background, before the workers are stopped; safe to call at any time and twice."""
+        """Stop the background thread, before the workers are stopped. Safe to call at any time, and twice."""
 
     @abstractmethod
-    def metrics(self) -> Row:
-        """Numbers about what was given since the last call."""
+    def metrics(self) -> Record:
+        """Metrics of the batches since the last call."""
 
 
 class BatchFeeder(Feeder):
-    """Prepares each batch when it is asked for, in the thread that asks.
+    """Prepares each batch when it is asked for, in the calling thread.
 
-    Where a replay has no room, trajectories wait in their slots and so do the workers.
+    If a replay has no room, trajectories wait in their slots, and workers wait for free slots.
     """
 
     def __init__(self, workers: Workers, mixture: Mixture, buffers: HostBuffers) -> None:
@@ -90,7 +92,7 @@ class BatchFeeder(Feeder):
         self.mixture = mixture
         self.buffers = buffers
         self.seconds = np.zeros(len(FEEDER_CLOCKS))
-        self._pending: deque[tuple[Block, int]] = deque()  # a block and how many of its trajectories were taken
+        self._pending: deque[tuple[Block, int]] = deque()  # block, and how many of its trajectories were inserted
         self._trajectories = 0
         self._episodes: list[Episode] = []
 
@@ -119,12 +121,14 @@ class BatchFeeder(Feeder):
     def stop(self) -> None:
         return
 
-    def metrics(self) -> Row:
+    def metrics(self) -> Record:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """To be taken between two calls: blocks that wait in their slots, with the number of trajectories taken of each, and
-        what came in since the last batch."""
+        """Blocks that wait in their slots, with the trajectories inserted of each, and arrivals since the last batch.
+
+        Only valid between two calls of `next_batch`.
+        """
         return {
             "pending": [[block.worker, block.number, taken] for block, taken in self._pending],
             "trajectories": self._trajectories,
@@ -139,7 +143,7 @@ class BatchFeeder(Feeder):
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Count the time of one of the FEEDER_CLOCKS."""
+        """Count the time of a stage, one of `FEEDER_CLOCKS`."""
         started = perf_counter()
         yield
         self.seconds[FEEDER_CLOCKS.index(name)] += perf_counter() - started

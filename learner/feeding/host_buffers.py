@@ -1,4 +1,4 @@
-"""Memory of batches on the host, used over and over: fresh memory costs a page fault for every 4 KB that is written."""
+"""Reuses host memory for batches: fresh memory costs a page fault for every 4 KB that is written."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from replay.trajectory import Arrays, TrajectoryContract
 
 
 class HostBuffers:
-    """Lends memory for one batch at a time, `[batch_size, *shape]` each field; allocates only when none is free.
+    """Lends memory for one batch at a time, each field `[batch_size, *shape]`; allocates only if none is free.
 
-    pinned: page-locked, so that whoever starts a copy to a GPU need not wait for it; `take` waits. Any thread may take, any
-    other may give back.
+    Any thread may take memory, and any other may give it back.
+
+    Args:
+        contract: fields of a trajectory.
+        batch_size: trajectories of a batch.
+        pinned: allocate page-locked memory. A copy of it to a GPU runs in parallel with its thread; `take` waits for the copy.
     """
 
     def __init__(self, contract: TrajectoryContract, batch_size: int, *, pinned: bool = False) -> None:
@@ -25,9 +29,9 @@ class HostBuffers:
         self._free: deque[tuple[Arrays, Fence | None]] = deque()
 
     def take(self) -> Arrays:
-        """Memory that nobody else writes or reads until it is given back."""
+        """Memory for a batch, which no other caller uses until it is given back."""
         try:
-            columns, copied = self._free.popleft()  # the one that was given back first: its copy is done soonest
+            columns, copied = self._free.popleft()  # the oldest: its copy is done first
         except IndexError:
             return self._allocate()
         if copied:
@@ -35,7 +39,7 @@ class HostBuffers:
         return columns
 
     def give_back(self, columns: Arrays, copied: Fence | None = None) -> None:
-        """Once for each `take`, when nothing reads it any more but a copy that is done when `copied` is."""
+        """Return memory, once per `take`. A copy to a GPU may still read it until the fence `copied` is passed."""
         self._free.append((columns, copied))
 
     def _allocate(self) -> Arrays:

@@ -1,6 +1,6 @@
-"""What one agent step costs, and what follows from it: the speed that no run can pass, and how many workers are enough.
+"""Decides from the costs of one agent step: the speed to expect, and how many workers and learner threads are enough.
 
-Decisions only; `learner.machine.measuring` finds the costs out.
+`learner.machine.measuring` measures the costs.
 """
 
 from __future__ import annotations
@@ -9,22 +9,33 @@ import math
 from dataclasses import dataclass
 
 HEADROOM = 1.5
-"""Workers are enough when they could collect so many times what the learner can take: costs are measured without the others."""
+"""Workers are enough if they could collect this many times what the learner can take: each cost is measured alone."""
+
+REACHED = 0.9
+"""The fraction of `limit` that runs on two cores reach: 0.80 to 0.93 were measured (docs/results.md)."""
+
+KEPT_UP = 0.8
+"""The fraction of all steps that learner threads must be able to learn from: low enough that noise does not move the count."""
 
 WORTH_DOUBLING = 0.25
-"""The part of a step, or of the wait for the policy, that twice the environments must save: they also double the policy lag."""
+"""The fraction of a step, or of the wait for the policy, that twice the environments must save: they double the policy lag."""
 
 OFTEN_LATE = 0.75
-"""Where the policy's answer takes this part of the time that it has, it often comes too late: neither is always the same."""
+"""If the answer of the policy takes this fraction of the time that it has, it often comes too late: both times vary."""
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds of one agent step, each part measured alone.
 
-    env: stepping, on one core. act: acting for it, on one core at a worker's batch, or on the GPU (gpu_acts) for one group of
-    every worker. act_doubled: acting at twice that batch. learn: the updates for one fresh step, on one core or on the GPU
-    (gpu_learns). frames_per_step: emulator frames that a step lasts.
+    Args:
+        env: stepping the environment, on one core.
+        act: acting, on one core with a worker's batch, or on the GPU with one group of every worker.
+        act_doubled: acting with twice that batch.
+        learn: the updates for one fresh step, on one core or on the GPU.
+        frames_per_step: emulator frames of a step.
+        gpu_acts: whether the GPU acts.
+        gpu_learns: whether the GPU learns.
     """
 
     env: float
@@ -37,26 +48,26 @@ class Costs:
 
     @property
     def collect(self) -> float:
-        """What a worker does for a step."""
+        """Seconds that a worker computes for a step."""
         return self.env if self.gpu_acts else self.env + self.act
 
 
 def limit(costs: Costs, cores: int) -> float:
-    """Steps per second that no design passes: without a GPU all parts share the cores, with one only stepping needs them."""
+    """Steps per second that no design exceeds. Without a GPU all parts share the cores; with one, only stepping needs them."""
     return cores / costs.env if costs.gpu_learns else cores / (costs.collect + costs.learn)
 
 
 def expected(costs: Costs, cores: int) -> float:
-    """The most steps per second of this design: `limit`, or what workers collect and a GPU can do for them."""
+    """About the steps per second of a run: most of `limit`, or with a GPU the slowest of its parts."""
     if not costs.gpu_learns:
-        return limit(costs, cores)
+        return REACHED * limit(costs, cores)
     return min(cores / costs.collect, 1 / costs.learn, 1 / costs.act if costs.gpu_acts else math.inf)
 
 
 def enough_workers(costs: Costs, cores: int, learner_threads: int) -> int:
-    """One worker a core, halved as long as half of them still collect `HEADROOM` times what the learner can take at most.
+    """One worker per core, halved as long as half of them still collect `HEADROOM` times what the learner can take.
 
-    Only halves, so that the noise of a measurement seldom changes how many environments a run has.
+    The count is only ever halved, so that the noise of a measurement seldom changes how many environments a run has.
     """
     learner_speed = (1 if costs.gpu_learns else learner_threads) / costs.learn
     workers = cores
@@ -66,21 +77,24 @@ def enough_workers(costs: Costs, cores: int, learner_threads: int) -> int:
 
 
 def enough_threads(costs: Costs, cores: int) -> int:
-    """The fewest learner threads on a CPU that keep up with what all cores can give: more divide a batch at a higher cost.
+    """The fewest learner threads on a CPU that learn from `KEPT_UP` of the steps that all cores together can give.
 
-    Not one for good measure: where one has hardly enough time, a second was seen to cost a tenth of the speed.
+    Each further thread casts the weights and sums the gradients once more, and takes a core from the workers. Near the bound
+    one thread was 10 % faster than two, and 8 % faster where it can learn from 0.87 of the steps (batches of 8, two cores).
     """
-    return math.ceil(limit(costs, cores) * costs.learn)
+    return math.ceil(KEPT_UP * limit(costs, cores) * costs.learn)
 
 
 def doubling_saves(costs: Costs) -> float:
-    """The part of a worker's step that twice as many environments save."""
+    """The fraction of a worker's step that twice as many environments save."""
     return 1 - (costs.env + costs.act_doubled) / costs.collect
 
 
 def answer_takes(act: float, costs: Costs, workers: int) -> float:
-    """How long the policy on the GPU takes to answer one group of every worker, over what it has: a worker's other group steps
-    meanwhile. act: `costs.act` or `costs.act_doubled`."""
+    """Time in which the policy on the GPU answers one group of every worker, as a fraction of the time that it has.
+
+    It has the time in which a worker steps its other group. act: `costs.act` or `costs.act_doubled`.
+    """
     return workers * act / costs.env
 
 

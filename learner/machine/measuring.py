@@ -1,11 +1,9 @@
-"""Measures stepping, acting and learning, each alone, with the settings of a run."""
+"""Measures the costs of stepping, acting and learning with the settings of a run, before the run (the preflight)."""
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,8 +13,9 @@ from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import make_agent, make_contract, make_network_config
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
-from learner.machine.machine import acting_precision
-from learner.settings.config import Config
+from learner.machine.fit import acting_precision, is_small
+from learner.machine.timing import Clock, Part, seconds_of_steps
+from learner.settings.config import AUTO, Config, Settings
 from replay.batch import HostBatch, make_batch
 from replay.slot_store import SharedArrays
 from workers import WorkerSetup
@@ -24,24 +23,44 @@ from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
-from wrappers import make_spec, make_vector_env
+from wrappers import ENVIRONMENTS, make_spec, make_vector_env
 
-Clock = Callable[[], float]
-CPU = torch.device("cpu")
-
-FEW_STEPS = 160  # of a batch; beyond so many a CPU takes about as long for each
+FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
-GPU_WARM_UP = 3  # calls: the first ones load libraries and kernels, for seconds
 ALMOST_OVER = 0.999  # progress of the run, at which steps are small: an update costs the same at any
-GPU_UPDATES = 5  # a call: in a run one is queued while the one before is computed
+GPU_UPDATES = 5  # updates of one call: in a run the GPU computes one while the next is queued
+
+
+PART_SECONDS = 0.2  # for each of four parts; building them takes the rest of two seconds
+MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
+"""Settings that a measurement may decide, the last one on a small machine only."""
+
+
+def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
+    """Whether a measurement may decide a setting, so that its two seconds are worth while.
+
+    They are not for toy environments, which learn in seconds, for a run in one process, and without fresh data to count.
+
+    Args:
+        settings: as they were given, with `auto`.
+        config: made from them without a measurement.
+        cores: that the run may use.
+    """
+    undecided = [name for name in MEASURED if settings[name] == AUTO]
+    if not is_small(cores, config.training.device):
+        undecided = [name for name in undecided if name != "learner_threads"]
+    toy = ENVIRONMENTS["toy"].matches(config.env.env)
+    return settings["preflight"] and bool(undecided) and not toy and config.workers.kind != "serial" and fresh_part(config) > 0
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
-    """All parts, with about `seconds` of measurement for each, beside what it takes to build them. Wants a queue among the
-    replays: without it no step is fresh.
+    """The costs of one agent step. One of the replays must be a queue: without it no step is fresh.
 
-    brief: step few environments and, on a CPU, act and learn with few steps of a batch: many workers, long trajectories or a
-    slow network would take many seconds there.
+    Args:
+        config: of the run.
+        seconds: of measurement for each part. Building the parts takes about a second more.
+        brief: step few environments and, on a CPU, act and learn with few steps of a batch. Many workers, long trajectories or
+            a slow network would take many seconds there.
     """
     prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
@@ -52,61 +71,45 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
-    env = stepping(config, stepped, 1)
+    parts = {
+        "env": stepping(config, stepped, 1),
+        "act": acting(config, at_once),
+        "act_doubled": acting(config, 2 * at_once),
+        "learn": learning(config, batch),
+    }
     try:
-        return Costs(
-            env=env.seconds_a_step(seconds),
-            act=acting(config, at_once).seconds_a_step(seconds / 2),
-            act_doubled=acting(config, 2 * at_once).seconds_a_step(seconds / 2),
-            learn=learning(config, batch).seconds_a_step(seconds) / fresh_part(config),
-            frames_per_step=make_spec(config.env).frames_per_step,
-            gpu_acts=gpu and workers.kind == "central",
-            gpu_learns=gpu,
-        )
+        found = seconds_of_steps(parts, seconds)
     finally:
-        env.close()
+        for part in parts.values():
+            part.close()
+    return Costs(
+        **{**found, "learn": found["learn"] / fresh_part(config)},
+        frames_per_step=make_spec(config.env).frames_per_step,
+        gpu_acts=gpu and workers.kind == "central",
+        gpu_learns=gpu,
+    )
 
 
 def prepare_to_measure(config: Config) -> None:
-    """To be called before parts are measured: one thread computes, and a GPU as it does in the run."""
+    """Set PyTorch up for measurements: one thread on a CPU, and the same precision on a GPU as in a run."""
     prepare_torch(threads=1)
     if config.training.device == "cuda":
         allow_tf32()
 
 
 def acting_at_once(config: Config) -> int:
-    """Environments that the policy answers at once: a worker's own, or a group of every worker where one acts for all."""
+    """Environments that the policy acts for at once: those of a worker, or one group of every worker for a central policy."""
     workers = config.workers
     return workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
 
 
 def fresh_part(config: Config) -> float:
-    """The part of a batch that is fresh; 0 where no queue is among the replays."""
+    """The fraction of a batch that is fresh; 0 if no queue is among the replays."""
     return sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of the work, alone and built: `call` does it for so many `steps`, whose time `clock` tells.
-
-    device: that computes; a GPU's first calls are left out of the time and of the budget.
-    """
-
-    call: Callable[[], object]
-    steps: int
-    clock: Clock
-    close: Callable[[], None] = lambda: None
-    device: torch.device = CPU
-
-    def seconds_a_step(self, budget: float) -> float:
-        """Median over the calls of about `budget` seconds."""
-        for _ in range(GPU_WARM_UP if self.device.type == "cuda" else 0):
-            self.call()
-        return seconds_a_call(self.call, budget, self.clock) / self.steps
-
-
 def stepping(config: Config, num_envs: int, threads: int) -> Part:
-    """Environments stepped natively with random actions: CPU time on one thread, wall time on more."""
+    """Native steps of environments with random actions, in CPU time on one thread, in wall time on several."""
     env = make_vector_env(config.env, num_envs, threads)
     env.reset(1)
     generator = np.random.default_rng(0)
@@ -118,8 +121,7 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
 
 
 def acting(config: Config, num_envs: int) -> Part:
-    """Inference for `num_envs` environments at once, where this kind of workers has it: CPU time on one core, wall time on a
-    GPU."""
+    """Inference for `num_envs` environments at once, in CPU time on one core or wall time on a GPU."""
     if config.workers.kind == "central":
         return acting_for_all(config, num_envs)
     spec = make_spec(config.env)
@@ -131,7 +133,7 @@ def acting(config: Config, num_envs: int) -> Part:
 
 
 def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> Part:
-    """The policy of the central kind alone: newest frames up to the learner's device, answers down."""
+    """The central policy alone: copies the newest frames to the learner's device and the actions back."""
     spec, device = make_spec(config.env), torch.device(config.training.device)
     learner_network = on_device(_network(config, config.training.precision), device)
     weights = DeviceWeights(learner_network)
@@ -143,7 +145,7 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
 
 
 def learning(config: Config, batch_size: int) -> Part:
-    """Batch making and updates as in a run, for the steps of their batches: CPU time on one core, wall time on a GPU."""
+    """Batches and updates as in a run, in CPU time on one core or wall time on a GPU."""
     device = torch.device(config.training.device)
     gpu = device.type == "cuda"
     network = on_device(_network(config, config.training.precision), device)
@@ -169,23 +171,8 @@ def learning(config: Config, batch_size: int) -> Part:
 
 
 def _clock(device: torch.device) -> Clock:
-    """CPU time where the CPU computes: it tells what a call costs whatever else the machine does."""
+    """CPU time if the CPU computes: other programs on the machine hardly change it. Wall time for a GPU."""
     return time.process_time if device.type == "cpu" else time.perf_counter
-
-
-def seconds_a_call(function: Callable[[], object], budget: float, clock: Clock) -> float:
-    """Median time of one call by `clock`, over about `budget` seconds. The first is warm-up, unless it takes all of them.
-
-    By wall time where that clock stands still during a call: CPU time in a sandbox (gVisor) may tick a hundred times a second.
-    """
-    end = time.perf_counter() + budget
-    times: list[tuple[float, float]] = []  # by the clock, by the wall
-    while not times or time.perf_counter() < end:
-        started, started_on_the_wall = clock(), time.perf_counter()
-        function()
-        times.append((clock() - started, time.perf_counter() - started_on_the_wall))
-    by_clock, by_wall = zip(*(times[1:] or times), strict=True)
-    return statistics.median(by_clock if all(by_clock) else by_wall)
 
 
 def _network(config: Config, precision: str) -> FeatureNetwork:

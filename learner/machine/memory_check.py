@@ -1,18 +1,40 @@
-"""What the replays of a run take, said before the start, and refused where the machine has not that much now."""
+"""Counts the memory that a run takes and refuses a run that does not fit into what the machine has available now."""
 
 from __future__ import annotations
 
-from learner.building import make_contract
+from bisect import bisect_left
+from dataclasses import asdict, astuple, dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from learner.building import make_contract, make_network_shapes
 from learner.settings.config import Config
 from replay import device_bytes, replay_bytes, replay_names, settle_capacities
+from replay.slot_store import ALIGNMENT, slot_layout
+from workers.central.exchange import exchange_layout
+from workers.weights import weights_layout
+from wrappers import ENVIRONMENTS
 
 LEARNER_RESERVE = 1_000_000_000
+"""Bytes of the learner's process: libraries, the network, its optimiser and activations."""
+
 WORKER_RESERVE = 300_000_000
-"""Bytes kept for a process itself: libraries, network, emulators, the trajectories on their way."""
+"""Bytes of a worker or evaluation process: libraries and its copy of the network."""
 
 GPU_RESERVE = 4_000_000_000
-"""Bytes of a GPU kept for what the learner computes there: about half for the activations of the published batch and network,
-the rest for CUDA and its libraries."""
+"""Bytes of the GPU that the learner needs: about half for the activations of the published batch and network, the rest for
+CUDA and its libraries."""
+
+EMULATOR_BYTES = {"atari": 1_500_000, "toy": 2_000}
+"""Bytes of one environment in a worker, by family. Measured with ale-py 0.12 as growth of a process with 16 to 128 games."""
+
+OTHER_EMULATOR_BYTES = 5_000_000
+"""Bytes of one environment of a family that was not measured."""
+
+OBSERVATION_COPIES = 6
+"""Copies of its observation that one environment holds. Measured: 1 MB more for an Atari game at 210 x 210 than at 84 x 84."""
 
 
 def check_replay_devices(config: Config) -> None:
@@ -32,78 +54,155 @@ def check_replay_devices(config: Config) -> None:
             )
 
 
+@dataclass(frozen=True)
+class HostMemory:
+    """The most bytes of host memory that a run takes.
+
+    Args:
+        processes: the learner, the workers and the evaluation process themselves.
+        environments: emulators and their observations.
+        arena: shared memory with the trajectories that workers fill, and the weights.
+        batches: buffers of batches, and on a CPU the stacked observations of one.
+        replays: all replays when they are full.
+    """
+
+    processes: int
+    environments: int
+    arena: int
+    batches: int
+    replays: int
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self))
+
+    @property
+    def beside_replays(self) -> int:
+        return self.total - self.replays
+
+
+def host_memory(config: Config) -> HostMemory:
+    """The most bytes of host memory that this run takes."""
+    training, workers = config.training, config.workers
+    contract = make_contract(config)
+    processes = (0 if workers.kind == "serial" else workers.worker_count) + (training.eval_period > 0)
+    family = next((name for name, family in ENVIRONMENTS.items() if family.matches(config.env.env)), "")
+    row = contract.bytes_per_trajectory // (contract.unroll_length + contract.frames_stacked)  # mostly one frame
+    emulator = EMULATOR_BYTES.get(family, OTHER_EMULATOR_BYTES) + OBSERVATION_COPIES * contract.frames_stacked * row
+    batch = training.batch_size * contract.bytes_per_trajectory
+    buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
+    return HostMemory(
+        processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
+        environments=workers.environments * emulator,
+        arena=_arena_bytes(config),
+        batches=buffers * batch + (0 if training.device == "cuda" else contract.frames_stacked * batch),
+        replays=_replays_in_host_memory(config),
+    )
+
+
+def _arena_bytes(config: Config) -> int:
+    """Bytes of shared memory, see `workers.base.allocate_arena`: slots, worker clocks, and weights or the exchange."""
+    workers = config.workers
+    contract = make_contract(config)
+    slots = slot_layout(contract, workers.worker_count * workers.blocks_per_worker * workers.envs_per_group)
+    central = workers.kind == "central"
+    acting = exchange_layout(contract, workers) if central else weights_layout(make_network_shapes(config))
+    sizes = [prod(field.shape) * np.dtype(field.dtype).itemsize for field in (*slots.values(), *acting.values())]
+    return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count)
+
+
 def check_memory(config: Config, available: int) -> None:
-    """Refuse replays that do not fit into `available` bytes beside the processes. Raises ValueError."""
-    replays, reserve = _host_memory(config), reserve_bytes(config)
-    workers = config.workers.worker_count
-    if config.workers.kind != "serial" and reserve > available >= reserve - (workers - 1) * WORKER_RESERVE:
-        most = workers - -(-(reserve - available) // WORKER_RESERVE)
+    """Refuse a run that does not fit into `available` bytes of host memory. Raises ValueError, naming a setting to change."""
+    needed = host_memory(config)
+    if needed.beside_replays > available:
+        raise ValueError(_too_large(config, needed, available))
+    if needed.total > available:
+        room = available - needed.beside_replays
         raise ValueError(
-            f"worker_count: wanted at most {most} of {_gigabytes(WORKER_RESERVE)} each (of memory {_gigabytes(available)} are "
-            f"available now, {_gigabytes(reserve - workers * WORKER_RESERVE)} of it for the other processes), got {workers}"
-        )
-    room = max(0, available - reserve)
-    if replays > room:
-        raise ValueError(
-            f"replay_parameters: wanted at most {_gigabytes(room)} of replays (of memory {_gigabytes(available)} are available "
-            f"now, {_gigabytes(reserve)} of it for the processes), got {_gigabytes(replays)}; "
+            f"replay_parameters: wanted at most {_gigabytes(room)} of replays ({_gigabytes(available)} of memory are available "
+            f"now, {_gigabytes(needed.beside_replays)} of it for everything else), got {_gigabytes(needed.replays)}; "
             'use a smaller capacity, or "memory" in its place with --use_replay_compression'
         )
 
 
+def _too_large(config: Config, needed: HostMemory, available: int) -> str:
+    """Why a run does not fit even without its replays: too many workers, else too many environments, else all together."""
+    workers = config.workers
+    sizes = f"{_gigabytes(available)} of memory are available now, this run takes {_described(needed)}"
+    if workers.kind != "serial" and (most := _most(config, "worker_count", available)):
+        given = f"envs_per_worker={workers.envs_per_worker}"
+        return f"worker_count: wanted at most {most} with {given} ({sizes}), got {workers.worker_count}"
+    most = _most(config, "envs_per_worker", available)
+    if most := most - most % workers.groups:
+        given = f"worker_count={workers.worker_count}"
+        return f"envs_per_worker: wanted at most {most} with {given} ({sizes}), got {workers.envs_per_worker}"
+    return (
+        f"memory: wanted at least {_gigabytes(needed.total)} ({_described(needed)}), got {_gigabytes(available)} that are "
+        "available now; use a smaller --batch_size, --unroll_length or replay capacity, or end other programs"
+    )
+
+
+def _most(config: Config, name: str, available: int) -> int:
+    """The largest value of a worker setting, below the present one, with which the run fits; 0 if none does."""
+
+    def too_large(value: int) -> bool:
+        given: dict[str, Any] = {name: value}
+        return host_memory(replace(config, workers=replace(config.workers, **given))).total > available
+
+    return bisect_left(range(1, getattr(config.workers, name)), True, key=too_large)
+
+
 def check_gpu_memory(config: Config, available: int) -> None:
-    """Refuse replays that do not fit into the `available` bytes of the GPU beside what the learner computes. ValueError."""
+    """Refuse replays that do not fit into the `available` bytes of the GPU beside what the learner needs. Raises ValueError."""
     replays, room = sum(gpu_memory(config)), max(0, available - GPU_RESERVE)
     if replays > room:
         raise ValueError(
-            f"replay_parameters: wanted at most {_gigabytes(room)} of replays on the GPU (of its memory "
-            f"{_gigabytes(available)} are free now, {_gigabytes(GPU_RESERVE)} of it for the learner), got "
-            f'{_gigabytes(replays)}; use a smaller capacity, or "device": "cpu"'
+            f"replay_parameters: wanted at most {_gigabytes(room)} of replays on the GPU ({_gigabytes(available)} of its "
+            f"memory are free now, {_gigabytes(GPU_RESERVE)} of it for the learner), got {_gigabytes(replays)}; "
+            'use a smaller capacity, or "device": "cpu"'
         )
 
 
 def describe_memory(config: Config) -> list[str]:
-    """A line for each replay, and the total."""
+    """A line for each replay, and one for the whole run."""
     contract = make_contract(config)
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     lines = []
     for name, replay, size, on_gpu in zip(
         replay_names(config.replays), settled, replay_memory(config), gpu_memory(config), strict=True
     ):
-        more = "at least " if replay.memory and replay.type != "queue" else ""
-        count = f"{more}{replay.capacity:,} trajectories of {contract.unroll_length} steps"
-        told = f", {_gigabytes(on_gpu)} of it on the GPU" if on_gpu else ""
-        lines.append(f"Replay {name}: {count}, at most {_gigabytes(size)}{told}")
-    total = f"{_gigabytes(_host_memory(config))}, beside {_gigabytes(reserve_bytes(config))} for the processes"
+        at_least = "at least " if replay.memory and replay.type != "queue" else ""
+        count = f"{at_least}{replay.capacity:,} trajectories of {contract.unroll_length} steps"
+        gpu_part = f", {_gigabytes(on_gpu)} of it on the GPU" if on_gpu else ""
+        lines.append(f"Replay {name}: {count}, at most {_gigabytes(size)}{gpu_part}")
+    needed = host_memory(config)
+    total = f"{_gigabytes(needed.total)} ({_described(needed)})"
     if gpu := sum(gpu_memory(config)):
-        room = " with room to save what lies there" if config.training.saves_replay else ""
+        room = "; host memory has room to save it" if config.training.saves_replay else ""
         total += f", and {_gigabytes(gpu)} on the GPU{room}"
-    return [*lines, f"Replay memory: at most {total}"]
-
-
-def reserve_bytes(config: Config) -> int:
-    """What is kept for the processes themselves."""
-    workers = 0 if config.workers.kind == "serial" else config.workers.worker_count
-    return LEARNER_RESERVE + (workers + (config.training.eval_period > 0)) * WORKER_RESERVE
+    return [*lines, f"Memory: at most {total}"]
 
 
 def replay_memory(config: Config) -> list[int]:
-    """The most bytes that each replay takes."""
-    environments = config.workers.worker_count * config.workers.envs_per_worker
+    """The most bytes that each replay takes, on the host and the GPU together."""
     contract = make_contract(config)
-    return replay_bytes(config.replays, contract, config.training.batch_size, environments)
+    return replay_bytes(config.replays, contract, config.training.batch_size, config.workers.environments)
 
 
 def gpu_memory(config: Config) -> list[int]:
-    """How much of that is on the GPU."""
+    """The bytes of each replay that lie on the GPU."""
     contract = make_contract(config)
     return device_bytes(config.replays, contract, config.training.batch_size)
 
 
-def _host_memory(config: Config) -> int:
-    """The most host memory that the replays take; what lies on the GPU passes through it where it is saved."""
+def _replays_in_host_memory(config: Config) -> int:
+    """Bytes. Frames on the GPU pass through host memory when they are saved, so they count if the run saves its replays."""
     total = sum(replay_memory(config))
     return total if config.training.saves_replay else total - sum(gpu_memory(config))
+
+
+def _described(memory: HostMemory) -> str:
+    return ", ".join(f"{name} {_gigabytes(size)}" for name, size in asdict(memory).items())
 
 
 def _gigabytes(size: int) -> str:

@@ -1,7 +1,7 @@
-"""What limits a run, and the setting that would move it, out of its metrics: rules without clocks or files.
+"""Finds what limits the speed of a run, and the setting that would change it, from its metrics.
 
-Rules are asked one after another, and the first that has something to say speaks. Who holds the cores comes first: where none
-is idle, the shares of wall time count the waiting for a core as work, and more processes would only wait more.
+The rules read no clocks and no files. They are tried in order, and the first that applies decides. The use of the cores comes
+first: if no core is idle, fractions of wall time count waiting for a core as work, and more processes would only wait more.
 """
 
 from __future__ import annotations
@@ -9,216 +9,273 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from learner.metrics.statistics import Record
 from learner.settings.config import AUTO, Config
 
-FULL = 0.9  # the part of the cores that must be busy to say that all are
-CROWDED = 0.15  # the part of the cores that other programs may hold before they are the reason
-WAITS = 0.15  # the part of its time that somebody waits before something limits him
-HEAVY = 0.3  # the part of the learner's time that batches may take in its own thread
-WORN = 0.7  # effective sample size of fresh trajectories below which their age costs too much
+FULL = 0.9  # fraction of the cores that must be busy before all count as busy
+CROWDED = 0.15  # fraction of the cores that other programs may use before they are the bottleneck
+WAITS = 0.15  # fraction of its time that a part waits for another part that limits it
+HEAVY = 0.3  # fraction of the learner's time that making batches in its own thread may take
+STALE = 0.7  # effective sample size of fresh trajectories below which their age costs too much
 
-GUESSES = ("elite", "attentive")
-"""Replays that draw candidates and compare them."""
+COMPARING_REPLAYS = ("elite", "attentive")
+"""Replays that draw candidates and compare them, which takes time."""
+
+MIN_SECONDS = 5.0
+"""Seconds that metrics must cover: an update of a large network takes seconds."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """limit: one of a few words. line: for people, with the shares it rests on and what to do."""
+class Bottleneck:
+    """What limits a run. name: one of a few words. line: one sentence with the numbers behind it and what to change."""
 
-    limit: str
+    name: str
     line: str
 
 
-class Seen:
-    """A row of metrics (means over some time) beside the settings it came from. Shares are parts of wall time."""
+class Evidence:
+    """A record of metrics together with the settings of its run. All fractions are of wall time.
 
-    def __init__(self, row: Mapping[str, float], config: Config, cores: int) -> None:
-        self.row = row
+    Args:
+        record: one record, or means over several.
+        config: of the run.
+        cores: that the run may use.
+    """
+
+    def __init__(self, record: Mapping[str, float], config: Config, cores: int) -> None:
+        self.record = record
         self.config = config
         self.cores = cores
-        self.idle = row["cores/idle"] + row["cores/beside"]  # evaluation has the lowest priority: it gives way
+        self.idle = self.number("cores/idle") + self.number("cores/evaluation")  # evaluation has the lowest priority
         self.full = self.idle <= (1 - FULL) * cores
         self.ahead = config.training.prepared_batches > 0
         self.gpu = config.training.device == "cuda"
-        self.preparing = self.share("feeder_insert") + self.share("feeder_sample")
+        self.preparing = self.fraction("feeder_insert") + self.fraction("feeder_sample")
 
-    def share(self, name: str) -> float:
-        return self.row[f"time/{name}"]
+    def number(self, name: str, default: float = 0.0) -> float:
+        """A number of the record, or the default: a run does not report every number in every record."""
+        return self.record.get(name, default)
+
+    def fraction(self, name: str) -> float:
+        return self.number(f"time/{name}")
 
     @property
     def starved(self) -> float:
-        """The part of its time that the learner waits for trajectories, and not for their being made into a batch."""
-        missing = self.share("feeder_wait_workers")
-        return min(self.share("learner_wait"), missing) if self.ahead else missing
+        """Fraction of its time that the learner waits for trajectories, without the time that it waits for a batch of them."""
+        missing = self.fraction("feeder_wait_workers")
+        return min(self.fraction("learner_wait"), missing) if self.ahead else missing
 
     @property
     def computed(self) -> dict[str, float]:
         """Cores that each part of the run keeps busy."""
-        stepping, acting = (self.config.workers.worker_count * self.share(f"worker_{name}_cpu") for name in ("env", "act"))
-        return {"stepping": stepping, "acting": acting, "learning": self.row["cores/learner"]}
+        count = self.config.workers.worker_count
+        stepping, acting = (count * self.fraction(f"worker_{name}_cpu") for name in ("env", "act"))
+        return {"stepping": stepping, "acting": acting, "learning": self.number("cores/learner")}
 
     @property
-    def free_cores(self) -> str:
+    def idle_cores(self) -> str:
         return f"{self.idle:.1f} of {self.cores} cores are idle"
 
 
-def diagnose(row: Mapping[str, float], config: Config, cores: int) -> Verdict:
-    """What limits the run that `row` tells of: means of the metrics over some time without start-up."""
-    seen = Seen(row, config, cores)
-    verdict = next(verdict for rule in RULES if (verdict := rule(seen)))
-    return Verdict(verdict.limit, f"Limited by {verdict.line}{_worn(seen)}")
+def find_bottleneck(record: Mapping[str, float], config: Config, cores: int) -> Bottleneck:
+    """The bottleneck of a run.
+
+    Args:
+        record: means of the metrics over some time, start-up left out.
+        config: of the run.
+        cores: that the run may use.
+    """
+    evidence = Evidence(record, config, cores)
+    found = next(bottleneck for rule in RULES if (bottleneck := rule(evidence)))
+    return Bottleneck(found.name, f"Limited by {found.line}{_staleness(evidence)}")
 
 
-def _other_programs(seen: Seen) -> Verdict | None:
-    others = seen.row.get("cores/others", 0.0)
-    if not seen.full or others <= CROWDED * seen.cores:
-        return None
-    own = seen.cores - seen.idle - others
-    line = f"other programs: they keep {others:.1f} of {seen.cores} cores busy, this run {own:.2f}; no flag changes that"
-    return Verdict("other programs", line)
+class BottleneckReport:
+    """Finds the bottleneck of each record and of the whole run. The first record is start-up and does not count.
 
+    cores: that the run may use.
+    """
 
-def _cores(seen: Seen) -> Verdict | None:
-    if not seen.full:
-        return None
-    parts = seen.computed
-    total = sum(parts.values())
-    told = ", ".join(f"{name} {_percent(cores / total)}" for name, cores in parts.items())
-    if seen.gpu:
-        del parts["learning"]  # the process that waits for a GPU looks busy
-    most = max(parts, key=lambda name: parts[name])
-    advice = {"stepping": _less_stepping, "acting": _less_acting, "learning": _less_learning}[most](seen)
-    return Verdict(most, f"the CPU, {_all(seen.cores)}: {told} of what this run computes; {advice}")
+    def __init__(self, config: Config, cores: int) -> None:
+        self._config = config
+        self._cores = cores
+        self._started = False
+        self._sums: Record = {}
+        self._seconds: Record = {}  # time over which each number was reported
 
-
-def _one_process(seen: Seen) -> Verdict | None:
-    if seen.config.workers.kind != "serial" or seen.cores == 1:
-        return None
-    told = ", ".join(f"{name} {_percent(cores)}" for name, cores in seen.computed.items())
-    without = "without --reproducible" if seen.config.training.reproducible else "--worker_kind=cpu"
-    return Verdict("one process", f"its one process: {told} of the time; {without} it would use {seen.cores} cores")
-
-
-def _preparation(seen: Seen) -> Verdict | None:
-    """Making batches keeps the learner from updating, though trajectories are there."""
-    insert, sample, move = (seen.share(name) for name in ("feeder_insert", "feeder_sample", "learner_batch"))
-    told = f"inserting {_percent(insert)}, drawing {_percent(sample)}"
-    if not seen.ahead:
-        if seen.preparing + move < HEAVY or seen.starved >= WAITS:
+    def add(self, record: Mapping[str, float], seconds: float) -> Bottleneck | None:
+        """The bottleneck of a record that covers so many seconds; None if it is the first one or too short."""
+        if not self._started:
+            self._started = True
             return None
-        told = f"{told}, moving {_percent(move)} of the learner's time"
-        return Verdict("batch preparation", f"batch preparation: {told}; --prepared_batches=2 does it beside the updates")
-    late = seen.share("learner_wait") - seen.starved
+        for name, value in record.items():
+            self._sums[name] = self._sums.get(name, 0.0) + seconds * value
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        return find_bottleneck(record, self._config, self._cores) if seconds >= MIN_SECONDS else None
+
+    def overall(self) -> Bottleneck | None:
+        """The bottleneck of all records, weighted by their seconds; None if they cover too little time."""
+        if self._seconds.get("cores/idle", 0.0) < MIN_SECONDS:
+            return None
+        means = {name: total / self._seconds[name] for name, total in self._sums.items()}
+        return find_bottleneck(means, self._config, self._cores)
+
+
+def _other_programs(evidence: Evidence) -> Bottleneck | None:
+    others = evidence.number("cores/others")
+    if not evidence.full or others <= CROWDED * evidence.cores:
+        return None
+    own = evidence.cores - evidence.idle - others
+    line = f"other programs: they use {others:.1f} of {evidence.cores} cores and this run {own:.1f}; no setting changes that"
+    return Bottleneck("other programs", line)
+
+
+def _one_process(evidence: Evidence) -> Bottleneck | None:
+    if evidence.config.workers.kind != "serial" or evidence.cores == 1:
+        return None
+    parts = ", ".join(f"{name} {_percent(cores)}" for name, cores in evidence.computed.items())
+    without = "without --reproducible" if evidence.config.training.reproducible else "with --worker_kind=cpu"
+    return Bottleneck("one process", f"its single process: {parts} of the time; {without} it would use {evidence.cores} cores")
+
+
+def _cores(evidence: Evidence) -> Bottleneck | None:
+    if not evidence.full:
+        return None
+    parts = evidence.computed
+    total = sum(parts.values()) or 1.0
+    fractions = ", ".join(f"{name} {_percent(cores / total)}" for name, cores in parts.items())
+    if evidence.gpu:
+        del parts["learning"]  # a process that waits for a GPU looks busy
+    largest = max(parts, key=lambda name: parts[name])
+    advice = {"stepping": _less_stepping, "acting": _less_acting, "learning": _less_learning}[largest](evidence)
+    busy = "its one core is busy" if evidence.cores == 1 else f"all {evidence.cores} cores are busy"
+    return Bottleneck(largest, f"the CPU ({busy}): {fractions} of this run's CPU time; {advice}")
+
+
+def _batch_preparation(evidence: Evidence) -> Bottleneck | None:
+    """Trajectories are there, but making batches of them keeps the learner from updating."""
+    insert, sample, move = (evidence.fraction(name) for name in ("feeder_insert", "feeder_sample", "learner_batch"))
+    parts = f"inserting {_percent(insert)}, drawing {_percent(sample)}"
+    if not evidence.ahead:
+        if evidence.preparing + move < HEAVY or evidence.starved >= WAITS:
+            return None
+        parts = f"{parts}, moving {_percent(move)} of the learner's time"
+        line = f"batch preparation: {parts}; --prepared_batches=2 prepares batches during updates"
+        return Bottleneck("batch preparation", line)
+    late = evidence.fraction("learner_wait") - evidence.starved
     if late < WAITS:
         return None
-    return Verdict(
-        "batch preparation",
-        f"batch preparation: {told} of its thread's time, the learner waits {_percent(late)} for it; {_less_preparing(seen)}",
-    )
+    line = f"{parts} of its thread's time, the learner waits {_percent(late)} for it; use {_less_preparing(evidence)}"
+    return Bottleneck("batch preparation", f"batch preparation: {line}")
 
 
-def _learner(seen: Seen) -> Verdict | None:
-    if seen.starved >= WAITS:
+def _learner(evidence: Evidence) -> Bottleneck | None:
+    if evidence.starved >= WAITS:
         return None
-    work = seen.share("learner_update") + seen.share("learner_publish")
-    told = f"workers wait {_percent(seen.share('worker_wait'))} of their time for it, updates take {_percent(work)} of its own"
-    return Verdict("learning", f"the learner{' (GPU)' if seen.gpu else ''}: {told}; {_less_learning(seen)}")
+    work = evidence.fraction("learner_update") + evidence.fraction("learner_publish")
+    waits = f"workers wait for it {_percent(evidence.fraction('worker_wait'))} of their time"
+    gpu = " (GPU)" if evidence.gpu else ""
+    line = f"the learner{gpu}: {waits}, updates take {_percent(work)} of its own; {_less_learning(evidence)}"
+    return Bottleneck("learning", line)
 
 
-def _turns(seen: Seen) -> Verdict | None:
-    if seen.share("worker_wait") < WAITS:
+def _taking_turns(evidence: Evidence) -> Bottleneck | None:
+    """Workers and learner wait for each other while cores are idle."""
+    if evidence.fraction("worker_wait") < WAITS:
         return None
-    told = f"workers wait {_percent(seen.share('worker_wait'))}, the learner {_percent(seen.starved)}, {seen.free_cores}"
-    advice = "more --worker_count" if seen.ahead else "--prepared_batches=2 lets both work at once"
-    return Verdict("taking turns", f"taking turns: {told}; {advice}")
+    waits = f"workers wait {_percent(evidence.fraction('worker_wait'))}, the learner {_percent(evidence.starved)} of the time"
+    advice = "use more --worker_count" if evidence.ahead else "--prepared_batches=2 lets both work at once"
+    return Bottleneck("taking turns", f"turns of workers and learner: {waits}, {evidence.idle_cores}; {advice}")
 
 
-def _answers(seen: Seen) -> Verdict | None:
-    """One policy acts for all, and its answers come too late."""
-    act = seen.share("worker_act")
-    if seen.config.workers.kind != "central" or act < WAITS:
+def _central_policy(evidence: Evidence) -> Bottleneck | None:
+    """One policy acts for all workers, and its answers come too late."""
+    act, workers = evidence.fraction("worker_act"), evidence.config.workers
+    if workers.kind != "central" or act < WAITS:
         return None
-    told = f"workers wait {_percent(act)} of their time for it and step {_percent(seen.share('worker_env'))}"
-    advice = f"--envs_per_worker={2 * seen.config.workers.envs_per_worker} gives it longer, a smaller --network needs less"
-    return Verdict("answers", f"the policy that acts for all: {told}, the learner waits {_percent(seen.starved)}; {advice}")
+    waits = f"workers wait for it {_percent(act)} of their time and step {_percent(evidence.fraction('worker_env'))}"
+    advice = f"--envs_per_worker={2 * workers.envs_per_worker} gives it more time, a smaller --network needs less"
+    line = f"the central policy: {waits}, the learner waits {_percent(evidence.starved)}; {advice}"
+    return Bottleneck("central policy", line)
 
 
-def _workers(seen: Seen) -> Verdict:
-    step, act, wait = (seen.share(f"worker_{name}") for name in ("env", "act", "wait"))
+def _workers(evidence: Evidence) -> Bottleneck:
+    step, act, wait = (evidence.fraction(f"worker_{name}") for name in ("env", "act", "wait"))
     name = "stepping" if step >= act else "acting"
-    told = f"workers step {_percent(step)}, act {_percent(act)} and wait {_percent(wait)} of their time"
-    learner = f"the learner waits {_percent(seen.starved)}"
-    return Verdict(name, f"{name}: {told}, {learner}; more --worker_count helps ({seen.free_cores})")
+    workers = f"workers step {_percent(step)}, act {_percent(act)} and wait {_percent(wait)} of their time"
+    learner = f"the learner waits {_percent(evidence.starved)}"
+    return Bottleneck(name, f"{name}: {workers}, {learner}; use more --worker_count ({evidence.idle_cores})")
 
 
-RULES: tuple[Callable[[Seen], Verdict | None], ...] = (
+RULES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
     _other_programs,
     _one_process,
     _cores,
-    _preparation,
+    _batch_preparation,
     _learner,
-    _turns,
-    _answers,
+    _taking_turns,
+    _central_policy,
     _workers,
 )
-"""In the order in which they are asked; the last one always answers."""
+"""The rules in the order in which they are tried. The last one always applies."""
 
 
-def _less_stepping(seen: Seen) -> str:
-    replay = "" if _replayed(seen.config) else ", or replayed data (--replay_parameters) to learn more from each step"
-    return f"stepping is most, and native: only more cores help{replay}"
+def _less_stepping(evidence: Evidence) -> str:
+    replay = "" if _replays(evidence.config) else ", or replayed data (--replay_parameters) to learn more from each step"
+    return f"stepping takes most, and is native code: only more cores help{replay}"
 
 
-def _less_acting(seen: Seen) -> str:
-    return f"acting is most: a smaller --network or --frame_scale_resolution{_given_float32(seen.config)}"
+def _less_acting(evidence: Evidence) -> str:
+    return f"acting takes most: use a smaller --network or --frame_scale_resolution{_precision_advice(evidence.config)}"
 
 
-def _less_learning(seen: Seen) -> str:
-    training = seen.config.training
-    threads = f"--learner_threads={min(seen.cores, training.learner_threads + 2)}"
+def _less_learning(evidence: Evidence) -> str:
+    training = evidence.config.training
+    threads = f"--learner_threads={min(evidence.cores, training.learner_threads + 2)}"
     ways = [
-        *([threads] if not seen.gpu and not seen.full and training.learner_threads < seen.cores else []),
+        *([threads] if not evidence.gpu and not evidence.full and training.learner_threads < evidence.cores else []),
         "a smaller --network or --frame_scale_resolution",
-        *(["less replay"] if _replayed(seen.config) else []),
-        *(["a larger --batch_size"] if seen.gpu else ["a GPU"]),
+        *(["less replay"] if _replays(evidence.config) else []),
+        *(["a larger --batch_size"] if evidence.gpu else ["a GPU"]),
     ]
-    most = "learning is most: " if seen.full else ""
-    return f"{most}{', '.join(ways[:-1])} or {ways[-1]}{_given_float32(seen.config)}"
+    most = "learning takes most: " if evidence.full else ""
+    return f"{most}use {', '.join(ways[:-1])} or {ways[-1]}{_precision_advice(evidence.config)}"
 
 
-def _less_preparing(seen: Seen) -> str:
-    if seen.share("feeder_wait_workers") + seen.share("feeder_wait_learner") >= WAITS:
-        return f"--prepared_batches={2 * seen.config.training.prepared_batches}"
-    replays = seen.config.replays
+def _less_preparing(evidence: Evidence) -> str:
+    if evidence.fraction("feeder_wait_workers") + evidence.fraction("feeder_wait_learner") >= WAITS:
+        return f"--prepared_batches={2 * evidence.config.training.prepared_batches}"
+    replays = evidence.config.replays
     ways = [
-        *(["a smaller lambda_batch_multiplier"] if any(replay.type in GUESSES for replay in replays) else []),
+        *(["a smaller lambda_batch_multiplier"] if any(replay.type in COMPARING_REPLAYS for replay in replays) else []),
         *(["--nouse_replay_compression"] if any(replay.compress for replay in replays) else []),
     ]
     return " or ".join(ways) or "a smaller --frame_scale_resolution"
 
 
-def _given_float32(config: Config) -> str:
-    asked = config.settings["precision"] == "float32"
-    return f", --precision={AUTO} where the hardware multiplies bfloat16" if asked else ""
+def _precision_advice(config: Config) -> str:
+    """Advice for a run whose user asked for float32; in a reproducible run `auto` is float32 too."""
+    asked = config.settings["precision"] == "float32" and not config.training.reproducible
+    return f", --precision={AUTO} if the hardware multiplies bfloat16" if asked else ""
 
 
-def _replayed(config: Config) -> bool:
+def _replays(config: Config) -> bool:
     return any(replay.type != "queue" for replay in config.replays)
 
 
-def _all(cores: int) -> str:
-    return "its one core busy" if cores == 1 else f"all {cores} cores busy"
+def _staleness(evidence: Evidence) -> str:
+    """Advice if fresh data is too old, whatever the bottleneck.
 
-
-def _worn(seen: Seen) -> str:
-    """Fresh data that is too old is a limit of its own. Clip fractions do not tell it: half of all ratios lie above 1, however
-    near the policies are."""
-    worth = seen.row.get("replay/queue/effective_sample_size", 1.0)
-    if worth >= WORN:
+    The effective sample size shows it. Clip fractions do not: half of all importance ratios are above 1, however near the two
+    policies are. An agent that reports no effective sample size gets no advice.
+    """
+    size = evidence.number("replay/queue/effective_sample_size", 1.0)
+    if size >= STALE:
         return ""
-    told = f"Fresh data is {seen.row['charts/policy_lag']:.0f} updates old and worth {_percent(worth)} of its size"
-    return f". {told}: fewer --envs_per_worker or a larger --batch_size"
+    lag = evidence.number("charts/policy_lag")
+    fresh = f"Fresh data is {lag:.0f} updates old, its effective sample size is {_percent(size)}"
+    return f". {fresh}: use fewer --envs_per_worker or a larger --batch_size"
 
 
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 
 
 def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
-    """Return against frames and against wall time, as PNG. False where no episode has ended yet, and nothing is drawn."""
+    """Draw the return against frames and against wall time, as PNG. Returns False, and draws nothing, before the first episode.
+
+    Args:
+        metrics: path of metrics.csv.
+        picture: path of the picture, which is replaced when the new one is complete.
+        title: of the picture.
+    """
     columns = read_metrics(metrics)
     mean = columns.get("charts/episodic_return_mean")
     if mean is None or not np.isfinite(mean).any():
@@ -35,19 +41,19 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("episodic return (raw)")
     axes[0].legend(loc="best")
-    beside = picture.with_suffix(".new.png")
-    figure.savefig(beside, dpi=110)
-    beside.replace(picture)
+    new_file = picture.with_suffix(".new.png")
+    figure.savefig(new_file, dpi=110)
+    new_file.replace(picture)
     return True
 
 
 def frames_unit(most: float) -> tuple[float, str]:
-    """The unit in which up to `most` frames are shown, and its name."""
+    """The unit for up to `most` frames, in frames, and its name."""
     return (1e6, "millions") if most >= 1e6 else (1e3, "thousands")
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """The unit in which up to `longest` seconds are shown, in seconds, and its name."""
+    """The unit for up to `longest` seconds, in seconds, and its name."""
     if longest < 120:
         return 1.0, "seconds"
     return (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")

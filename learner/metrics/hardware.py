@@ -1,6 +1,6 @@
-"""What the run uses of its machine: processor time and memory of all its processes, and the GPU.
+"""Measures what the run uses of its machine: processor time and memory of all its processes, and the GPU.
 
-Read from /proc once a row of metrics, which takes a millisecond; elsewhere than on Linux only the GPU is known.
+Processes are read from /proc once per record of metrics, which takes a millisecond. Without /proc only the GPU is known.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from time import monotonic
 
 import torch
 
-Row = dict[str, float]
+from learner.metrics.statistics import Record
 
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GIGABYTE = 1e9
 KILOBYTE = 1024
-SMALL = 1 << 29  # bytes
-LOOK_SECONDS = 60.0  # between two looks at what a process has in common with others
+SMALL = 1 << 29  # bytes of a process whose exact memory is quick to read
+EXACT_PERIOD = 60.0  # seconds between two exact readings of one process
 
 
 class HardwareMeter:
-    """cores: that the run may use; 100 per cent are all of them. device: the learner's."""
+    """cores: that the run may use, 100 per cent in all. device: the learner's."""
 
     def __init__(self, cores: int, device: torch.device) -> None:
         self._cores = cores
@@ -33,49 +33,50 @@ class HardwareMeter:
         self._ticks = _ticks_by_process()
         self._memory = MemoryMeter()
 
-    def read(self, passed: float) -> Row:
-        """Use over the `passed` seconds since the last reading, and memory as it is now."""
+    def read(self, passed: float) -> Record:
+        """Use over the `passed` seconds since the last reading, and memory in use now."""
         ticks = _ticks_by_process()
-        row: Row = {}
+        record: Record = {}
         if ticks:
             used = sum(max(0, now - self._ticks.get(process, 0)) for process, now in ticks.items())
-            row["hardware/cpu_percent"] = 100.0 * used / TICKS_PER_SECOND / (passed * self._cores)
-            row["hardware/memory_gb"] = self._memory.read(list(ticks)) / GIGABYTE
-            row["hardware/processes"] = len(ticks)
+            record["hardware/cpu_percent"] = 100.0 * used / TICKS_PER_SECOND / (passed * self._cores)
+            record["hardware/memory_gb"] = self._memory.read(list(ticks)) / GIGABYTE
+            record["hardware/processes"] = len(ticks)
         self._ticks = ticks
-        return row | (self._gpu.read() if self._gpu else {})
+        return record | (self._gpu.read() if self._gpu else {})
 
 
 class MemoryMeter:
-    """Memory of this process and others that share its arena: what each has alone, and what is shared once.
+    """Memory of several processes: the private memory of each, and shared memory once.
 
-    Of an arena and of files, shared pages are those of the process that maps most of them. Forked processes also have in common
-    what they were forked with. The exact sum (PSS) walks a page table: only small ones, and rarely.
+    The size of the arena and of mapped files is taken from the process that maps most of them. Forked processes also share
+    pages with the process that they were forked from. Only the kernel's proportional size (PSS) counts those once.
+    Reading it walks a page table, so it is read rarely, and of small processes only.
     """
 
     def __init__(self) -> None:
-        self._in_common: dict[int, tuple[float, int]] = {}  # process -> when it was looked at, bytes
+        self._forked: dict[int, tuple[float, int]] = {}  # process -> time of the exact reading, bytes shared with others
 
     def read(self, processes: list[int]) -> int:
-        """Bytes."""
-        self._in_common = {process: known for process, known in self._in_common.items() if process in processes}
+        """Bytes that these processes use together."""
+        self._forked = {process: known for process, known in self._forked.items() if process in processes}
         sizes = {process: _sizes(process, "status") for process in processes}
         alone = sum(_anonymous(size) - self._shared_by(process, size) for process, size in sizes.items())
         shared = sum(max((size.get(kind, 0) for size in sizes.values()), default=0) for kind in ("RssShmem", "RssFile"))
         return alone + shared
 
     def _shared_by(self, process: int, size: dict[str, int]) -> int:
-        """Bytes of its anonymous memory that others account for."""
+        """Bytes of a process's anonymous memory that are counted for other processes."""
         anonymous, now = _anonymous(size), monotonic()
-        when, in_common = self._in_common.get(process, (-math.inf, 0))
-        if anonymous <= SMALL and now - when >= LOOK_SECONDS:
-            in_common = anonymous - _sizes(process, "smaps_rollup").get("Pss_Anon", anonymous)
-            self._in_common[process] = now, in_common
-        return in_common
+        when, shared = self._forked.get(process, (-math.inf, 0))
+        if anonymous <= SMALL and now - when >= EXACT_PERIOD:
+            shared = anonymous - _sizes(process, "smaps_rollup").get("Pss_Anon", anonymous)
+            self._forked[process] = now, shared
+        return shared
 
 
 class GpuMeter:
-    """The GPU's own figures, all programs on it together; a name is absent where the driver does not tell."""
+    """Use of the GPU by all programs together. A name is absent if the driver does not report it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -87,20 +88,20 @@ class GpuMeter:
             if not library.nvmlInit_v2() and not library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self._handle)):
                 self._library = library
 
-    def read(self) -> Row:
+    def read(self) -> Record:
         free, total = torch.cuda.mem_get_info(self._device)
-        row = {
+        record = {
             "hardware/gpu_memory_gb": (total - free) / GIGABYTE,
             "hardware/gpu_memory_of_learner_gb": torch.cuda.memory_reserved(self._device) / GIGABYTE,
         }
-        rates = (ctypes.c_uint * 2)()  # of the GPU, of its memory
+        rates = (ctypes.c_uint * 2)()  # per cent of time in which the GPU computed, and in which its memory was accessed
         if self._library and not self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)):
-            row["hardware/gpu_percent"] = float(rates[0])
-        return row
+            record["hardware/gpu_percent"] = float(rates[0])
+        return record
 
 
 def _ticks_by_process() -> dict[int, int]:
-    """Processor time of this process and its children; empty where there is no /proc."""
+    """Processor time of this process and its descendants, in clock ticks; empty without /proc."""
     found = {}
     for process in family_of(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
@@ -110,22 +111,22 @@ def _ticks_by_process() -> dict[int, int]:
 
 
 def family_of(process: int) -> list[int]:
-    """A process, its children and theirs; without /proc only itself."""
+    """A process and its descendants; without /proc only the process."""
     family = [process]
     for listing in PROC.glob(f"{process}/task/*/children"):
-        with contextlib.suppress(OSError):  # that thread has ended meanwhile
+        with contextlib.suppress(OSError):  # that thread has just ended
             for child in map(int, listing.read_text().split()):
                 family += family_of(child)
     return family
 
 
 def _anonymous(size: dict[str, int]) -> int:
-    """Its anonymous memory; all that it has where a sandbox (gVisor) does not tell kinds apart."""
+    """Bytes of anonymous memory; of all memory in a sandbox (gVisor) that does not report kinds."""
     return size.get("RssAnon", size.get("VmRSS", 0))
 
 
 def _sizes(process: int, name: str) -> dict[str, int]:
-    """The sizes in a process's file of this name, in bytes; empty where it has ended."""
+    """The sizes in a process's file of this name, in bytes; empty if the process has ended."""
     sizes = {}
     with contextlib.suppress(OSError):
         for line in (PROC / str(process) / name).read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Profiling: a trace of some updates after warm-up, for ui.perfetto.dev."""
+"""Records a trace of some updates after warm-up, for ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ from learner.runs.directory import RunDirectory
 
 log = logging.getLogger("springbok")
 
-NO_KINETO_LINES = "6"  # above its highest level, at which it tells when a profile begins and ends; read when the first begins
+NO_KINETO_LINES = "6"  # above the highest log level of Kineto, PyTorch's profiler; read when the first profile begins
 WARM_UP = 10  # updates: the first ones choose algorithms and allocate memory
 
 
 class UpdateProfiler:
-    """Records `updates` of the run after `WARM_UP` of them, on all threads of the learner's process and on the GPU. 0: none."""
+    """Records updates on all threads of the learner's process and on the GPU.
+
+    Args:
+        updates: how many to record after `WARM_UP` others; 0 for none.
+        run: directory that the trace is written to.
+        gpu: whether the learner uses a GPU.
+    """
 
     def __init__(self, updates: int, run: RunDirectory, *, gpu: bool) -> None:
         self._updates = updates
         self._run = run
-        if updates and not gpu:  # beside a GPU they may say why a trace shows nothing of it
+        if updates and not gpu:  # with a GPU its lines may say why a trace lacks it
             os.environ.setdefault("KINETO_LOG_LEVEL", NO_KINETO_LINES)
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
         self._seen = 0
         self._running: profile | None = None
 
     def stage(self, name: str) -> AbstractContextManager[object]:
-        """A stage of the loop, as the trace shows it."""
+        """Context of a stage of the loop, shown in the trace."""
         return record_function(name) if self._running else contextlib.nullcontext()
 
     def end_update(self, update: int) -> None:
-        """Once an update; update: how many the run has made."""
+        """Called once per update. update: how many the run has made."""
         if not self._updates:
             return
         self._seen += 1
@@ -47,7 +53,7 @@ class UpdateProfiler:
             self.stop(update)
 
     def stop(self, update: int) -> None:
-        """Write what was recorded, if it was not written before; safe to call twice."""
+        """Write what was recorded, once; safe to call again."""
         if self._running is None:
             return
         recorded, self._running = self._running, None

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: one live line in a terminal, nothing where output is no terminal."""
+"""The progress line: one live line in a terminal, nothing if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """`12,345`, or `1.23M` from a hundred thousand on."""
+    """`12,345`, or `1.23M` from 100,000 on."""
     return f"{count:,}" if count < 100_000 else f"{count / 1e6:.2f}M"
 
 
 def progress_text(
     *, mean_return: float | None, steps: int, max_steps: int, frames: int, frames_per_second: float, left: float
 ) -> str:
-    """Return, steps, frames, frames/s and time left (seconds), short enough for most terminals."""
+    """One line that fits most terminals.
+
+    Args:
+        mean_return: of the last episodes, None before the first.
+        steps: agent steps so far.
+        max_steps: agent steps of the budget.
+        frames: emulator frames so far.
+        frames_per_second: current speed.
+        left: seconds until the budget is used.
+    """
     shown = "no episode yet" if mean_return is None else f"return {mean_return:.2f}"
     return (
         f"{shown} | steps {format_count(steps)} of {format_count(max_steps)} | frames {format_count(frames)} | "
@@ -31,7 +40,7 @@ def progress_text(
 
 
 class ProgressLine:
-    """Rewrites one line of a terminal in place, as long as that is there."""
+    """Rewrites one line of a terminal in place. It falls silent if the terminal is closed."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -45,7 +54,7 @@ class ProgressLine:
             self._shown = True
 
     def clear(self) -> None:
-        """Take the line away, so that something else can be printed."""
+        """Erase the line, so that something else can be printed."""
         if self._shown:
             self._write("\r\x1b[2K")
             self._shown = False
@@ -54,5 +63,5 @@ class ProgressLine:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # it was closed
+        except OSError:  # the terminal was closed
             self.live = False

@@ -1,13 +1,12 @@
-"""Keeps the run's counters and turns what happens into metrics, the progress line, the summary and the last words."""
+"""Keeps the run's counters, and turns events of the loop into metrics, progress lines and the closing summary."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,14 +14,16 @@ import torch
 from agents import Updated
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import FEEDER_CLOCKS, Arrivals, Feeder
-from learner.machine.machine import available_cores
-from learner.metrics.bottleneck_report import Doctor
+from learner.machine.detect import available_cores
+from learner.metrics.bottleneck import BottleneckReport
 from learner.metrics.cores import CoreUse
-from learner.metrics.curve import draw_learning_curve
 from learner.metrics.hardware import HardwareMeter
-from learner.metrics.metrics import EpisodeStatistics, LagStatistics, MetricsWriter, Row, TimeShares, UpdateMetrics
 from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
+from learner.metrics.statistics import EpisodeStatistics, LagStatistics, Record, TimeFractions, UpdateMetrics
+from learner.metrics.summary import log_next_commands, log_result, write_summary
+from learner.metrics.tensorboard import Charts
+from learner.metrics.writer import MetricsWriter
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -32,61 +33,77 @@ from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Workers
 from workers.clocks import CLOCKS, cpu_seconds
+from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
-SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
-TELL_PERIOD = 60.0  # seconds between two such lines where output is no terminal
+SHOW_PERIOD = 0.5  # seconds between two updates of the progress line in a terminal
+LOG_PERIOD = 60.0  # seconds between two progress lines if the output is not a terminal
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The parts of a run that the recorder reads numbers from."""
+
+    workers: Workers
+    mixture: Mixture
+    feeder: Feeder
+    skipped: SkippedUpdates
 
 
 class Recorder:
-    """Everything that is counted in one place; `counters` is what a checkpoint carries."""
+    """Counts everything in one place.
+
+    Args:
+        config: of the run.
+        run: its directory.
+        counters: how far the run has come; counted up here, and saved in checkpoints.
+        sources: parts of the run that report numbers.
+        resumed: the checkpoint that the run continues from, None for a new run.
+        to_fill_in: trajectories that empty replays take in before there is a batch.
+        charts: TensorBoard charts of the metrics that the agent reports.
+    """
 
     def __init__(
         self,
         config: Config,
         run: RunDirectory,
         counters: Counters,
-        workers: Workers,
-        mixture: Mixture,
-        feeder: Feeder,
-        skipped: SkippedUpdates,
-        frames_per_step: int,
-        resumed: Checkpoint | None,
+        sources: Sources,
+        *,
+        resumed: Checkpoint | None = None,
         to_fill_in: int = 0,
+        charts: Charts | None = None,
     ) -> None:
-        """to_fill_in: trajectories that empty replays take in before there is a batch."""
         self.config = config
         self.run = run
         self.counters = counters
         self.learning_rate = resumed.learning_rate if resumed else 0.0
         self.episodes = EpisodeStatistics(config.training.avg_buff_size)
         self.episodes.recent.extend(resumed.returns if resumed else [])
-        self._frames_per_step = frames_per_step
-        self._workers = workers
-        self._mixture = mixture
-        self._feeder = feeder
-        self._skipped = skipped
+        self._sources = sources
+        self._frames_per_step = make_spec(config.env).frames_per_step
         self._replay_names = replay_names(config.replays)
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
-        self._shares = TimeShares({"worker": (CLOCKS, workers.seconds), "feeder": (FEEDER_CLOCKS, feeder.seconds[None])})
+        worker_seconds, feeder_seconds = sources.workers.seconds, sources.feeder.seconds
+        self._times = TimeFractions({"worker": (CLOCKS, worker_seconds), "feeder": (FEEDER_CLOCKS, feeder_seconds[None])})
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
-        self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.kind == "serial")
-        self._doctor = Doctor(config, cores)
+        self._core_use = CoreUse(cores, lambda: cpu_seconds(worker_seconds), inside=config.workers.kind == "serial")
+        self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
-        self._evaluation: Row = {}
-        self._writer = MetricsWriter(run, counters.steps)
+        self._evaluation: Record = {}
+        self._writer = MetricsWriter(run, counters.steps, charts)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
-        self._at_last_row = replace(counters)
+        self._at_last_record = replace(counters)
         self._frames_per_second = 0.0
         self._to_fill_in = to_fill_in
-        self._started = self._last_row = self._last_shown = self._last_told = time.monotonic()
+        self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
     def add_arrivals(self, arrivals: Arrivals) -> None:
-        """Count the fresh trajectories that came in for a batch."""
+        """Count the fresh trajectories that arrived for a batch."""
         self.episodes.add(arrivals.episodes)
         counters = self.counters
         steps = arrivals.trajectories * self.config.training.unroll_length
@@ -103,7 +120,7 @@ class Recorder:
         self.counters.updates += 1
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
-        """Say what an evaluation found; its figures stand in the next row."""
+        """Log the result of an evaluation; the next record holds its numbers."""
         self._evaluation = {
             "eval/episodic_return": evaluation.mean_return,
             "eval/standard_error": evaluation.standard_error,
@@ -127,21 +144,21 @@ class Recorder:
         started = time.perf_counter()
         with self._profiler.stage(name):
             yield
-        self._shares.add(name, time.perf_counter() - started)
+        self._times.add(name, time.perf_counter() - started)
 
     def report(self) -> None:
-        """Once an update: the profile, the progress line and a row of metrics, each when its time has come."""
+        """Called once per update: writes a record and shows the progress line if they are due."""
         self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
-        if now - self._last_row >= self.config.training.log_period:
-            self.write_row()
+        if now - self._last_record >= self.config.training.log_period:
+            self.write_record()
         elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
             self._progress.show(self._text())
             self._last_shown = now
 
     def show_filling(self) -> None:
-        """While the first batch is waited for: how far the replays are filled that give none before."""
-        arrived, now = self._feeder.arrived, time.monotonic()
+        """Show how far the replays are filled, while the learner waits for its first batch."""
+        arrived, now = self._sources.feeder.arrived, time.monotonic()
         if self.counters.updates > self._at_start.updates or not 0 < arrived < self._to_fill_in:
             return
         if now - self._last_shown < SHOW_PERIOD:
@@ -154,109 +171,77 @@ class Recorder:
             f"left {format_duration((self._to_fill_in - arrived) / speed)}"
         )
         self._progress.show(text)
-        if self._must_tell():
+        if self._log_is_due():
             log.info("%s", text)
 
-    def _must_tell(self) -> bool:
-        """Now and then a person whose output is no terminal gets a line too."""
-        now = time.monotonic()
-        if self._progress.live or now - self._last_told < TELL_PERIOD:
-            return False
-        self._last_told = now
-        return True
-
-    def write_row(self) -> None:
-        """One row of metrics over the time since the last one; none where nothing has happened since."""
-        now, counters, before = time.monotonic(), self.counters, self._at_last_row
+    def write_record(self) -> None:
+        """Write a record of the time since the last one; nothing if there was no step and no update since."""
+        now, counters, before = time.monotonic(), self.counters, self._at_last_record
         if counters.steps and (counters.steps, counters.updates) == (before.steps, before.updates):
             return
-        passed = max(now - self._last_row, 1e-9)
+        passed = max(now - self._last_record, 1e-9)
         self._frames_per_second = (counters.frames - before.frames) / passed
         counters.seconds = self._at_start.seconds + now - self._started
-        hardware = self._hardware.read(passed)
-        own_cores = hardware.get("hardware/cpu_percent", 0.0) / 100 * self._core_use.cores
-        row: Row = {
-            **self.episodes.read(),
-            **self._updates.read(),
-            **self._lag.read(),
-            **self._replays(),
-            **self._feeder.metrics(),
-            **self._shares.read(passed),
-            **hardware,
-            **self._core_use.read(passed, own_cores),
-            **self._evaluation,
-            "workers/restarts": self._workers.restarts,
-            "updates/skipped": self._skipped.count,
-            "charts/learning_rate": self.learning_rate,
-            "charts/SPS": self._frames_per_second / self._frames_per_step,
-            "charts/FPS": self._frames_per_second,
-            "charts/updates_per_second": (counters.updates - before.updates) / passed,
-        }
+        record = self._record(passed)
         self._evaluation = {}
-        self._at_last_row, self._last_row = replace(counters), now
-        self._writer.write(asdict(counters), row)
+        self._at_last_record, self._last_record = replace(counters), now
+        self._writer.write(asdict(counters), record)
         self._progress.clear()
-        log.log(logging.INFO if self._must_tell() else logging.DEBUG, "%s", self._text())
-        if verdict := self._doctor.add(row, passed):
-            log.debug("%s", verdict.line)
+        log.log(logging.INFO if self._log_is_due() else logging.DEBUG, "%s", self._text())
+        if bottleneck := self._bottlenecks.add(record, passed):
+            log.debug("%s", bottleneck.line)
 
     def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:
-        """Picture and summary, and how to go on; checkpoint: the last one, None where it could not be saved."""
+        """Write summary and learning curve, and log the result. checkpoint: the last one, None if it could not be saved."""
         self._progress.clear()
-        counters = self.counters
-        mean = self.episodes.mean_return
-        drawn = self._write_summary(checkpoint, mean, interrupted=interrupted)
-        log.info(
-            "%s after %s: %s steps = %s frames, %s updates, %s episodes, %s",
-            "Stopped" if interrupted else "Finished",
-            format_duration(counters.seconds),
-            f"{counters.steps:,}",
-            f"{counters.frames:,}",
-            f"{counters.updates:,}",
-            f"{counters.episodes:,}",
-            "no episode has ended yet" if mean is None else f"mean return of the last {len(self.episodes.recent)}: {mean:.2f}",
+        curve = write_summary(
+            self.run, self.config, self.counters, self.episodes, checkpoint=checkpoint, interrupted=interrupted
         )
-        if verdict := self._doctor.verdict():
-            log.info("%s", verdict.line)
-        if drawn:
-            log.info("Learning curve: %s", self.run.curve)
-        if checkpoint:
-            log.info("Checkpoint: %s", checkpoint)
-            log.info("Go on:    python main.py --op_mode=train_w_load --load_model_url=%s", self.run.path)
-            log.info("Watch it: python main.py --op_mode=test --render --load_model_url=%s", self.run.path)
-
-    def _write_summary(self, checkpoint: Path | None, mean: float | None, *, interrupted: bool) -> bool:
-        """summary.json and the learning curve. Returns whether there is a curve; what cannot be written is said in one line."""
-        counters = self.counters
-        title = f"{self.config.env.env}, {self.config.network}, seed {self.config.training.seed}"
-        summary = {
-            "env": self.config.env.env,
-            **asdict(counters),
-            "mean_return": mean,
-            "episodes_in_mean": len(self.episodes.recent),
-            "frames_per_second": (counters.seconds and counters.frames / counters.seconds) or 0.0,
-            "finished": not interrupted,
-            "checkpoint": checkpoint.name if checkpoint else None,
-        }
-        try:
-            self.run.summary.write_text(json.dumps(summary, indent=2) + "\n")
-            return self.run.metrics.is_file() and draw_learning_curve(self.run.metrics, self.run.curve, title)
-        except OSError as error:
-            log.warning("Summary and learning curve were not written: %s", error.strerror or error)
-            return False
+        log_result(self.counters, self.episodes, self._bottlenecks.overall(), interrupted=interrupted)
+        log_next_commands(self.run, checkpoint, curve=curve)
 
     def close(self) -> None:
+        """Close all files; called at every end of a run."""
         self._progress.clear()
         self._profiler.stop(self.counters.updates)
         self._writer.close()
 
-    def _replays(self) -> Row:
-        """What each replay says of what it gave since the last row."""
-        told = zip(self._replay_names, self._mixture.metrics(), strict=True)
-        return {f"replay/{name}/{metric}": value for name, metrics in told for metric, value in metrics.items()}
+    def _record(self, passed: float) -> Record:
+        """All metrics over the last `passed` seconds."""
+        hardware = self._hardware.read(passed)
+        own_cores = hardware.get("hardware/cpu_percent", 0.0) / 100 * self._core_use.cores
+        return {
+            **self.episodes.read(),
+            **self._updates.read(),
+            **self._lag.read(),
+            **self._replay_metrics(),
+            **self._sources.feeder.metrics(),
+            **self._times.read(passed),
+            **hardware,
+            **self._core_use.read(passed, own_cores),
+            **self._evaluation,
+            "workers/restarts": self._sources.workers.restarts,
+            "updates/skipped": self._sources.skipped.count,
+            "charts/learning_rate": self.learning_rate,
+            "charts/SPS": self._frames_per_second / self._frames_per_step,
+            "charts/FPS": self._frames_per_second,
+            "charts/updates_per_second": (self.counters.updates - self._at_last_record.updates) / passed,
+        }
+
+    def _replay_metrics(self) -> Record:
+        reported = zip(self._replay_names, self._sources.mixture.metrics(), strict=True)
+        return {f"replay/{name}/{metric}": value for name, metrics in reported for metric, value in metrics.items()}
+
+    def _log_is_due(self) -> bool:
+        """Whether the progress goes into the log now, because no terminal shows it."""
+        now = time.monotonic()
+        if self._progress.live or now - self._last_logged < LOG_PERIOD:
+            return False
+        self._last_logged = now
+        return True
 
     def _text(self) -> str:
-        """The progress line; its speed is that of the last row, or of all there is before the first."""
+        """The progress line. Its speed is that of the last record, or of the time since the start before the first one."""
         counters, limit = self.counters, self.config.training.environment_max_steps
         since_start = max(time.monotonic() - self._started, 1e-9)
         frames_per_second = self._frames_per_second or (counters.frames - self._at_start.frames) / since_start

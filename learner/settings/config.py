@@ -177,7 +177,7 @@ class Config:
 
 
 def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -> Config:
-    """Build and check a Config. `auto` values must have been settled (see `learner.machine.machine`). Raises ValueError.
+    """Build and check a Config. `auto` values must have been settled (see `learner.machine.fit`). Raises ValueError.
 
     portable: the settings as a checkpoint should carry them to another machine; by default as they are.
     """

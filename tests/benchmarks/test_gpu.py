@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.gpu_parts import Result, config_of, half_replayed, replaying
-from learner.machine.machine import Machine
+from learner.machine.detect import Machine
 from tests.support import REPOSITORY
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.watch import ASCII_BLOCKS, BLOCKS, group, main, newest_bottleneck, read_run, screen, sparkline
-from learner.metrics.metrics import MetricsWriter
+from learner.metrics.writer import MetricsWriter
 from learner.runs.directory import RunDirectory
 from tests.support import REPOSITORY
 

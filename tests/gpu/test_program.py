@@ -18,7 +18,8 @@ from agents.guard import Guard
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import on_device
 from learner.machine.measuring import measure_costs
-from learner.metrics.metrics import UpdateMetrics, read_metrics
+from learner.metrics.statistics import UpdateMetrics
+from learner.metrics.writer import read_metrics
 from learner.parts import build
 from learner.runs.checkpoint import load_checkpoint, load_replay, write_file
 from learner.runs.directory import RunDirectory

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from learner import launch
-from learner.metrics import bottleneck_report as doctor
+from learner.metrics import bottleneck
 from learner.runs.directory import RunDirectory
 from learner.settings.config import DEFAULTS
 from tests.support import CATCH
@@ -31,10 +31,10 @@ def lines() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def catch_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A finished training of a second on Catch, whose rows of metrics are long enough for the doctor."""
+    """A finished training of a second on Catch, whose rows of metrics are long enough for the bottleneck report."""
     results = tmp_path_factory.mktemp("results")
     given = {**CATCH, "log_period": 0.05, "results_dir": str(results)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor, "LEAST_SECONDS", 1e-6)
+        patch.setattr(bottleneck, "MIN_SECONDS", 1e-6)
         assert launch.run(launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"])) == 0
     return RunDirectory((results / "latest").resolve())

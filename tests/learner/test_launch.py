@@ -16,7 +16,7 @@ from agents.vtrace.agent import VTraceAgent
 from learner import launch, parts
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.lock import LOCK_NAME, locked
@@ -275,7 +275,7 @@ def test_progress_is_logged_now_and_then_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While replays are filled, and while the run trains."""
-    monkeypatch.setattr(recorder, "TELL_PERIOD", 0.05)
+    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.05)
     monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.01)
     fills = [{"type": "standard", "capacity": 2000, "sample_ratio": 1.0}]
     settings = {"environment_max_steps": 9000, "log_period": 0.05, "replay_parameters": json.dumps(fills)}
@@ -283,7 +283,7 @@ def test_progress_is_logged_now_and_then_without_a_terminal(
     printed = capsys.readouterr().out
     assert re.search(r"\nfilling replays: \d+ of 400 trajectories \| [\d,]+ frames/s \| left 0:0\d\n", printed)
     assert re.search(r"\n(no episode yet|return .*) \| steps [\d,]+ of 9,000 \|", printed)
-    monkeypatch.setattr(recorder, "TELL_PERIOD", 60.0)
+    monkeypatch.setattr(recorder, "LOG_PERIOD", 60.0)
     assert launch.run(command(tmp_path, "train", **settings)) == 0
     assert " of 400 trajectories |" not in (printed := capsys.readouterr().out)
     assert " of 9,000 |" not in printed
@@ -400,7 +400,7 @@ def test_an_export_names_the_environment(
 def test_restored_replays_are_not_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(recorder, "TELL_PERIOD", 0.0)
+    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.0)
     monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.0)
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     fills = json.dumps([queue, {"type": "standard", "capacity": 200, "sample_ratio": 0.5}])

@@ -14,7 +14,7 @@ import torch
 import main
 from agents import Updated
 from agents.vtrace.agent import VTraceAgent
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from learner.skipping import SkippedUpdates, SkippingError

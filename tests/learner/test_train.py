@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import IMAGES, Event
 
 from learner.evaluation.evaluator import Evaluation
 from learner.head_start import HeadStart
-from learner.metrics.metrics import read_metrics
+from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config

@@ -1,4 +1,4 @@
-"""Batches prepared ahead are those that would have been made anyway; nobody spins, nobody is left behind, nothing is hidden."""
+"""Batches are prepared ahead without losing, changing or hiding anything, and no thread spins or stays behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 20.0  # seconds; on a busy machine a thread can be late
 
 
 class Background:
-    """A started feeder of this depth, which is ended whatever the test does."""
+    """Starts feeders, and stops them at the end of the test."""
 
     def __init__(self) -> None:
         self.started: list[BackgroundFeeder] = []
@@ -62,7 +62,7 @@ def queue(batch_size: int = 2) -> Mixture:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_as_many_batches_as_the_depth_says_are_prepared_and_no_more(background: Background, depth: int) -> None:
+def test_no_more_batches_are_prepared_than_the_depth_says(background: Background, depth: int) -> None:
     mixture = mixture_of(("standard", 30, 1.0), batch_size=2)
     feeder, workers = background(mixture, most=4, depth=depth)
     for _ in range(3):
@@ -73,15 +73,15 @@ def test_as_many_batches_as_the_depth_says_are_prepared_and_no_more(background: 
         take(feeder)
 
 
-def test_the_thread_sleeps_while_there_are_no_trajectories(background: Background) -> None:
+def test_the_thread_sleeps_without_trajectories(background: Background) -> None:
     feeder, workers = background(queue(), most=2, blocks=0)
     time.sleep(0.5)
     assert 1 <= len(workers.timeouts) <= 6
     assert feeder.next_batch(lambda: True) is None
 
 
-def test_no_batch_changes_in_the_learner_s_hands(background: Background) -> None:
-    """The thread prepares all it may while the learner holds a batch, and workers overwrite what was given back."""
+def test_no_batch_changes_while_the_learner_reads_it(background: Background) -> None:
+    """Meanwhile the thread prepares other batches, and workers overwrite returned slots."""
     feeder, _ = background(queue(), most=3, depth=3)
     for batch_number in range(20):
         batch = feeder.next_batch(never)
@@ -91,16 +91,16 @@ def test_no_batch_changes_in_the_learner_s_hands(background: Background) -> None
         batch.release()
 
 
-def test_memory_is_used_again(background: Background) -> None:
+def test_memory_is_reused(background: Background) -> None:
     mixture = queue()
     feeder, _ = background(mixture, most=3, depth=3)
     for _ in range(30):
         take(feeder)
         wait_until_full(feeder)
-    assert feeder._feeder.buffers.allocated <= 5  # the learner's, three prepared, one being made
+    assert feeder._feeder.buffers.allocated <= 5  # one in use, three prepared, one in preparation
 
 
-def test_what_came_in_is_counted_with_the_batches_taken(background: Background) -> None:
+def test_arrivals_are_counted_with_the_batches(background: Background) -> None:
     feeder, workers = background(queue(batch_size=3), most=3, depth=3)
     arrived = 0
     for taken in range(1, 21):
@@ -126,7 +126,7 @@ def hold_sampling(mixture: Mixture) -> threading.Event:
     return go_on
 
 
-def test_a_learner_that_waits_though_its_data_is_there_gets_one_batch_more_ahead(background: Background) -> None:
+def test_a_batch_that_is_late_although_its_data_is_there_raises_the_depth(background: Background) -> None:
     mixture = queue()
     go_on = hold_sampling(mixture)
     feeder, _ = background(mixture, most=4)
@@ -138,20 +138,20 @@ def test_a_learner_that_waits_though_its_data_is_there_gets_one_batch_more_ahead
     assert feeder.metrics() == {"feeder/depth": 2.0}
 
 
-def test_a_learner_that_waits_for_trajectories_does_not(background: Background) -> None:
+def test_waiting_for_trajectories_does_not_raise_the_depth(background: Background) -> None:
     mixture = queue()
     feeder, workers, _ = feeder_of(mixture, prepared_batches=4)
     assert isinstance(feeder, BackgroundFeeder)
     background.started.append(feeder)
     workers.stalled.set()
     feeder.start()
-    while not workers.timeouts[1:]:  # the thread has seen that there is nothing
+    while not workers.timeouts[1:]:  # the thread has polled in vain
         time.sleep(0.001)
     feeder.next_batch(lambda: workers.stalled.clear() or False)  # type: ignore[func-returns-value]
     assert feeder.metrics() == {"feeder/depth": 1.0, "feeder/late_fraction": 0.0}
 
 
-def test_a_stop_is_heard_while_there_is_nothing_to_draw(background: Background) -> None:
+def test_a_stop_ends_waiting_for_trajectories(background: Background) -> None:
     feeder, _ = background(queue(), most=2, blocks=0)
     answers = iter([False, True])
     started = time.monotonic()
@@ -161,7 +161,7 @@ def test_a_stop_is_heard_while_there_is_nothing_to_draw(background: Background) 
 
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_no_thread_is_left(background: Background, blocks: int) -> None:
-    """Neither of one that waits for trajectories, nor of one that waits for the learner."""
+    """The thread waits for trajectories in one case, for the learner in the other."""
     feeder, _ = background(queue(), most=2, blocks=blocks)
     if blocks:
         wait_until_full(feeder)
@@ -176,7 +176,7 @@ def test_a_feeder_that_was_never_started_can_be_stopped() -> None:
     feeder.stop()
 
 
-def test_a_failed_worker_is_not_hidden_and_the_traceback_says_where(background: Background) -> None:
+def test_a_worker_error_reaches_the_learner_with_its_traceback(background: Background) -> None:
     feeder, workers = background(queue(), most=2)
     wait_until_full(feeder)
     workers.failure = WorkerError("worker 1 failed")
@@ -187,7 +187,7 @@ def test_a_failed_worker_is_not_hidden_and_the_traceback_says_where(background: 
     assert feeder_threads() == []
 
 
-def test_an_error_wakes_a_learner_that_waits(background: Background) -> None:
+def test_an_error_wakes_a_waiting_learner(background: Background) -> None:
     mixture = queue()
     go_on = hold_sampling(mixture)
     mixture.sample = lambda out=None: go_on.wait(PATIENCE) and 1 / 0  # type: ignore[assignment, method-assign]

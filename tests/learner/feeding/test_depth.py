@@ -1,4 +1,4 @@
-"""Prepared batches are as few as keep the learner from waiting."""
+"""As few batches are prepared as keep the learner from waiting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from learner.feeding.depth import WINDOW, PreparationDepth
 
 
-def test_one_is_prepared_at_first() -> None:
+def test_the_depth_starts_at_one() -> None:
     assert PreparationDepth(4).now == 1
 
 
-def test_it_grows_by_one_for_every_late_batch_up_to_the_most() -> None:
+def test_every_late_batch_raises_the_depth_up_to_its_maximum() -> None:
     depth = PreparationDepth(3)
     seen = []
     for late in (True, False, True, True, True):
@@ -20,7 +20,7 @@ def test_it_grows_by_one_for_every_late_batch_up_to_the_most() -> None:
     assert seen == [2, 2, 3, 3, 3]
 
 
-def test_a_batch_that_always_lay_waiting_is_spared() -> None:
+def test_a_batch_that_was_always_ready_lowers_the_depth() -> None:
     depth = PreparationDepth(4)
     depth.now = 4
     seen = []
@@ -31,7 +31,7 @@ def test_a_batch_that_always_lay_waiting_is_spared() -> None:
     assert seen[WINDOW - 1 :: WINDOW] == [3, 2, 1, 1, 1]
 
 
-def test_one_that_was_needed_a_single_time_stays() -> None:
+def test_a_batch_that_was_needed_once_keeps_the_depth() -> None:
     depth = PreparationDepth(4)
     depth.now = 2
     for taken in range(WINDOW):
@@ -42,7 +42,7 @@ def test_one_that_was_needed_a_single_time_stays() -> None:
     assert depth.now == 1
 
 
-def test_a_late_batch_starts_the_window_anew() -> None:
+def test_a_late_batch_restarts_the_window() -> None:
     depth = PreparationDepth(4)
     for _ in range(WINDOW - 1):
         depth.take(1, late=False)
@@ -55,7 +55,7 @@ def test_a_late_batch_starts_the_window_anew() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4])
-def test_a_learner_that_waits_for_trajectories_changes_nothing(most: int) -> None:
+def test_waiting_for_trajectories_changes_nothing(most: int) -> None:
     depth = PreparationDepth(most)
     for _ in range(3 * WINDOW):
         depth.take(0, late=False)

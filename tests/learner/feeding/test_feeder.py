@@ -1,4 +1,4 @@
-"""Between workers and replays nothing is lost, doubled or mixed up, slots go back once, and nobody waits for ever."""
+"""Between workers and replays no trajectory is lost, doubled or mixed up, and every slot returns once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from learner.feeding import feeder as module
-from learner.metrics.metrics import Episode
+from learner.metrics.statistics import Episode
 from replay.trajectory import poison_arrays
 from tests.learner.support import SLOTS, feeder_of, mixture_of, never, numbers_of, take
 from workers import WorkerError
@@ -42,7 +42,7 @@ def test_every_replay_gets_every_trajectory() -> None:
     assert len(replayed) > 60
 
 
-def test_a_block_goes_back_once_after_its_last_trajectory_was_taken() -> None:
+def test_a_block_returns_once_after_its_last_trajectory() -> None:
     feeder, workers, inserted = feeder_of(mixture_of(("queue", 1, 1.0), batch_size=2), blocks=1)
     feeder.next_batch(never)
     assert (len(inserted), workers.released) == (2, [])
@@ -52,7 +52,7 @@ def test_a_block_goes_back_once_after_its_last_trajectory_was_taken() -> None:
 
 
 def test_workers_wait_while_the_queue_is_full() -> None:
-    """A queue of two shares of one: the third trajectory stays in its slot, and no further block is asked for."""
+    """A queue of two shares of one: the third trajectory stays in its slot, and no other block is polled."""
     mixture = mixture_of(("queue", 2, 1.0), batch_size=1)
     feeder, workers, inserted = feeder_of(mixture, blocks=2)
     assert take(feeder) == [0]
@@ -64,7 +64,7 @@ def test_workers_wait_while_the_queue_is_full() -> None:
     assert mixture.replays[0].dropped == 0  # type: ignore[attr-defined]
 
 
-def test_a_batch_at_hand_is_not_kept_waiting() -> None:
+def test_a_batch_whose_data_is_there_does_not_wait() -> None:
     feeder, workers, _ = feeder_of(mixture_of(("standard", 10, 1.0), batch_size=2))
     feeder.next_batch(never)
     assert workers.timeouts.pop() in (0.0, module.POLL_SECONDS)
@@ -74,20 +74,20 @@ def test_a_batch_at_hand_is_not_kept_waiting() -> None:
     assert workers.timeouts == [0.0] * 5
 
 
-def test_two_queues_of_different_ratios_are_fed_for_ever() -> None:
+def test_two_queues_of_different_ratios_never_block_each_other() -> None:
     feeder, workers, _ = feeder_of(mixture_of(("queue", 1, 0.8), ("queue", 1, 0.2), batch_size=5))
     for _ in range(50):
         assert len(take(feeder)) == 5
         assert len(workers.timeouts) < 1000
 
 
-def test_a_replay_is_filled_before_it_gives() -> None:
+def test_a_replay_is_filled_before_it_is_sampled() -> None:
     feeder, _, inserted = feeder_of(mixture_of(("queue", 1, 0.5), ("standard", 20, 0.5), batch_size=2, fill_in_factor=0.5))
     feeder.next_batch(never)
     assert len(inserted) == 10
 
 
-def test_a_stop_is_heard_while_there_is_nothing_to_draw() -> None:
+def test_a_stop_ends_waiting_for_trajectories() -> None:
     feeder, workers, _ = feeder_of(mixture_of(("queue", 1, 1.0), batch_size=2), blocks=0)
     answers = iter([False, False, True])
     assert feeder.next_batch(lambda: next(answers)) is None
@@ -95,7 +95,7 @@ def test_a_stop_is_heard_while_there_is_nothing_to_draw() -> None:
     assert module.POLL_SECONDS <= 1
 
 
-def test_what_came_in_travels_with_the_batch_it_came_in_for() -> None:
+def test_arrivals_belong_to_the_batch_they_arrived_for() -> None:
     feeder, _, inserted = feeder_of(mixture_of(("queue", 7, 1.0), batch_size=2), at_once=2)
     counted = 0
     for _ in range(20):
@@ -103,12 +103,12 @@ def test_what_came_in_travels_with_the_batch_it_came_in_for() -> None:
         assert batch is not None
         new = inserted[counted:]
         assert batch.arrivals.trajectories == len(new)
-        assert batch.arrivals.episodes == [Episode(number, number) for number in new if number]  # a length of 0 is no end
+        assert batch.arrivals.episodes == [Episode(number, number) for number in new if number]  # a length of 0 marks no end
         counted = len(inserted)
     assert counted > 40
 
 
-def test_a_batch_is_left_alone_until_it_is_released_and_then_its_memory_is_used_again() -> None:
+def test_the_memory_of_a_batch_is_reused_only_after_its_release() -> None:
     feeder, _, _ = feeder_of(mixture_of(("queue", 1, 1.0), batch_size=2))
     first, second = feeder.next_batch(never), feeder.next_batch(never)
     assert first is not None
@@ -122,7 +122,7 @@ def test_a_batch_is_left_alone_until_it_is_released_and_then_its_memory_is_used_
     assert (numbers_of(second), numbers_of(third)) == ([2, 3], [4, 5])
 
 
-def test_a_batch_says_whether_it_had_to_wait_for_trajectories() -> None:
+def test_a_batch_is_starved_if_it_waited_for_trajectories() -> None:
     mixture = mixture_of(("queue", 6, 1.0), batch_size=2)
     feeder, workers, _ = feeder_of(mixture)
     workers.stalled.set()
@@ -135,7 +135,7 @@ def test_a_batch_says_whether_it_had_to_wait_for_trajectories() -> None:
     assert [batch and batch.starved for batch in batches] == [True, False]
 
 
-def test_the_feeder_s_time_is_counted_by_what_it_went_into() -> None:
+def test_the_feeder_s_time_is_counted_by_stage() -> None:
     feeder, workers, _ = feeder_of(mixture_of(("queue", 1, 1.0), batch_size=2))
     workers.stalled.set()
     answers = iter([False, True])
@@ -148,7 +148,7 @@ def test_the_feeder_s_time_is_counted_by_what_it_went_into() -> None:
     assert feeder.seconds[2] > 0
 
 
-def test_a_failed_worker_is_not_hidden() -> None:
+def test_a_worker_error_reaches_the_learner() -> None:
     feeder, workers, _ = feeder_of(mixture_of(("queue", 1, 1.0), batch_size=2))
     workers.failure = WorkerError("worker 1 failed")
     with pytest.raises(WorkerError, match="worker 1 failed"):

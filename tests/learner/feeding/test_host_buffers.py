@@ -1,4 +1,4 @@
-"""Memory of batches goes round: never to two at once, and no more of it than is held at once."""
+"""Memory of batches is reused: one user at a time, and no more memory than is in use at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from learner.feeding.host_buffers import HostBuffers
 from tests.learner.support import CONTRACT
 
 
-def test_what_is_held_is_lent_to_nobody_else() -> None:
+def test_memory_in_use_is_not_lent_again() -> None:
     buffers = HostBuffers(CONTRACT, 4)
     held = [buffers.take() for _ in range(3)]
     for number, columns in enumerate(held):
@@ -23,7 +23,7 @@ def test_what_is_held_is_lent_to_nobody_else() -> None:
     }
 
 
-def test_what_was_given_back_is_lent_again() -> None:
+def test_returned_memory_is_lent_again() -> None:
     buffers = HostBuffers(CONTRACT, 4)
     first, second = buffers.take(), buffers.take()
     buffers.give_back(first)

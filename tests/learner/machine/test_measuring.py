@@ -1,75 +1,46 @@
-"""What a step costs is measured with the settings of the run, in the time that was given."""
+"""The costs of a step are measured with the settings of the run, if they may decide something."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 
-from learner.machine import measuring
-from learner.machine.measuring import Part, fresh_part, measure_costs, seconds_a_call
-from learner.settings.config import Config
+from learner.machine import measuring, timing
+from learner.machine.detect import Machine
+from learner.machine.fit import fit_to_machine
+from learner.machine.measuring import fresh_part, measure_costs, wants_preflight
+from learner.machine.timing import Part
+from learner.settings.config import DEFAULTS, Config, make_config
 from tests.support import small_config
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
 
 
 class Known:
-    """In place of a part: it is known what it costs."""
+    """Parts of known cost, in place of real ones."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(timing.time, "perf_counter", self.read)
+        monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
 
-    def seconds_a_step(self, budget: float) -> float:
-        return self._seconds
+    def read(self) -> float:
+        return self.now
 
-    def close(self) -> None:
-        return
+    def part(self, seconds: float) -> Part:
+        def call() -> None:
+            self.now += seconds
 
-
-class Machine:
-    """A function whose calls take so many seconds, one after another, and the clocks that see it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *calls: float) -> None:
-        self.calls = list(calls)
-        self.wall = 0.0
-        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.wall)
-
-    def function(self) -> None:
-        self.wall += self.calls.pop(0)
+        return Part(call, 1, self.read)
 
 
-def test_the_first_call_is_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, 0.4, 0.1, 0.1, 0.3, 0.2, 0.1)
-    assert seconds_a_call(machine.function, 0.99, lambda: machine.wall) == pytest.approx(0.15)
-    assert machine.calls == [0.1]
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
+    return Known(monkeypatch)
 
 
-def test_a_call_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, 5.0, 1.0)
-    assert seconds_a_call(machine.function, 0.4, lambda: machine.wall) == 5.0
-    assert machine.calls == [1.0]
-
-
-@pytest.mark.parametrize(("tick", "wanted"), [(0.0001, 0.003), (0.01, 0.003), (0.5, 0.003)])
-def test_a_clock_that_seldom_ticks_tells_the_time_too(monkeypatch: pytest.MonkeyPatch, tick: float, wanted: float) -> None:
-    machine = Machine(monkeypatch, *[0.003] * 100)
-    now = seconds_a_call(machine.function, 0.2, lambda: tick * (machine.wall // tick))
-    assert now == pytest.approx(wanted, rel=0.1)
-
-
-@pytest.mark.parametrize(("device", "wanted"), [("cpu", 5.0), ("cuda", 0.15)])
-def test_the_first_calls_of_a_gpu_do_not_count_however_long_they_take(
-    monkeypatch: pytest.MonkeyPatch, device: str, wanted: float
-) -> None:
-    """They load its libraries; counted, one worker would be enough for such a learner."""
-    machine = Machine(monkeypatch, 5.0, 1.0, 0.4, 0.1, 0.15, 0.15)
-    part = Part(machine.function, 1, lambda: machine.wall, device=torch.device(device))
-    assert part.seconds_a_step(0.39) == pytest.approx(wanted)
-
-
-def test_one_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_central_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once: list[int] = []
 
     def acting_for_all(config: Config, num_envs: int) -> Part:
@@ -96,11 +67,10 @@ def test_every_part_is_measured() -> None:
     assert costs.frames_per_step == 1
 
 
-def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
-    monkeypatch.setattr(measuring, "stepping", lambda config, num_envs, threads: Known(1.0))
-    monkeypatch.setattr(measuring, "acting", lambda config, num_envs: Known(num_envs))
-    monkeypatch.setattr(measuring, "learning", lambda config, batch_size: Known(batch_size))
+def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch, known: Known) -> None:
+    monkeypatch.setattr(measuring, "stepping", lambda config, num_envs, threads: known.part(1.0))
+    monkeypatch.setattr(measuring, "acting", lambda config, num_envs: known.part(num_envs))
+    monkeypatch.setattr(measuring, "learning", lambda config, batch_size: known.part(batch_size))
     costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
     assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
     assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
@@ -112,26 +82,57 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch) ->
         ({}, False, (6, 64, 10)),
         ({}, True, (2, 16, 10)),
         ({"device": "cuda"}, True, (2, 64, 10)),
-        ({"unroll_length": 4000}, True, (2, 1, 160)),  # seconds and gigabytes, else
+        ({"unroll_length": 4000}, True, (2, 1, 160)),  # otherwise seconds and gigabytes
         ({"batch_size": 2, "envs_per_worker": 1}, True, (1, 2, 10)),
     ],
 )
 def test_a_brief_measurement_takes_few_environments_and_steps(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], brief: bool, wanted: tuple[int, int, int]
+    monkeypatch: pytest.MonkeyPatch, known: Known, settings: dict[str, Any], brief: bool, wanted: tuple[int, int, int]
 ) -> None:
     learned_from, stepped = [], []
 
-    def stepping(config: Config, num_envs: int, threads: int) -> Known:
+    def stepping(config: Config, num_envs: int, threads: int) -> Part:
         stepped.append(num_envs)
-        return Known(1.0)
+        return known.part(1.0)
 
-    def learning(config: Config, batch_size: int) -> Known:
+    def learning(config: Config, batch_size: int) -> Part:
         learned_from.append((batch_size, config.training.unroll_length))
-        return Known(1.0)
+        return known.part(1.0)
 
-    monkeypatch.setattr(measuring, "prepare_torch", lambda threads: None)
     monkeypatch.setattr(measuring, "stepping", stepping)
-    monkeypatch.setattr(measuring, "acting", lambda *_: Known(1.0))
+    monkeypatch.setattr(measuring, "acting", lambda *_: known.part(1.0))
     monkeypatch.setattr(measuring, "learning", learning)
     measure_costs(small_config(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
     assert [(*stepped, *learned_from[0])] == [wanted]
+
+
+STANDARD = '[{"type": "standard", "capacity": 400, "sample_ratio": 1.0}]'
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, True),
+        ({"worker_count": 2}, True),
+        ({"envs_per_worker": 8}, True),
+        ({"worker_count": 2, "envs_per_worker": 8}, True),
+        ({"worker_count": 2, "envs_per_worker": 8, "learner_threads": 2}, False),
+        ({"preflight": False}, False),
+        ({"reproducible": True}, False),
+        ({"worker_kind": "serial"}, False),
+        ({"env": "Catch-v0", "network": "mlp"}, False),
+        ({"replay_parameters": STANDARD}, False),
+    ],
+)
+def test_a_measurement_is_made_only_if_it_may_decide_something(given: dict[str, Any], wanted: bool) -> None:
+    settings = {**DEFAULTS, **given}
+    settled, _ = fit_to_machine(settings, Machine(2, 10**10, None))
+    assert wants_preflight(settings, make_config(settled), 2) == wanted
+
+
+@pytest.mark.parametrize(("cores", "gpu"), [(16, None), (2, "GPU 9000")])
+def test_learner_threads_alone_are_measured_only_on_a_small_machine(cores: int, gpu: str | None) -> None:
+    settings = {**DEFAULTS, "worker_count": 2, "envs_per_worker": 8}
+    config = make_config(fit_to_machine(settings, Machine(cores, 10**10, gpu))[0])
+    assert not wants_preflight(settings, config, cores)
+    assert wants_preflight({**settings, "worker_count": "auto"}, config, cores)

@@ -1,4 +1,4 @@
-"""A run whose replays do not fit is refused in one line that says how to mend it; one that fits says what it takes."""
+"""A run that does not fit into memory is refused in one line with a setting to change; others say what they take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.building import make_contract
+from learner.building import make_contract, make_network_shapes
+from learner.head_start import worker_setup
 from learner.machine.memory_check import (
     GPU_RESERVE,
     LEARNER_RESERVE,
@@ -19,47 +20,92 @@ from learner.machine.memory_check import (
     check_replay_devices,
     describe_memory,
     gpu_memory,
+    host_memory,
     replay_memory,
-    reserve_bytes,
 )
 from replay import make_mixture
 from replay.ring.storage import PAGE_OVERHEAD
 from tests.support import small_config
+from workers import WORKERS
+from wrappers import make_spec
+
+ATARI: dict[str, Any] = {"env": "PongNoFrameskip-v4", "network": "nature", "frames_stacked": 4}
 
 
 def config_of(*replays: dict[str, Any], **settings: Any) -> Any:
     return small_config(replay_parameters=json.dumps(list(replays)), **settings)
 
 
-def test_replays_and_processes_must_fit_together() -> None:
+def test_the_arena_counts() -> None:
+    """It was left out once, and this run was accepted at 2 GB."""
+    config = small_config(worker_kind="cpu", worker_count=2, envs_per_worker=256, unroll_length=500, **ATARI)
+    contract = make_contract(config)
+    arena = 2 * 256 * config.workers.blocks_per_worker * contract.bytes_per_trajectory
+    assert arena > 3.6e9
+    assert host_memory(config).arena >= arena
+    with pytest.raises(ValueError, match=r"^envs_per_worker: wanted at most \d+ .* got 256"):
+        check_memory(config, 2 * 10**9)
+    check_memory(config, host_memory(config).total)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "serial", "central"])
+def test_no_arena_is_larger_than_what_is_counted(kind: str) -> None:
+    config = small_config(worker_kind=kind, worker_count=3, envs_per_worker=8)
+    workers = WORKERS[kind](worker_setup(config, None), make_network_shapes(config).to_empty(device="cpu"))
+    try:
+        assert 0.9 * host_memory(config).arena <= workers.shared.size <= host_memory(config).arena
+    finally:
+        workers.stop()
+
+
+def test_emulators_count_by_their_family_and_frame_size() -> None:
+    """Measured: 1.6 MB for an Atari game at 84 x 84, 2.6 MB at 210 x 210."""
+    sizes = [
+        host_memory(small_config(**{**ATARI, "frame_scale_resolution": size, "envs_per_worker": 100})).environments / 100
+        for size in ("84,84", "210,210")
+    ]
+    assert sizes == [pytest.approx(1.65e6, rel=0.1), pytest.approx(2.65e6, rel=0.1)]
+    assert host_memory(small_config()).environments < 10**5
+
+
+def test_batches_count_in_the_buffers_that_hold_them() -> None:
+    def batches(**settings: Any) -> int:
+        return host_memory(small_config(batch_size=16, **settings)).batches
+
+    one = 16 * make_contract(small_config(), make_spec(small_config().env)).bytes_per_trajectory
+    assert batches(prepared_batches=0) == one + one  # a buffer, and the stacked observations of one frame each
+    assert batches(prepared_batches=4) == 6 * one + one
+    assert batches(prepared_batches=0, device="cuda") == one
+
+
+def test_replays_and_all_else_must_fit_together() -> None:
     config = config_of({"type": "standard", "memory": "1GB", "sample_ratio": 1})
-    check_memory(config, 10**9 + LEARNER_RESERVE)
-    with pytest.raises(
-        ValueError, match=r"^replay_parameters: wanted at most 1.00 GB of replays .*, got 1.00 GB; use "
-    ) as caught:
-        check_memory(config, 10**9 + LEARNER_RESERVE - 1)
-    line = str(caught.value)
-    assert len(line.splitlines()) == 1
-    for said in ("of memory 2.00 GB are available now, 1.00 GB of it", "smaller capacity", "--use_replay_compression"):
-        assert said in line
+    check_memory(config, 10**9 + host_memory(config).beside_replays)
+    with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most 1\.00 GB of replays .*, got 1\.00 GB") as caught:
+        check_memory(config, 10**9 + host_memory(config).beside_replays - 1)
+    assert len(str(caught.value).splitlines()) == 1
+    assert "--use_replay_compression" in str(caught.value)
 
 
-def test_less_than_the_processes_take_leaves_nothing() -> None:
-    with pytest.raises(ValueError, match="wanted at most 0.00 MB of replays"):
+def test_too_little_memory_for_the_learner_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="^memory: wanted at least 1.00 GB .*, got 0.00 MB"):
         check_memory(small_config(), 5)
 
 
 def test_every_worker_process_counts() -> None:
-    assert reserve_bytes(small_config(worker_kind="cpu", worker_count=3)) == LEARNER_RESERVE + 3 * WORKER_RESERVE
-    assert reserve_bytes(small_config()) == LEARNER_RESERVE
+    assert host_memory(small_config(worker_kind="cpu", worker_count=3)).processes == LEARNER_RESERVE + 3 * WORKER_RESERVE
+    assert host_memory(small_config()).processes == LEARNER_RESERVE
+    assert host_memory(small_config(eval_period=5)).processes == LEARNER_RESERVE + WORKER_RESERVE
 
 
-def test_each_replay_and_the_total_are_told() -> None:
+def test_each_replay_and_the_total_are_described() -> None:
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
-    lines = describe_memory(config_of(queue, {"type": "standard", "memory": "250MB", "sample_ratio": 0.5}))
+    config = config_of(queue, {"type": "standard", "memory": "250MB", "sample_ratio": 0.5})
+    lines = describe_memory(config)
     assert lines[0].startswith("Replay queue: 3 trajectories of 10 steps, at most 0.00")
     assert re.fullmatch("Replay standard: at least [0-9,]+ trajectories of 10 steps, at most 0.25 GB", lines[1])
-    assert lines[2] == "Replay memory: at most 0.25 GB, beside 1.00 GB for the processes"
+    assert lines[2].startswith("Memory: at most 1.25 GB (processes 1.00 GB, environments ")
+    assert lines[2].endswith("replays 0.25 GB)")
 
 
 def test_compression_reaches_the_replays() -> None:
@@ -78,9 +124,9 @@ def test_frames_on_a_gpu_count_there_and_the_rest_in_host_memory() -> None:
     config = on_a_gpu(ON_A_GPU)
     (total,), (frames,) = replay_memory(config), gpu_memory(config)
     assert total == 5 * 10**9
-    check_memory(config, total - frames + LEARNER_RESERVE)
-    with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most .* of replays \(of memory"):
-        check_memory(config, total - frames + LEARNER_RESERVE - 1)
+    check_memory(config, total - frames + host_memory(config).beside_replays)
+    with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most .* of replays \("):
+        check_memory(config, total - frames + host_memory(config).beside_replays - 1)
     check_gpu_memory(config, frames + GPU_RESERVE)
     with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most .* of replays on the GPU .*, got ") as caught:
         check_gpu_memory(config, frames + GPU_RESERVE - 1)
@@ -88,7 +134,7 @@ def test_frames_on_a_gpu_count_there_and_the_rest_in_host_memory() -> None:
 
 
 @pytest.mark.parametrize("size", [{"memory": "10MB"}, {"capacity": 700}])
-def test_what_is_told_of_a_gpu_is_what_a_replay_claims_there(size: dict[str, Any]) -> None:
+def test_the_gpu_memory_that_is_counted_is_what_a_replay_claims_there(size: dict[str, Any]) -> None:
     config = on_a_gpu({**{name: value for name, value in ON_A_GPU.items() if name != "memory"}, **size})
     contract = make_contract(config)
     mixture = make_mixture(config.replays, contract, config.training.batch_size, 0.0, np.random.default_rng(0))
@@ -103,18 +149,18 @@ def test_what_is_told_of_a_gpu_is_what_a_replay_claims_there(size: dict[str, Any
 def test_frames_on_a_gpu_pass_through_host_memory_when_they_are_saved() -> None:
     for saved in ({"save_replay": True}, {"reproducible": True}):
         config = on_a_gpu(ON_A_GPU, **saved)
-        check_memory(config, 5 * 10**9 + LEARNER_RESERVE)
+        check_memory(config, 5 * 10**9 + host_memory(config).beside_replays)
         with pytest.raises(ValueError, match="^replay_parameters: wanted at most "):
-            check_memory(config, 5 * 10**9 + LEARNER_RESERVE - 1)
-        assert describe_memory(config)[-1].endswith("on the GPU with room to save what lies there")
+            check_memory(config, 5 * 10**9 + host_memory(config).beside_replays - 1)
+        assert describe_memory(config)[-1].endswith("on the GPU; host memory has room to save it")
 
 
-def test_a_replay_on_a_gpu_is_told_as_one() -> None:
+def test_a_replay_on_a_gpu_is_described_as_one() -> None:
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     lines = describe_memory(on_a_gpu(queue, {**ON_A_GPU, "sample_ratio": 0.5}))
     assert "GPU" not in lines[0]
     assert re.fullmatch(r"Replay standard: at least [0-9,]+ .* at most 5.00 GB, [0-9.]+ GB of it on the GPU", lines[1])
-    assert re.fullmatch(r"Replay memory: at most .*, beside 1.00 GB for the processes, and [0-9.]+ GB on the GPU", lines[2])
+    assert re.fullmatch(r"Memory: at most .*\), and [0-9.]+ GB on the GPU", lines[2])
 
 
 def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
@@ -130,10 +176,22 @@ def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
         check_replay_devices(on_a_gpu(ON_A_GPU, use_replay_compression=True))
 
 
-def test_too_many_workers_for_the_memory_are_told_apart_from_too_large_replays() -> None:
+def test_too_many_workers_for_the_memory_are_refused_before_too_large_replays() -> None:
     config = small_config(worker_kind="cpu", worker_count=500)
-    with pytest.raises(ValueError, match=r"^worker_count: wanted at most 30 of 0.30 GB each .*10.00 GB .*1.00 GB .*got 500$"):
+    with pytest.raises(ValueError, match=r"^worker_count: wanted at most 29 with envs_per_worker=4 \(10.00 GB .*, got 500$"):
         check_memory(config, 10**10)
     check_memory(small_config(worker_kind="cpu", worker_count=29), 10**10)
-    with pytest.raises(ValueError, match="^replay_parameters"):
-        check_memory(config, 10**9)  # not even one
+    with pytest.raises(ValueError, match="^memory: wanted at least"):
+        check_memory(config, 10**9)
+
+
+def test_the_environments_that_are_named_fit() -> None:
+    for kind, step in (("cpu", 1), ("central", 2), ("serial", 1)):
+        given = {"worker_kind": kind, "worker_count": 1, "unroll_length": 500, **ATARI}
+        with pytest.raises(ValueError, match="^envs_per_worker") as caught:
+            check_memory(small_config(**given, envs_per_worker=2000), 2 * 10**9)
+        named = int(str(caught.value).split("at most ")[1].split()[0])
+        assert named % step == 0
+        check_memory(small_config(**given, envs_per_worker=named), 2 * 10**9)
+        with pytest.raises(ValueError, match="wanted at most"):
+            check_memory(small_config(**given, envs_per_worker=named + step), 2 * 10**9)

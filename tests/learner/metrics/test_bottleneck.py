@@ -1,4 +1,4 @@
-"""Every verdict is reached, says the shares it rests on, and names a setting that would move the limit."""
+"""Each rule applies where it should, and its line has the numbers it rests on and a setting to change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from learner.metrics.bottleneck import Verdict, diagnose
+from learner.metrics.bottleneck import Bottleneck, BottleneckReport, find_bottleneck
 from tests.support import small_config
 
 ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite", "capacity": 40, "sample_ratio": 0.5}]'
@@ -29,7 +29,7 @@ HALF_IDLE = {
     "time/feeder_wait_learner": 0.0,
     "cores/workers": 1.8,
     "cores/learner": 1.0,
-    "cores/beside": 0.0,
+    "cores/evaluation": 0.0,
     "cores/others": 0.1,
     "cores/idle": 5.1,
     "charts/policy_lag": 2.0,
@@ -40,26 +40,27 @@ HALF_IDLE = {
 FULL: dict[str, float] = {"cores/others": 0.0, "cores/idle": 0.05}
 
 
-def verdict(row: dict[str, float], cores: int = 8, **settings: Any) -> Verdict:
+def bottleneck(record: dict[str, float], cores: int = 8, **settings: Any) -> Bottleneck:
     config = small_config(**{"worker_kind": "cpu", "worker_count": 2, "learner_threads": 1, **settings})
     config = replace(config, settings={**config.settings, "precision": settings.get("precision", "auto")})  # as given
-    found = diagnose({**HALF_IDLE, **row}, config, cores)
+    found = find_bottleneck({**HALF_IDLE, **record}, config, cores)
     assert found.line.startswith("Limited by ")
     assert "\n" not in found.line
     return found
 
 
-def shares(**times: float) -> dict[str, float]:
-    return {f"time/{name}": share for name, share in times.items()}
+def times(**fractions: float) -> dict[str, float]:
+    """Fractions of wall time under their metric names."""
+    return {f"time/{name}": fraction for name, fraction in fractions.items()}
 
 
-STARVED = shares(learner_wait=0.4, feeder_wait_workers=0.38, learner_update=0.5)
+STARVED = times(learner_wait=0.4, feeder_wait_workers=0.38, learner_update=0.5)
 
 
-def test_a_learner_that_never_waits_is_the_limit() -> None:
-    found = verdict(shares(worker_wait=0.41))
-    assert found.limit == "learning"
-    assert "workers wait 41 %" in found.line
+def test_a_learner_that_never_waits_is_the_bottleneck() -> None:
+    found = bottleneck(times(worker_wait=0.41))
+    assert found.name == "learning"
+    assert "workers wait for it 41 %" in found.line
     assert "updates take 91 %" in found.line
     for way in ("--learner_threads=3", "--network", "a GPU"):
         assert way in found.line
@@ -67,11 +68,11 @@ def test_a_learner_that_never_waits_is_the_limit() -> None:
     assert "less replay" not in found.line
 
 
-def test_of_a_learner_what_helps_depends_on_its_settings() -> None:
-    assert "less replay" in verdict({}, replay_parameters=ELITE).line
-    assert "--precision=auto" in verdict({}, precision="float32").line
-    assert "--learner_threads" not in verdict({}, learner_threads=8).line
-    on_gpu = verdict({}, device="cuda", prepared_batches=4).line
+def test_the_advice_for_a_slow_learner_depends_on_its_settings() -> None:
+    assert "less replay" in bottleneck({}, replay_parameters=ELITE).line
+    assert "--precision=auto" in bottleneck({}, precision="float32").line
+    assert "--learner_threads" not in bottleneck({}, learner_threads=8).line
+    on_gpu = bottleneck({}, device="cuda", prepared_batches=4).line
     assert "(GPU)" in on_gpu
     assert "a larger --batch_size" in on_gpu
     assert "a GPU" not in on_gpu
@@ -79,132 +80,193 @@ def test_of_a_learner_what_helps_depends_on_its_settings() -> None:
 
 
 @pytest.mark.parametrize("prepared_batches", [0, 2])
-def test_workers_that_are_too_slow_beside_idle_cores(prepared_batches: int) -> None:
-    found = verdict(STARVED, prepared_batches=prepared_batches)
-    assert found.limit == "stepping"
+def test_workers_that_are_too_slow_while_cores_are_idle(prepared_batches: int) -> None:
+    found = bottleneck(STARVED, prepared_batches=prepared_batches)
+    assert found.name == "stepping"
     assert "step 60 %, act 30 % and wait 8 %" in found.line
     assert "the learner waits 38 %" in found.line
     assert "more --worker_count" in found.line
     assert "5.1 of 8 cores are idle" in found.line
-    acting = verdict({**STARVED, **shares(worker_env=0.3, worker_act=0.6)}, prepared_batches=prepared_batches)
-    assert acting.limit == "acting"
+    acting = bottleneck({**STARVED, **times(worker_env=0.3, worker_act=0.6)}, prepared_batches=prepared_batches)
+    assert acting.name == "acting"
 
 
-def test_one_policy_whose_answers_come_late() -> None:
-    """More workers would have it answer later still."""
-    late = verdict({**STARVED, **shares(worker_act=0.27)}, worker_kind="central", envs_per_worker=32)
-    assert late.limit == "answers"
-    assert "workers wait 27 % of their time for it and step 60 %, the learner waits 38 %" in late.line
+def test_a_central_policy_that_answers_late() -> None:
+    """More workers would make it answer even later."""
+    late = bottleneck({**STARVED, **times(worker_act=0.27)}, worker_kind="central", envs_per_worker=32)
+    assert late.name == "central policy"
+    assert "workers wait for it 27 % of their time and step 60 %, the learner waits 38 %" in late.line
     assert "--envs_per_worker=64" in late.line
     assert "--worker_count" not in late.line
-    soon = verdict({**STARVED, **shares(worker_act=0.1)}, worker_kind="central")
-    assert soon.limit == "stepping"
+    soon = bottleneck({**STARVED, **times(worker_act=0.1)}, worker_kind="central")
+    assert soon.name == "stepping"
     assert "more --worker_count" in soon.line
 
 
 @pytest.mark.parametrize(
-    ("part", "row", "advice"),
+    ("part", "record", "advice"),
     [
-        ("stepping", shares(worker_env_cpu=0.5, worker_act_cpu=0.1) | {"cores/learner": 0.7}, "--replay_parameters"),
-        ("acting", shares(worker_env_cpu=0.1, worker_act_cpu=0.5) | {"cores/learner": 0.7}, "--network"),
-        ("learning", shares(worker_env_cpu=0.2, worker_act_cpu=0.1) | {"cores/learner": 1.3}, "a GPU"),
+        ("stepping", times(worker_env_cpu=0.5, worker_act_cpu=0.1) | {"cores/learner": 0.7}, "--replay_parameters"),
+        ("acting", times(worker_env_cpu=0.1, worker_act_cpu=0.5) | {"cores/learner": 0.7}, "--network"),
+        ("learning", times(worker_env_cpu=0.2, worker_act_cpu=0.1) | {"cores/learner": 1.3}, "a GPU"),
     ],
 )
-def test_where_all_cores_are_busy_the_largest_part_is_named(part: str, row: dict[str, float], advice: str) -> None:
-    """Whoever waits for whom: here the learner waits for long, and more workers would still be no help."""
-    found = verdict({**STARVED, **FULL, **row}, cores=2)
-    assert found.limit == part
-    assert "all 2 cores busy" in found.line
-    assert f"{part} is most" in found.line
+def test_where_all_cores_are_busy_the_largest_part_is_named(part: str, record: dict[str, float], advice: str) -> None:
+    """The learner waits here too, but more workers would not help."""
+    found = bottleneck({**STARVED, **FULL, **record}, cores=2)
+    assert found.name == part
+    assert "all 2 cores are busy" in found.line
+    assert f"{part} takes most" in found.line
     assert advice in found.line
     assert "--worker_count" not in found.line
     assert "--learner_threads" not in found.line
 
 
-def test_the_split_of_busy_cores_is_that_of_cpu_time() -> None:
-    """Stepping seems to take 60 % of the wall time and computes for a third of that."""
-    row = shares(worker_env=0.6, worker_env_cpu=0.2, worker_act_cpu=0.1) | {"cores/learner": 1.4}
-    assert "stepping 20 %, acting 10 %, learning 70 %" in verdict({**FULL, **row}, cores=2).line
+def test_busy_cores_are_divided_by_cpu_time() -> None:
+    """Stepping takes 60 % of the wall time, but only a third of that is CPU time."""
+    record = times(worker_env=0.6, worker_env_cpu=0.2, worker_act_cpu=0.1) | {"cores/learner": 1.4}
+    assert "stepping 20 %, acting 10 %, learning 70 %" in bottleneck({**FULL, **record}, cores=2).line
 
 
-def test_a_process_that_waits_for_a_gpu_is_not_what_fills_the_cores() -> None:
-    row = shares(worker_env_cpu=0.3, worker_act_cpu=0.2) | {"cores/learner": 1.0}
-    assert verdict({**FULL, **row}, cores=2, device="cuda", prepared_batches=4).limit == "stepping"
-    assert verdict({**FULL, **row}, cores=2).limit == "learning"
+def test_a_process_that_waits_for_a_gpu_does_not_count_as_busy() -> None:
+    record = times(worker_env_cpu=0.3, worker_act_cpu=0.2) | {"cores/learner": 1.0}
+    assert bottleneck({**FULL, **record}, cores=2, device="cuda", prepared_batches=4).name == "stepping"
+    assert bottleneck({**FULL, **record}, cores=2).name == "learning"
 
 
-def test_replayed_data_is_no_advice_to_who_has_it() -> None:
-    row = shares(worker_env_cpu=0.6, worker_act_cpu=0.1) | {"cores/learner": 0.4}
-    assert "--replay_parameters" not in verdict({**FULL, **row}, cores=2, replay_parameters=ELITE).line
+def test_replayed_data_is_not_advised_to_a_run_that_has_it() -> None:
+    record = times(worker_env_cpu=0.6, worker_act_cpu=0.1) | {"cores/learner": 0.4}
+    assert "--replay_parameters" not in bottleneck({**FULL, **record}, cores=2, replay_parameters=ELITE).line
 
 
 def test_other_programs_are_named_before_anything_else() -> None:
-    found = verdict({**STARVED, "cores/others": 1.2, "cores/idle": 0.0}, cores=2)
-    assert found.limit == "other programs"
+    found = bottleneck({**STARVED, "cores/others": 1.2, "cores/idle": 0.0}, cores=2)
+    assert found.name == "other programs"
     assert "1.2 of 2 cores" in found.line
     assert "this run 0.8" in found.line
-    assert verdict({**STARVED, "cores/others": 0.2, "cores/idle": 0.0}, cores=2).limit != "other programs"
-    assert verdict({**STARVED, "cores/others": 3.0, "cores/idle": 2.0}, cores=8).limit == "stepping"
+    assert bottleneck({**STARVED, "cores/others": 0.2, "cores/idle": 0.0}, cores=2).name != "other programs"
+    assert bottleneck({**STARVED, "cores/others": 3.0, "cores/idle": 2.0}, cores=8).name == "stepping"
 
 
-def test_a_core_on_which_only_evaluation_runs_is_free_for_workers() -> None:
-    found = verdict({**STARVED, "cores/beside": 1.0, "cores/idle": 0.0}, cores=2)
-    assert found.limit == "stepping"
+def test_a_core_that_only_evaluates_counts_as_idle() -> None:
+    found = bottleneck({**STARVED, "cores/evaluation": 1.0, "cores/idle": 0.0}, cores=2)
+    assert found.name == "stepping"
     assert "1.0 of 2 cores are idle" in found.line
 
 
-def test_a_system_that_does_not_tell_of_other_programs() -> None:
+def test_a_system_that_does_not_report_other_programs() -> None:
     config = small_config(worker_kind="cpu", worker_count=2)
-    row = {name: value for name, value in {**HALF_IDLE, **FULL}.items() if name != "cores/others"}
-    assert diagnose(row, config, 2).limit == "stepping"
+    record = {name: value for name, value in {**HALF_IDLE, **FULL}.items() if name != "cores/others"}
+    assert find_bottleneck(record, config, 2).name == "stepping"
 
 
-def test_batches_that_the_learner_makes_itself() -> None:
-    row = shares(learner_update=0.5, learner_wait=0.35, feeder_sample=0.3, feeder_insert=0.05, learner_batch=0.1)
-    found = verdict(row, prepared_batches=0)
-    assert found.limit == "batch preparation"
+def test_batch_preparation_in_the_learner_s_own_thread() -> None:
+    record = times(learner_update=0.5, learner_wait=0.35, feeder_sample=0.3, feeder_insert=0.05, learner_batch=0.1)
+    found = bottleneck(record, prepared_batches=0)
+    assert found.name == "batch preparation"
     assert "drawing 30 %" in found.line
     assert "--prepared_batches=2" in found.line
 
 
-SLOW_THREAD = shares(learner_update=0.6, learner_wait=0.35, feeder_sample=0.9, feeder_insert=0.08, feeder_wait_workers=0.01)
+SLOW_THREAD = times(learner_update=0.6, learner_wait=0.35, feeder_sample=0.9, feeder_insert=0.08, feeder_wait_workers=0.01)
 
 
-def test_a_thread_that_cannot_make_batches_fast_enough() -> None:
-    found = verdict(SLOW_THREAD, prepared_batches=2, replay_parameters=ELITE)
-    assert found.limit == "batch preparation"
+def test_a_feeder_thread_that_is_too_slow() -> None:
+    found = bottleneck(SLOW_THREAD, prepared_batches=2, replay_parameters=ELITE)
+    assert found.name == "batch preparation"
     assert "the learner waits 34 %" in found.line
     assert "lambda_batch_multiplier" in found.line
     assert "--nouse_replay_compression" not in found.line
-    compressed = verdict(SLOW_THREAD, prepared_batches=2, use_replay_compression=True)
+    compressed = bottleneck(SLOW_THREAD, prepared_batches=2, use_replay_compression=True)
     assert "--nouse_replay_compression" in compressed.line
-    assert "--frame_scale_resolution" in verdict(SLOW_THREAD, prepared_batches=2).line
+    assert "--frame_scale_resolution" in bottleneck(SLOW_THREAD, prepared_batches=2).line
 
 
-def test_a_thread_that_makes_batches_in_time_but_not_ahead() -> None:
-    row = {**SLOW_THREAD, **shares(feeder_sample=0.3, feeder_wait_learner=0.6)}
-    assert "--prepared_batches=4" in verdict(row, prepared_batches=2).line
+def test_a_feeder_thread_that_may_prepare_more_batches_ahead() -> None:
+    record = {**SLOW_THREAD, **times(feeder_sample=0.3, feeder_wait_learner=0.6)}
+    assert "--prepared_batches=4" in bottleneck(record, prepared_batches=2).line
 
 
 @pytest.mark.parametrize(("prepared_batches", "advice"), [(0, "--prepared_batches=2"), (2, "--worker_count")])
 def test_learner_and_workers_that_wait_for_each_other(prepared_batches: int, advice: str) -> None:
-    found = verdict({**STARVED, **shares(worker_wait=0.4)}, prepared_batches=prepared_batches)
-    assert found.limit == "taking turns"
+    found = bottleneck({**STARVED, **times(worker_wait=0.4)}, prepared_batches=prepared_batches)
+    assert found.name == "taking turns"
     assert advice in found.line
 
 
 def test_one_process_uses_one_core() -> None:
-    found = verdict(STARVED, worker_kind="serial", worker_count=1)
-    assert found.limit == "one process"
+    found = bottleneck(STARVED, worker_kind="serial", worker_count=1)
+    assert found.name == "one process"
     assert "--worker_kind=cpu" in found.line
-    assert "without --reproducible" in verdict(STARVED, worker_kind="serial", worker_count=1, reproducible=True).line
-    assert verdict({**STARVED, **FULL}, cores=1, worker_kind="serial", worker_count=1).limit == "learning"
+    assert "without --reproducible" in bottleneck(STARVED, worker_kind="serial", worker_count=1, reproducible=True).line
+    assert bottleneck({**STARVED, **FULL}, cores=1, worker_kind="serial", worker_count=1).name == "learning"
 
 
-def test_fresh_data_that_is_too_old_is_told_beside_the_limit() -> None:
-    assert "Fresh data" not in verdict({}).line
-    found = verdict({"replay/queue/effective_sample_size": 0.55, "charts/policy_lag": 14.2})
-    assert found.limit == "learning"
+def test_fresh_data_that_is_too_old_is_named_after_the_bottleneck() -> None:
+    assert "Fresh data" not in bottleneck({}).line
+    found = bottleneck({"replay/queue/effective_sample_size": 0.55, "charts/policy_lag": 14.2})
+    assert found.name == "learning"
     assert found.line.endswith(
-        "Fresh data is 14 updates old and worth 55 % of its size: fewer --envs_per_worker or a larger --batch_size"
+        "Fresh data is 14 updates old, its effective sample size is 55 %: use fewer --envs_per_worker or a larger --batch_size"
     )
+
+
+def report() -> BottleneckReport:
+    return BottleneckReport(small_config(worker_kind="cpu", worker_count=2), cores=8)
+
+
+def overall(*records: tuple[dict[str, float], float]) -> str | None:
+    """The bottleneck of a run with these records, each with its seconds."""
+    bottlenecks = report()
+    for record, seconds in records:
+        bottlenecks.add({**HALF_IDLE, **record}, seconds)
+    found = bottlenecks.overall()
+    return found.name if found else None
+
+
+def test_the_first_record_is_start_up() -> None:
+    assert overall((STARVED, 100.0)) is None
+    assert overall((STARVED, 100.0), ({}, 10.0)) == "learning"
+    assert overall(({}, 100.0), (STARVED, 10.0)) == "stepping"
+
+
+def test_a_record_counts_by_its_seconds() -> None:
+    """The learner waits 38 % in one record and never in the other; from 15 % on it counts as waiting."""
+    assert overall(({}, 1.0), (STARVED, 10.0), ({}, 30.0)) == "learning"
+    assert overall(({}, 1.0), (STARVED, 30.0), ({}, 10.0)) == "stepping"
+
+
+def test_a_few_seconds_give_no_bottleneck() -> None:
+    assert overall(({}, 10.0), (STARVED, 4.0)) is None
+    assert overall(({}, 10.0), (STARVED, 3.0), (STARVED, 3.0)) == "stepping"
+
+
+def test_each_record_has_its_own_bottleneck() -> None:
+    bottlenecks = report()
+    record = {**HALF_IDLE, **STARVED}
+    assert bottlenecks.add(record, 10.0) is None
+    found = [bottlenecks.add(record, 10.0), bottlenecks.add(HALF_IDLE, 10.0)]
+    assert [bottleneck and bottleneck.name for bottleneck in found] == ["stepping", "learning"]
+    assert bottlenecks.add(record, 1.0) is None
+
+
+def test_a_number_that_some_records_lack_is_the_mean_of_the_others() -> None:
+    bottlenecks = report()
+    bottlenecks.add(HALF_IDLE, 10.0)
+    bottlenecks.add({**HALF_IDLE, "replay/queue/effective_sample_size": 0.5}, 10.0)
+    bottlenecks.add({name: value for name, value in HALF_IDLE.items() if "effective" not in name}, 90.0)
+    found = bottlenecks.overall()
+    assert found
+    assert "effective sample size is 50 %" in found.line
+
+
+def test_an_agent_without_an_effective_sample_size_gets_no_advice_on_staleness() -> None:
+    record = {name: value for name, value in HALF_IDLE.items() if not name.startswith(("replay/", "charts/"))}
+    config = small_config(worker_kind="cpu", worker_count=2)
+    assert find_bottleneck(record, config, 8).line == find_bottleneck(HALF_IDLE, config, 8).line
+
+
+@pytest.mark.parametrize("missing", sorted(HALF_IDLE))
+def test_a_record_without_one_of_the_numbers_still_has_a_bottleneck(missing: str) -> None:
+    record = {name: value for name, value in HALF_IDLE.items() if name != missing}
+    assert find_bottleneck(record, small_config(worker_kind="cpu", worker_count=2), 8).line.startswith("Limited by ")

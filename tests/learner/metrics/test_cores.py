@@ -1,4 +1,4 @@
-"""Cores are counted once: what workers, learner, others and nobody have adds up to the machine."""
+"""Cores are counted once: workers, learner, evaluation, other programs and idle cores add up to the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ intr 5
 """
 
 
-def test_busy_time_is_all_but_idle_waiting_and_what_is_counted_twice() -> None:
+def test_busy_time_leaves_out_idle_columns_and_those_counted_twice() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     assert busy_seconds(STATISTICS, {0}) == pytest.approx((100 + 20 + 3 + 40 + 5 + 6) / ticks)
     assert busy_seconds(STATISTICS, {0, 1}) == pytest.approx(1174 / ticks)
@@ -27,19 +27,19 @@ def test_busy_time_is_all_but_idle_waiting_and_what_is_counted_twice() -> None:
 
 
 class Clocks:
-    """What the system would say, in seconds."""
+    """CPU seconds that the system would report."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.workers, self.learner = 5.0, 7.0
-        self.everybody: float | None = 100.0
+        self.programs: float | None = 100.0
         monkeypatch.setattr(module.time, "process_time", lambda: self.learner)
-        monkeypatch.setattr(module, "_all_programs", lambda cores: self.everybody)
+        monkeypatch.setattr(module, "_all_programs", lambda cores: self.programs)
 
-    def pass_time(self, workers: float, learner: float, everybody: float) -> None:
+    def pass_time(self, workers: float, learner: float, programs: float) -> None:
         self.workers += workers
         self.learner += learner
-        if self.everybody is not None:
-            self.everybody += everybody
+        if self.programs is not None:
+            self.programs += programs
 
 
 @pytest.fixture
@@ -47,32 +47,32 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return Clocks(monkeypatch)
 
 
-def test_the_cores_are_divided_among_all(clocks: Clocks) -> None:
+def test_all_cores_are_divided(clocks: Clocks) -> None:
     use = CoreUse(8, lambda: clocks.workers, inside=False)
-    clocks.pass_time(workers=20.0, learner=10.0, everybody=45.0)
-    wanted = {"cores/workers": 2.0, "cores/learner": 1.0, "cores/beside": 0.5, "cores/others": 1.0, "cores/idle": 3.5}
+    clocks.pass_time(workers=20.0, learner=10.0, programs=45.0)
+    wanted = {"cores/workers": 2.0, "cores/learner": 1.0, "cores/evaluation": 0.5, "cores/others": 1.0, "cores/idle": 3.5}
     assert use.read(10.0, own=3.5) == pytest.approx(wanted)
-    clocks.pass_time(workers=4.0, learner=1.0, everybody=5.0)
-    wanted = {"cores/workers": 0.8, "cores/learner": 0.2, "cores/beside": 0.0, "cores/others": 0.0, "cores/idle": 7.0}
+    clocks.pass_time(workers=4.0, learner=1.0, programs=5.0)
+    wanted = {"cores/workers": 0.8, "cores/learner": 0.2, "cores/evaluation": 0.0, "cores/others": 0.0, "cores/idle": 7.0}
     assert use.read(5.0, own=0.98) == pytest.approx(wanted)
 
 
 def test_workers_inside_the_learner_s_process_are_not_counted_twice(clocks: Clocks) -> None:
     use = CoreUse(2, lambda: clocks.workers, inside=True)
-    clocks.pass_time(workers=4.0, learner=9.0, everybody=9.0)
-    wanted = {"cores/workers": 0.4, "cores/learner": 0.5, "cores/beside": 0.0, "cores/others": 0.0, "cores/idle": 1.1}
+    clocks.pass_time(workers=4.0, learner=9.0, programs=9.0)
+    wanted = {"cores/workers": 0.4, "cores/learner": 0.5, "cores/evaluation": 0.0, "cores/others": 0.0, "cores/idle": 1.1}
     assert use.read(10.0, own=0.9) == pytest.approx(wanted)
 
 
-def test_where_the_system_does_not_tell_the_rest_is_idle(clocks: Clocks) -> None:
-    clocks.everybody = None
+def test_the_rest_is_idle_if_other_programs_are_unknown(clocks: Clocks) -> None:
+    clocks.programs = None
     use = CoreUse(2, lambda: clocks.workers, inside=False)
-    clocks.pass_time(workers=10.0, learner=4.0, everybody=0.0)
-    wanted = {"cores/workers": 1.0, "cores/learner": 0.4, "cores/beside": 0.0, "cores/idle": 0.6}
+    clocks.pass_time(workers=10.0, learner=4.0, programs=0.0)
+    wanted = {"cores/workers": 1.0, "cores/learner": 0.4, "cores/evaluation": 0.0, "cores/idle": 0.6}
     assert use.read(10.0, own=0.0) == pytest.approx(wanted)
 
 
-def test_a_system_that_counts_nothing_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_in_proc_count_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = "".join(f"cpu{core} 0 0 0 0 0 0 0 0 0 0\n" for core in range(1024))
     monkeypatch.setattr(Path, "read_text", lambda path: counts)
     assert module._all_programs(len(os.sched_getaffinity(0))) is None
@@ -82,7 +82,7 @@ def test_a_system_that_counts_nothing_does_not_tell(monkeypatch: pytest.MonkeyPa
     not Path("/proc/stat").is_file() or not busy_seconds(Path("/proc/stat").read_text(), os.sched_getaffinity(0)),
     reason="the system does not tell",
 )
-def test_this_process_is_seen_among_all_programs() -> None:
+def test_this_process_counts_among_all_programs() -> None:
     cores = len(os.sched_getaffinity(0))
     assert module._all_programs(cores + 1) is None
     before, started = module._all_programs(cores), time.process_time()

@@ -1,4 +1,4 @@
-"""The learning curve is drawn from metrics.csv, and only where there is something to draw."""
+"""The learning curve is drawn from metrics.csv once an episode has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from learner.metrics.curve import draw_learning_curve, frames_unit, time_unit
 HEADER = "seconds,steps,frames,updates,episodes,charts/episodic_return_mean,charts/episodic_return\n"
 
 
-def test_a_picture_is_drawn_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_a_picture_is_drawn_without_leaving_other_files(tmp_path: Path) -> None:
     metrics, picture = tmp_path / "metrics.csv", tmp_path / "learning_curve.png"
     metrics.write_text(HEADER + "10,100,400,5,0,,\n20,200,800,10,1,-21,-21\n30,300,1200,15,2,-20.5,\n")
     assert draw_learning_curve(metrics, picture, "Catch-v0, mlp, seed 1")

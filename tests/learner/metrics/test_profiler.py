@@ -1,4 +1,4 @@
-"""A profile is a trace of the updates that were asked for, and nothing where none were."""
+"""A profile is a trace of the updates that were asked for; by default there is none."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_a_trace_shows_the_updates_after_warm_up(tmp_path: Path, learner_threads
     assert any("AddmmBackward" in name for name in names)
 
 
-def test_a_run_that_ends_first_writes_what_there_is(tmp_path: Path) -> None:
+def test_a_run_that_ends_early_writes_a_shorter_trace(tmp_path: Path) -> None:
     run, checkpoint = run_training(tmp_path, environment_max_steps=600, profile=1000)
     assert checkpoint.counters.updates > WARM_UP
     (trace,) = traces(run)
     assert names_in(trace).count("update") == checkpoint.counters.updates - WARM_UP
 
 
-def test_pytorch_s_own_log_lines_are_kept_from_the_console(tmp_path: Path) -> None:
+def test_log_lines_of_the_profiler_stay_off_the_console(tmp_path: Path) -> None:
     script = (
         "from pathlib import Path; from learner.metrics.profiler import *; from learner.runs.directory import RunDirectory\n"
         f"profiler = UpdateProfiler(1, RunDirectory(Path({str(tmp_path)!r})), gpu=False)\n"
@@ -54,6 +54,6 @@ def test_pytorch_s_own_log_lines_are_kept_from_the_console(tmp_path: Path) -> No
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_without_it_there_is_none(tmp_path: Path) -> None:
+def test_by_default_there_is_no_trace(tmp_path: Path) -> None:
     run, _ = run_training(tmp_path, environment_max_steps=600)
     assert traces(run) == []

@@ -1,4 +1,4 @@
-"""The live line says how far the run is, and keeps quiet where nobody watches."""
+"""The progress line shows how far the run is, and only in a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
         return True
 
     def screen(self) -> str:
-        """What stands in the line after all that was written."""
+        """The content of the line after everything that was written."""
         return self.getvalue().rsplit("\x1b[2K", 1)[-1]
 
 
@@ -41,7 +41,7 @@ def test_durations_read_as_a_clock(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_the_line_tells_steps_from_frames() -> None:
+def test_the_line_has_steps_and_frames() -> None:
     text = progress_text(
         mean_return=-20.333,
         steps=250_000,
@@ -75,7 +75,7 @@ def test_a_return_is_shown_only_after_an_episode() -> None:
     assert text.startswith("no episode yet | steps 0 of 10")
 
 
-def test_a_terminal_sees_one_line_rewritten_in_place() -> None:
+def test_a_terminal_shows_one_line_rewritten_in_place() -> None:
     terminal = Terminal()
     line = ProgressLine(terminal)
     line.show("first text")
@@ -104,7 +104,7 @@ def test_clearing_leaves_an_empty_line_once() -> None:
     assert len(terminal.getvalue()) == written
 
 
-def test_what_is_no_terminal_sees_nothing() -> None:
+def test_a_file_gets_no_progress_line() -> None:
     stream = io.StringIO()
     line = ProgressLine(stream)
     line.show("text")

@@ -36,7 +36,7 @@ def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
         spec={"env": "Catch-v0", "action_count": 3, "frame_shape": [10, 5]},
         protocol={"sticky_actions": 0.25},
         counters=Counters(steps=2**40, frames=2**42, updates=updates, episodes=11, trajectories=12, seconds=13.5),
-        agent={"network": network.state_dict(), "optimizer": optimizer.state_dict()},
+        agent={"modules": {"network": network.state_dict()}, "optimizers": {"network": optimizer.state_dict()}},
         learning_rate=2.5e-4,
         generators=generator_states(np.random.default_rng(3)),
         returns=[1.0, -21.0, 0.5],

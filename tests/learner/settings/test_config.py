@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from learner.machine.machine import Machine, fit_to_machine
+from learner.machine.detect import Machine
+from learner.machine.fit import fit_to_machine
 from learner.settings.config import (
     AUTO,
     BOUNDS,

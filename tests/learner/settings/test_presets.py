@@ -9,7 +9,8 @@ import pytest
 from absl import flags
 
 from learner.evaluation.protocol import apply_protocol
-from learner.machine.machine import Machine, fit_to_machine
+from learner.machine.detect import Machine
+from learner.machine.fit import fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config
 from learner.settings.presets import PRESETS, apply_preset, load_preset
 from option_flags import all_settings, define_flags, given_settings

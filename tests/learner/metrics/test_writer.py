@@ -1,4 +1,4 @@
-"""metrics.csv and TensorBoard show the same numbers, what was not measured is left empty, and resuming leaves no seam."""
+"""metrics.csv and TensorBoard hold the same numbers, also after a resume."""
 
 from __future__ import annotations
 
@@ -6,23 +6,13 @@ import csv
 import math
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from learner.metrics.metrics import (
-    EpisodeStatistics,
-    LagStatistics,
-    MetricsWriter,
-    TimeShares,
-    UpdateMetrics,
-    ended_episodes,
-    read_metrics,
-)
+from learner.metrics.writer import MetricsWriter, read_metrics
 from learner.runs.directory import RunDirectory
 
 
@@ -35,11 +25,11 @@ def counters(steps: int) -> dict[str, float]:
     return {"seconds": steps / 8, "steps": steps, "frames": 4 * steps, "updates": steps // 10, "episodes": steps // 50}
 
 
-def write(run: RunDirectory, rows: dict[int, dict[str, float]], from_step: int = 0) -> None:
-    """rows: steps -> metrics."""
+def write(run: RunDirectory, records: dict[int, dict[str, float]], from_step: int = 0) -> None:
+    """Write records. records: steps -> metrics."""
     writer = MetricsWriter(run, from_step)
-    for steps, row in rows.items():
-        writer.write(counters(steps), row)
+    for steps, record in records.items():
+        writer.write(counters(steps), record)
     writer.close()
 
 
@@ -49,20 +39,20 @@ def cells(run: RunDirectory) -> list[dict[str, str]]:
 
 
 def board(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard would draw: tag -> (step, value)."""
+    """The scalars of TensorBoard: tag -> (step, value)."""
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_one_row_a_write(run: RunDirectory) -> None:
+def test_each_record_is_one_line(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 0.5}, 200: {"losses/a": -1.25}})
     assert run.metrics.read_text() == (
         "seconds,steps,frames,updates,episodes,losses/a\n12.5,100,400,10,2,0.5\n25,200,800,20,4,-1.25\n"
     )
 
 
-def test_rows_are_there_while_the_run_goes_on(run: RunDirectory) -> None:
+def test_records_are_on_disk_while_the_run_continues(run: RunDirectory) -> None:
     writer = MetricsWriter(run)
     for steps in (10, 20, 30):
         writer.write(counters(steps), {"losses/a": 1.0})
@@ -70,7 +60,7 @@ def test_rows_are_there_while_the_run_goes_on(run: RunDirectory) -> None:
     writer.close()
 
 
-def test_the_header_grows_and_older_rows_stay(run: RunDirectory) -> None:
+def test_a_new_name_extends_the_header_and_keeps_earlier_records(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 1.0}, 200: {"charts/b": 2.0, "losses/a": 3.0}, 300: {"losses/a": 4.0}})
     rows = cells(run)
     assert list(rows[0]) == [*MetricsWriter.LEADING, "losses/a", "charts/b"]
@@ -79,7 +69,7 @@ def test_the_header_grows_and_older_rows_stay(run: RunDirectory) -> None:
     assert [row["steps"] for row in rows] == ["100", "200", "300"]
 
 
-def test_numbers_that_are_none_leave_their_cell_empty(run: RunDirectory) -> None:
+def test_non_finite_numbers_leave_their_cell_empty(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 1.0}, 200: {"losses/a": math.nan, "losses/b": math.inf}, 300: {"losses/a": 2.0}})
     text = run.metrics.read_text().lower()
     assert "nan" not in text
@@ -112,7 +102,7 @@ def test_tensorboard_shows_the_same_numbers_under_the_same_names(run: RunDirecto
         assert points == list(zip(columns["steps"][known], columns[name][known], strict=True))
 
 
-def test_resuming_cuts_what_lies_behind_the_checkpoint(run: RunDirectory) -> None:
+def test_resuming_removes_records_after_the_checkpoint(run: RunDirectory) -> None:
     write(
         run, {100: {"losses/a": 1.0}, 200: {"losses/a": 2.0, "charts/b": 2.0}, 300: {"losses/a": 3.0}, 400: {"losses/a": 4.0}}
     )
@@ -129,20 +119,20 @@ def test_resuming_cuts_what_lies_behind_the_checkpoint(run: RunDirectory) -> Non
     assert board(run)["losses/a"] == [(100, 1.0), (200, 2.0), (300, 3.0), (350, 30.0), (450, 40.0)]
 
 
-def test_resuming_before_the_first_row_begins_anew(run: RunDirectory) -> None:
+def test_resuming_before_the_first_record_starts_a_new_file(run: RunDirectory) -> None:
     write(run, {100: {"losses/a": 1.0}})
     write(run, {60: {"losses/b": 2.0}}, from_step=50)
     (row,) = cells(run)
     assert (row["steps"], row["losses/b"]) == ("60", "2")
 
 
-def test_resuming_without_a_file_begins_anew(run: RunDirectory) -> None:
+def test_resuming_without_a_file_starts_a_new_one(run: RunDirectory) -> None:
     write(run, {400: {"losses/a": 1.0}}, from_step=300)
     assert [row["steps"] for row in cells(run)] == ["400"]
 
 
-def test_resuming_forgets_a_row_that_was_cut_short(run: RunDirectory) -> None:
-    """A full disk can do that."""
+def test_resuming_drops_a_line_that_was_cut_short(run: RunDirectory) -> None:
+    """A full disk cuts lines short."""
     write(run, {100: {"losses/a": 1.0}, 200: {"losses/a": 2.0}})
     with run.metrics.open("a") as file:
         file.write("37.5,30")
@@ -150,15 +140,15 @@ def test_resuming_forgets_a_row_that_was_cut_short(run: RunDirectory) -> None:
     assert [(row["steps"], row["losses/a"]) for row in cells(run)] == [("100", "1"), ("200", "2"), ("300", "3")]
 
 
-def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
+def test_a_record_that_cannot_be_written_is_one_warning(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk takes half a row, and TensorBoard's writer takes nothing after its first error; with room both go on."""
+    """A full disk takes half a line, and TensorBoard's writer accepts nothing after an error. With room both write again."""
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    def half_a_row(*_: object) -> None:
+    def half_a_line(*_: object) -> None:
         with run.metrics.open("a") as file:
             file.write("1,2")
         refuse()
@@ -167,9 +157,9 @@ def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
     for step in range(100, 900, 100):
         with monkeypatch.context() as patch:
             if 300 <= step < 600:
-                patch.setattr("csv.DictWriter.writerow", half_a_row)
+                patch.setattr("csv.DictWriter.writerow", half_a_line)
             if step == 700:
-                patch.setattr(writer._board, "add_scalar", refuse)
+                patch.setattr(writer._tensorboard, "add_scalar", refuse)
             writer.write({**dict.fromkeys(MetricsWriter.LEADING, 1), "steps": step}, {"losses/a": step})
     writer.close()
     assert lines == 2 * ["Metrics could not be written: No space left on device; training goes on"]
@@ -179,16 +169,7 @@ def test_a_row_that_cannot_be_written_is_said_once_and_costs_nothing_else(
     assert [row["steps"] for row in cells(run)] == ["100", "200", "600", "700", "800"]
 
 
-def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:
-    """episodes: row -> return and length of the episode that ended there."""
-    returns = np.full(unroll_length, np.nan, np.float32)
-    lengths = np.zeros(unroll_length, np.int32)
-    for row, (episode_return, length) in episodes.items():
-        returns[row], lengths[row] = episode_return, length
-    return {"episode_return": returns, "episode_length": lengths}
-
-
-def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run: RunDirectory, lines: list[str]) -> None:
+def test_an_animation_may_come_before_the_first_record_and_may_be_missing(run: RunDirectory, lines: list[str]) -> None:
     writer = MetricsWriter(run)
     writer.add_animation("eval/episode", run.animation, 3)
     assert lines == ["Metrics could not be written: No such file or directory; training goes on"]
@@ -202,95 +183,8 @@ def test_an_animation_needs_no_row_before_it_and_a_missing_one_costs_nothing(run
     assert shown.encoded_image_string == run.animation.read_bytes()
 
 
-def test_only_whole_episodes_count() -> None:
-    episodes = EpisodeStatistics(window=10)
-    episodes.add(ended_episodes(trajectory_with({})))
-    assert (episodes.count, episodes.mean_return, episodes.read()) == (0, None, {})
-    episodes.add(ended_episodes(trajectory_with({0: (-21.0, 800), 5: (3.0, 1000)})))
-    episodes.add(ended_episodes(trajectory_with({2: (0.0, 600)})))
-    assert episodes.count == 3
-    assert episodes.read() == {
-        "charts/episodic_return": -6.0,
-        "charts/episodic_length": 800.0,
-        "charts/episodic_return_mean": -6.0,
-    }
-
-
-def test_an_interval_without_an_episode_has_only_the_running_mean() -> None:
-    episodes = EpisodeStatistics(window=10)
-    episodes.add(ended_episodes(trajectory_with({1: (4.0, 10)})))
-    episodes.read()
-    assert episodes.read() == {"charts/episodic_return_mean": 4.0}
-
-
-def test_the_mean_is_over_the_last_episodes() -> None:
-    episodes = EpisodeStatistics(window=2)
-    for episode_return in (100.0, 1.0, 2.0):
-        episodes.add(ended_episodes(trajectory_with({3: (episode_return, 5)})))
-    assert episodes.mean_return == 1.5
-    assert episodes.count == 3
-    assert episodes.read()["charts/episodic_return"] == pytest.approx(103 / 3)
-
-
-def test_update_scalars_are_averaged_since_the_last_reading() -> None:
-    metrics = UpdateMetrics()
-    assert metrics.read() == {}
-    for value in (1.0, 2.0, 6.0):
-        metrics.add({"losses/a": torch.tensor(value), "losses/b": torch.tensor(value > 1)})
-    assert metrics.read() == {"losses/a": 3.0, "losses/b": pytest.approx(2 / 3)}
-    assert metrics.read() == {}
-    metrics.add({"losses/a": torch.tensor(5.0, dtype=torch.float64)})
-    assert metrics.read() == {"losses/a": 5.0}
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_scalar_that_is_not_finite_leaves_the_mean_of_the_others(bad: float) -> None:
-    metrics = UpdateMetrics()
-    for value in (1.0, bad, 3.0):
-        metrics.add({"losses/a": torch.tensor(value)})
-    assert metrics.read() == {"losses/a": 2.0}
-
-
-def test_lag_is_learner_s_version_minus_acting_version() -> None:
-    lag = LagStatistics(["queue", "standard", "elite"])
-    versions = np.array([[10, 10], [8, 8], [0, 4]])
-    lag.add(10, versions, np.array([False, False, True]), np.array([0, 0, 2]))
-    lag.add(12, versions, np.array([False, False, True]), np.array([0, 0, 2]))
-    assert lag.read() == {"charts/policy_lag": 2.0, "replay/queue/policy_lag": 2.0, "replay/elite/policy_lag": 9.0}
-    lag.add(10, versions, np.array([True, True, True]), np.array([1, 1, 2]))
-    assert lag.read() == {"replay/standard/policy_lag": 1.0, "replay/elite/policy_lag": 8.0}
-    assert lag.read() == {}
-
-
-def test_time_shares_are_parts_of_the_wall_time_since_the_last_reading() -> None:
-    clocks = np.array([[1.0, 2.0], [3.0, 4.0]])
-    feeder = np.array([[5.0]])
-    shares = TimeShares({"worker": (("env", "act"), clocks), "feeder": (("insert",), feeder)})
-    shares.add("update", 3.0)
-    clocks += [[4.0, 0.0], [8.0, 2.0]]
-    feeder += 2.0
-    wanted: dict[str, Any] = {"time/learner_update": 0.3, "time/worker_env": 0.6, "time/worker_act": 0.1}
-    wanted["time/feeder_insert"] = 0.2
-    assert shares.read(10.0) == pytest.approx(wanted)
-    shares.add("update", 1.0)
-    shares.add("update", 1.0)
-    shares.add("wait", 0.5)
-    wanted = {"time/learner_update": 0.5, "time/learner_wait": 0.125}
-    wanted |= {"time/worker_env": 0.0, "time/worker_act": 0.0, "time/feeder_insert": 0.0}
-    assert shares.read(4.0) == pytest.approx(wanted)
-
-
-def test_a_scalar_that_was_no_number_in_some_updates_is_averaged_over_the_others() -> None:
-    metrics = UpdateMetrics()
-    nan = torch.tensor(float("nan"))
-    metrics.add({"a": torch.tensor(1.0), "b": nan, "never": nan})
-    metrics.add({"a": torch.tensor(3.0), "b": torch.tensor(5.0), "never": nan})
-    assert metrics.read() == {"a": 2.0, "b": 5.0}
-    assert metrics.read() == {}
-
-
-def test_metrics_are_read_in_little_more_memory_than_they_take(tmp_path: Path) -> None:
-    """The learner draws its curve at every checkpoint: what that takes must not grow with a long run."""
+def test_reading_takes_little_more_memory_than_the_numbers(tmp_path: Path) -> None:
+    """The learner reads its metrics at its end, when a long run has many of them."""
     path = tmp_path / "metrics.csv"
     rows, names = 2000, [f"losses/{index}" for index in range(50)]
     path.write_text("\n".join([",".join(names), *([",".join(["0.123456"] * len(names))] * rows)]) + "\n")
@@ -304,7 +198,7 @@ def test_metrics_are_read_in_little_more_memory_than_they_take(tmp_path: Path) -
     assert peak < 3 * 8 * rows * len(names)
 
 
-def test_a_row_that_is_cut_short_has_empty_cells(tmp_path: Path) -> None:
+def test_a_line_that_is_cut_short_has_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("steps,losses/a,losses/b\n10,1,\n20,2")
     columns = read_metrics(path)

@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside the numbers: the run's description and a page of charts."""
+"""TensorBoard shows the run's description and a page of charts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
-from learner.metrics.board import LAYOUT, open_board
-from learner.metrics.metrics import read_metrics
+from agents.vtrace.charts import CHARTS
+from learner.metrics.tensorboard import charts_page, open_tensorboard
+from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 
 SHOWN_BY_EVERY_RUN = (
@@ -37,7 +38,7 @@ def text(run: RunDirectory) -> str:
 
 
 def test_the_run_is_described_from_its_config(run: RunDirectory) -> None:
-    open_board(run, 0).close()
+    open_tensorboard(run, 0, CHARTS).close()
     lines = text(run).splitlines()
     assert "| lr | `0.001` |  |" in lines
     assert "| device | `cpu` | no GPU found |" in lines
@@ -48,28 +49,35 @@ def test_the_run_is_described_from_its_config(run: RunDirectory) -> None:
 
 def test_a_command_that_is_not_utf8_is_described_with_escapes(run: RunDirectory) -> None:
     run.write_config({"results_dir": "/a/\udcff"}, ["main.py", "--results_dir=/a/\udcff"], [])
-    open_board(run, 0).close()
+    open_tensorboard(run, 0, CHARTS).close()
     assert "| results_dir | `/a/\\udcff` |  |" in text(run).splitlines()
 
 
 def test_a_resumed_run_describes_itself_again(run: RunDirectory) -> None:
-    open_board(run, 0).close()
-    open_board(run, 500).close()
+    open_tensorboard(run, 0, CHARTS).close()
+    open_tensorboard(run, 500, CHARTS).close()
     assert [event.step for event in events(run).Tensors("run/text_summary")] == [0, 500]
 
 
 def test_the_page_of_charts_reaches_tensorboard(run: RunDirectory) -> None:
-    open_board(run, 0).close()
+    open_tensorboard(run, 0, CHARTS).close()
     (event,) = events(run).Tensors("custom_scalars__config__")
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    told = {
+    shown = {
         category.title: {chart.title: list(chart.multiline.tag) for chart in category.chart} for category in layout.category
     }
-    assert told == {name: {title: tags for title, (_, tags) in charts.items()} for name, charts in LAYOUT.items()}
+    assert shown == charts_page(CHARTS)
+
+
+def test_an_agent_without_charts_has_a_page_without_its_category(run: RunDirectory) -> None:
+    open_tensorboard(run, 0, {}).close()
+    (event,) = events(run).Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == ["run", "where the time goes"]
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_EVERY_RUN)
-def test_the_page_shows_what_matters(name: str, catch_run: RunDirectory) -> None:
+def test_the_page_shows_the_main_metrics(name: str, catch_run: RunDirectory) -> None:
     assert charts_of(name)
     assert name in read_metrics(catch_run.metrics)
 
@@ -78,16 +86,16 @@ def test_the_page_shows_what_matters(name: str, catch_run: RunDirectory) -> None
     ("name", "charts"),
     [
         ("losses/entropy", ["entropy, nats"]),
-        ("losses/entropy_loss", ["losses, mean of a step"]),
+        ("losses/entropy_loss", ["losses, mean per step"]),
         ("charts/episodic_return", []),
         ("charts/episodic_return_mean", ["mean return: training, evaluation"]),
     ],
 )
-def test_a_chart_shows_no_name_that_only_begins_alike(name: str, charts: list[str]) -> None:
+def test_a_chart_shows_no_name_with_another_ending(name: str, charts: list[str]) -> None:
     assert charts_of(name) == charts
 
 
 def charts_of(name: str) -> list[str]:
-    """Titles of the charts that show a metric; TensorBoard matches from the start of its name, and not to the end."""
-    charts = [(title, tags) for category in LAYOUT.values() for title, (_, tags) in category.items()]
+    """Titles of the charts that show a metric. TensorBoard matches from the start of a name, not to its end."""
+    charts = [(title, tags) for category in charts_page(CHARTS).values() for title, tags in category.items()]
     return [title for title, tags in charts if any(re.match(tag, name) for tag in tags)]

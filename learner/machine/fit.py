@@ -1,0 +1,191 @@
+"""Fits the settings that are `auto` to the cores, the memory and the GPU of the machine, and gives a reason for each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from agents.compute import computes_bfloat16
+from learner.machine.costs import (
+    WORTH_DOUBLING,
+    Costs,
+    answer_takes,
+    doubling_saves,
+    enough_threads,
+    enough_workers,
+    expected,
+    larger_groups_help,
+)
+from learner.machine.detect import Machine
+from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
+from learner.machine.reproducible import REPRODUCIBLE
+from learner.settings.config import AUTO, Settings, TrainingConfig
+
+MACHINE_SETTINGS = (
+    "device",
+    "learner_threads",
+    "precision",
+    "worker_kind",
+    "worker_count",
+    "envs_per_worker",
+    "prepared_batches",
+    "test_environments",
+)
+"""Settings that belong to the machine and not to what is learned: `auto` stays `auto` in a checkpoint."""
+
+SMALL_MACHINE_CORES = 4
+PUBLISHED_BATCH = 32
+SMALL_BATCH = 8
+ENVIRONMENTS = 16
+MOST_LEARNER_THREADS = 8
+MOST_PREPARED_BATCHES = 4
+MOST_TEST_ENVIRONMENTS = 64
+WORKERS_FRACTION = 0.75  # of the memory that the learner leaves; replays have the rest
+
+
+class Choices:
+    """Settings whose `auto` values are chosen one after another. reasons: one line for each choice that was made."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settled = dict(settings)
+        self.reasons: list[str] = []
+
+    def choose(self, name: str, value: Any, reason: str) -> None:
+        """Set a setting if it is still `auto`; the first choice stands."""
+        if self.settled[name] == AUTO:
+            self.settled[name] = value
+            self.reasons.append(f"{name}={value} ({reason})")
+
+
+def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs | None = None) -> tuple[Settings, list[str]]:
+    """Settle every `auto` of the settings. Returns the settled settings, and one line for each choice.
+
+    Measured costs decide on workers, environments and learner threads, and only coarsely. These settings touch what is learned,
+    because they change the policy lag, so they may not follow the noise of a measurement.
+
+    Args:
+        settings: all settings, some of them `auto`.
+        machine: what the run may use.
+        costs: measured with the choices that this function makes without them; None before a measurement.
+    """
+    choices = Choices(settings)
+    settled = choices.settled
+    for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
+        choices.choose(name, value, f"reproducible: {reason}")
+    choices.choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
+    if settled["device"] == "cuda":
+        choices.choose("worker_kind", "central", "one policy on the GPU acts for all workers")
+    choices.choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
+    if settled["worker_kind"] == "serial":
+        choices.choose("worker_count", 1, "serial: everything in one process")
+        choices.choose("prepared_batches", 0, "serial: everything in one thread")
+    _choose_processes(choices, machine, costs)
+    _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
+    fast = settled["device"] in machine.bfloat16
+    reason = f"the {settled['device']} {'multiplies' if fast else 'does not multiply'} bfloat16 in hardware"
+    choices.choose("precision", "bfloat16" if fast else "float32", reason)
+    choices.choose("test_environments", min(8 * machine.cores, MOST_TEST_ENVIRONMENTS), "episodes evaluated at once")
+    return settled, choices.reasons
+
+
+def portable_settings(settings: Settings, settled: Settings) -> Settings:
+    """The settings that checkpoints carry: what was fitted to this machine stays `auto`, so that another one fits its own.
+
+    A reproducible run carries every value, because another value would give other bits.
+
+    Args:
+        settings: as they were given, with `auto`.
+        settled: as `fit_to_machine` settled them.
+    """
+    return settled if settled["reproducible"] else {**settled, **{name: settings[name] for name in MACHINE_SETTINGS}}
+
+
+def acting_precision(training: TrainingConfig) -> str:
+    """The precision that workers act in: the learner's, but float32 if the learner's is a GPU's that is slow on this CPU."""
+    return training.precision if training.device == "cpu" or computes_bfloat16("cpu") else "float32"
+
+
+def is_small(cores: int, device: str) -> bool:
+    """Whether learner and workers share few cores, so that an idle core is a large part of them."""
+    return cores <= SMALL_MACHINE_CORES and device != "cuda"
+
+
+def _choose_processes(choices: Choices, machine: Machine, costs: Costs | None) -> None:
+    """Choose learner threads, workers and their environments."""
+    settled = choices.settled
+    small = is_small(machine.cores, settled["device"])
+    choices.choose("learner_threads", *_learner_threads(costs, machine.cores, gpu=settled["device"] == "cuda", small=small))
+    if settled["worker_kind"] == "central":
+        choices.choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=small))
+        choices.choose("envs_per_worker", *_two_groups(costs, settled["worker_count"]))
+        return
+    environments, reason = _environments(costs)
+    if costs and settled["envs_per_worker"] == AUTO and environments > ENVIRONMENTS:
+        costs = replace(costs, act=costs.act_doubled)  # the count of workers follows from the larger groups
+    choices.choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=small))
+    choices.choose("envs_per_worker", environments, reason)
+
+
+def _choose_batches(choices: Choices, *, small: bool) -> None:
+    """Choose the batch size, which is part of what is learned and so never measured, and the batches prepared ahead."""
+    if small:
+        choices.choose("batch_size", SMALL_BATCH, "a small machine learns sooner from more and smaller updates")
+        choices.choose("prepared_batches", 0, "a small machine has no idle core to prepare them")
+    choices.choose("batch_size", PUBLISHED_BATCH, "the published setting")
+    choices.choose("prepared_batches", MOST_PREPARED_BATCHES, "the most; as few are prepared as keep the learner busy")
+
+
+def _learner_threads(costs: Costs | None, cores: int, *, gpu: bool, small: bool) -> tuple[int, str]:
+    """Threads of the learner, and why. On a small machine no more than needed: they take the cores from the workers."""
+    if gpu:
+        return 1, "the GPU computes"
+    most = min(cores, MOST_LEARNER_THREADS)
+    if costs and small and (count := enough_threads(costs, cores)) < most:
+        return count, f"measured: enough to learn from most of what {cores} cores can collect"
+    return most, f"{cores} cores, shared with the workers"
+
+
+def _workers(costs: Costs | None, machine: Machine, learner_threads: int, *, small: bool) -> tuple[int, str]:
+    """Worker processes, and why. On a small machine always one per core: an idle core is a large part of it."""
+    cores = machine.cores
+    most = max(1, int(WORKERS_FRACTION * (machine.memory_bytes - LEARNER_RESERVE)) // WORKER_RESERVE)
+    count = cores if small or costs is None else enough_workers(costs, cores, learner_threads)
+    if most < count:
+        return most, f"as many as fit into {machine.memory_bytes / 1e9:.1f} GB of memory with learner and replays"
+    why = f"one per core, {cores} cores" if count == cores else "they collect more than the learner can take"
+    return count, f"{why}; measured: {_described(costs, cores)}" if costs else why
+
+
+def _described(costs: Costs, cores: int) -> str:
+    """The costs and the speed that follows from them, for a reader."""
+    stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
+    speed = _two_digits(expected(costs, cores))
+    return (
+        f"stepping {stepping}, acting {acting}, learning {learning} per step, so about {speed:,.0f} steps/s = "
+        f"{speed * costs.frames_per_step:,.0f} frames/s"
+    )
+
+
+def _environments(costs: Costs | None) -> tuple[int, str]:
+    """Environments of a worker that acts for itself, and why."""
+    if costs is None:
+        return ENVIRONMENTS, "enough for efficient inference, few enough for a small policy lag"
+    saves = doubling_saves(costs)
+    reason = f"measured: {2 * ENVIRONMENTS} would save {max(0.0, saves):.0%} of a step and double the policy lag"
+    return (2 * ENVIRONMENTS if saves >= WORTH_DOUBLING else ENVIRONMENTS), reason
+
+
+def _two_groups(costs: Costs | None, workers: int) -> tuple[int, str]:
+    """Environments of a worker for which a central policy acts, and why."""
+    group = 2 * ENVIRONMENTS if costs and larger_groups_help(costs, workers) else ENVIRONMENTS
+    reason = f"two groups of {group}: one steps while the policy computes the actions of the other"
+    if costs and costs.gpu_acts:
+        now, doubled = (f"{answer_takes(act, costs, workers):.0%}" for act in (costs.act, costs.act_doubled))
+        reason += f"; measured: the policy takes {now} of that time with groups of {ENVIRONMENTS}, {doubled} with twice as many"
+    return 2 * group, reason
+
+
+def _two_digits(number: float) -> float:
+    """Rounded to two digits: a short measurement is no more exact."""
+    return float(f"{number:.2g}")

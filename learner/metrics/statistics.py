@@ -1,0 +1,141 @@
+"""Statistics that fill a record of metrics: updates, episodes, policy lag and time since the last record."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Record = dict[str, float]
+"""One line of metrics: name -> number. `learner.metrics.writer` lists names and units."""
+
+
+class UpdateMetrics:
+    """Means of the scalars that updates report. They are summed on the device, so that no update waits for a number."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._sums: Tensor | None = None  # [2, names]: sums of the finite numbers, and how many there were
+
+    def add(self, scalars: Mapping[str, Tensor]) -> None:
+        values = torch.stack([value.float() for value in scalars.values()])
+        # A NaN says that there was nothing to measure, such as a batch without a column of some replay.
+        finite = values.isfinite()
+        entry = torch.stack([torch.where(finite, values, 0.0), finite.float()])
+        self._names = list(scalars)
+        self._sums = entry if self._sums is None else self._sums + entry
+
+    def read(self) -> Record:
+        """Means since the last call, over the updates in which a scalar was finite; empty without an update."""
+        if self._sums is None:
+            return {}
+        sums, counts = self._sums.tolist()
+        self._sums = None
+        return {name: total / count for name, total, count in zip(self._names, sums, counts, strict=True) if count}
+
+
+class Episode(NamedTuple):
+    """A whole episode: its raw return, and its length in steps."""
+
+    episode_return: float
+    length: int
+
+
+def ended_episodes(trajectory: Mapping[str, np.ndarray]) -> list[Episode]:
+    """The episodes that ended in a trajectory (each field `[*shape]`)."""
+    returns, lengths = trajectory["episode_return"], trajectory["episode_length"]
+    return [Episode(float(returns[row]), int(lengths[row])) for row in np.flatnonzero(lengths)]
+
+
+class EpisodeStatistics:
+    """Raw returns and lengths of whole episodes. window: episodes of the running mean."""
+
+    def __init__(self, window: int) -> None:
+        self.count = 0
+        self.recent: deque[float] = deque(maxlen=window)
+        self._new: list[Episode] = []
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        for episode in episodes:
+            self.count += 1
+            self._new.append(episode)
+            self.recent.append(episode.episode_return)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last `window` episodes, None before the first."""
+        return float(np.mean(self.recent)) if self.recent else None
+
+    def read(self) -> Record:
+        """Means since the last call and over the window. A name is absent if no episode has ended."""
+        record: Record = {}
+        if self._new:
+            record["charts/episodic_return"], record["charts/episodic_length"] = np.mean(self._new, axis=0).tolist()
+            self._new = []
+        if self.mean_return is not None:
+            record["charts/episodic_return_mean"] = self.mean_return
+        return record
+
+
+class LagStatistics:
+    """Policy lag in updates: the learner's version minus the acting version, of fresh columns and of each replay's columns."""
+
+    def __init__(self, replay_names: Sequence[str]) -> None:
+        self._names = [f"replay/{name}/policy_lag" for name in replay_names]
+        self._values: dict[str, list[float]] = {}
+
+    def add(self, update: int, policy_version: np.ndarray, is_replay: np.ndarray, source: np.ndarray) -> None:
+        """Add the columns of one batch.
+
+        Args:
+            update: the learner's version.
+            policy_version: int64 `[B, T]`, the acting version of each step.
+            is_replay: bool `[B]`, from a replay that gives trajectories more than once.
+            source: int `[B]`, index of the replay that a column comes from.
+        """
+        lag = update - policy_version.mean(1)
+        groups = {"charts/policy_lag": ~is_replay, **{name: source == index for index, name in enumerate(self._names)}}
+        for name, columns in groups.items():
+            if columns.any():
+                self._values.setdefault(name, []).append(float(lag[columns].mean()))
+
+    def read(self) -> Record:
+        """Means since the last call. A name is absent if no batch had such a column."""
+        record = {name: float(np.mean(values)) for name, values in self._values.items()}
+        self._values = {}
+        return record
+
+
+class TimeFractions:
+    """Fractions of wall time: of the learner's stages, and of clocks that other parts of the run keep.
+
+    clocks: owner -> the names of its stages, and their seconds as float64 `[owners, len(names)]`, which are only read. The
+    fraction of several owners (worker processes) is their mean.
+    """
+
+    def __init__(self, clocks: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> None:
+        self._clocks = clocks
+        self._learner: Record = {}
+        self._before = self._totals()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Count the learner's time in `stage`."""
+        name = f"time/learner_{stage}"
+        self._learner[name] = self._learner.get(name, 0.0) + seconds
+
+    def read(self, passed: float) -> Record:
+        """Fractions of the `passed` seconds since the last call."""
+        totals = self._totals()
+        fractions = {name: (seconds - self._before.get(name, 0.0)) / passed for name, seconds in totals.items()}
+        self._before = totals
+        return fractions
+
+    def _totals(self) -> Record:
+        totals = dict(self._learner)
+        for owner, (names, seconds) in self._clocks.items():
+            totals |= {f"time/{owner}_{name}": total for name, total in zip(names, seconds.mean(0).tolist(), strict=True)}
+        return totals

@@ -1,0 +1,82 @@
+"""The end of a run: summary.json, the learning curve, and the closing lines of the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+from learner.metrics.bottleneck import Bottleneck
+from learner.metrics.curve import draw_learning_curve
+from learner.metrics.progress import format_duration
+from learner.metrics.statistics import EpisodeStatistics
+from learner.runs.checkpoint import Counters
+from learner.runs.directory import RunDirectory
+from learner.settings.config import Config
+
+log = logging.getLogger("springbok")
+
+
+def write_summary(
+    run: RunDirectory,
+    config: Config,
+    counters: Counters,
+    episodes: EpisodeStatistics,
+    *,
+    checkpoint: Path | None,
+    interrupted: bool,
+) -> bool:
+    """Write summary.json and the learning curve. Returns whether there is a curve; a failure is one warning.
+
+    Args:
+        run: directory of the run.
+        config: of the run.
+        counters: how far the run has come.
+        episodes: returns of its episodes.
+        checkpoint: the last one, None if it could not be saved.
+        interrupted: whether the run was asked to stop before its budget was used.
+    """
+    summary = {
+        "env": config.env.env,
+        **asdict(counters),
+        "mean_return": episodes.mean_return,
+        "episodes_in_mean": len(episodes.recent),
+        "frames_per_second": counters.frames / counters.seconds if counters.seconds else 0.0,
+        "finished": not interrupted,
+        "checkpoint": checkpoint.name if checkpoint else None,
+    }
+    title = f"{config.env.env}, {config.network}, seed {config.training.seed}"
+    try:
+        run.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        return run.metrics.is_file() and draw_learning_curve(run.metrics, run.curve, title)
+    except OSError as error:
+        log.warning("Summary and learning curve were not written: %s", error.strerror or error)
+        return False
+
+
+def log_result(counters: Counters, episodes: EpisodeStatistics, bottleneck: Bottleneck | None, *, interrupted: bool) -> None:
+    """Log how far the run has come, its mean return, and what limited its speed."""
+    mean = episodes.mean_return
+    log.info(
+        "%s after %s: %s steps = %s frames, %s updates, %s episodes, %s",
+        "Stopped" if interrupted else "Finished",
+        format_duration(counters.seconds),
+        f"{counters.steps:,}",
+        f"{counters.frames:,}",
+        f"{counters.updates:,}",
+        f"{counters.episodes:,}",
+        "no episode has ended yet" if mean is None else f"mean return of the last {len(episodes.recent)}: {mean:.2f}",
+    )
+    if bottleneck:
+        log.info("%s", bottleneck.line)
+
+
+def log_next_commands(run: RunDirectory, checkpoint: Path | None, *, curve: bool) -> None:
+    """Log where the results are, and the commands that resume and show the run. curve: whether a learning curve was drawn."""
+    if curve:
+        log.info("Learning curve: %s", run.curve)
+    if checkpoint:
+        log.info("Checkpoint: %s", checkpoint)
+        log.info("Resume: python main.py --op_mode=train_w_load --load_model_url=%s", run.path)
+        log.info("Watch:  python main.py --op_mode=test --render --load_model_url=%s", run.path)

@@ -1,0 +1,67 @@
+"""The end of a run: summary.json, the learning curve and the closing lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learner.metrics.bottleneck import Bottleneck
+from learner.metrics.statistics import Episode, EpisodeStatistics
+from learner.metrics.summary import log_next_commands, log_result, write_summary
+from learner.runs.checkpoint import Counters
+from learner.runs.directory import RunDirectory
+from tests.support import small_config
+
+COUNTERS = Counters(steps=1000, frames=4000, updates=25, episodes=7, trajectories=100, seconds=8.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path, "Catch-v0")
+
+
+@pytest.fixture
+def episodes() -> EpisodeStatistics:
+    episodes = EpisodeStatistics(window=10)
+    episodes.add([Episode(1.0, 9), Episode(2.0, 9)])
+    return episodes
+
+
+def test_the_summary_holds_counters_speed_and_mean_return(run: RunDirectory, episodes: EpisodeStatistics) -> None:
+    checkpoint = run.checkpoint_path(25)
+    assert not write_summary(run, small_config(), COUNTERS, episodes, checkpoint=checkpoint, interrupted=True)
+    summary = json.loads(run.summary.read_text())
+    assert (summary["steps"], summary["frames_per_second"], summary["mean_return"]) == (1000, 500.0, 1.5)
+    assert (summary["finished"], summary["checkpoint"], summary["episodes_in_mean"]) == (False, checkpoint.name, 2)
+
+
+def test_a_run_without_an_episode_or_a_second_has_a_summary(run: RunDirectory) -> None:
+    write_summary(run, small_config(), Counters(), EpisodeStatistics(window=10), checkpoint=None, interrupted=False)
+    summary = json.loads(run.summary.read_text())
+    assert (summary["mean_return"], summary["frames_per_second"], summary["checkpoint"]) == (None, 0.0, None)
+
+
+def test_a_summary_that_cannot_be_written_is_one_warning(
+    run: RunDirectory, episodes: EpisodeStatistics, lines: list[str]
+) -> None:
+    run.summary.mkdir()
+    assert not write_summary(run, small_config(), COUNTERS, episodes, checkpoint=None, interrupted=False)
+    (line,) = lines
+    assert "Is a directory" in line
+
+
+def test_the_result_ends_with_the_bottleneck(episodes: EpisodeStatistics, lines: list[str]) -> None:
+    log_result(COUNTERS, episodes, Bottleneck("learning", "Limited by the learner"), interrupted=False)
+    assert lines[0].startswith("Finished after 0:08: 1,000 steps = 4,000 frames, 25 updates, 7 episodes")
+    assert lines[0].endswith("1.50")
+    assert lines[1:] == ["Limited by the learner"]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_is_resumed_and_watched_only_from_a_checkpoint(run: RunDirectory, saved: bool, lines: list[str]) -> None:
+    log_next_commands(run, run.checkpoint_path(25) if saved else None, curve=True)
+    modes = [mode for mode in ("train_w_load", "test") if any(f"--op_mode={mode} " in line for line in lines)]
+    assert modes == (["train_w_load", "test"] if saved else [])
+    assert str(run.curve) in lines[0]
