@@ -73,7 +73,7 @@ def open_tensorboard(run: RunDirectory, from_step: int, agent_charts: Charts) ->
 
 
 def printable(text: str) -> str:
-    """The text with an escape for each byte that is not UTF-8: a path may hold some, but no text file or protocol takes them."""
+    """The text with an escape for each byte that is not UTF-8. A path may hold such bytes; text files and protocols do not."""
     return text.encode(errors="backslashreplace").decode()
 
 
