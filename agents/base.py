@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,8 +12,12 @@ from replay.trajectory import Batch
 
 
 class Agent(ABC):
-    """Owns the network that learns and its optimiser. Agents never see flags, files or processes."""
+    """Owns the network that learns and its optimiser. Agents never see flags, files or processes.
 
+    config_class: the dataclass of the agent's settings; each of its settings is a flag.
+    """
+
+    config_class: ClassVar[type]
     network: ActorCritic
 
     @abstractmethod

@@ -83,8 +83,8 @@ def agent_of(config: Config) -> tuple[ActorCritic, Agent]:
     """A network on the device, and the agent that trains it."""
     spec, training = make_spec(config.env), config.training
     network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
-    agent = AGENTS["vtrace"](
-        config.agent,
+    agent = AGENTS[config.agent](
+        config.agent_settings,
         on_device(network, torch.device(training.device)),
         replay_names(config.replays),
         threads=training.learner_threads,

@@ -99,7 +99,7 @@ class Batches:
         self.frames_stacked = spec.frames_stacked
         network = make_network(config.network, spec.observation_shape, spec.action_count, precision=training.precision)
         self.network = network.to(self.device)
-        self.agent = AGENTS["vtrace"](config.agent, self.network, replay_names(config.replays))
+        self.agent = AGENTS[config.agent](config.agent_settings, self.network, replay_names(config.replays))
         self.weights = SharedWeights(SharedArrays(weights_layout(self.network)))
         self.weights.publish(self.network, 0)
         self._columns = HostBuffers(contract, training.batch_size, pinned=self.device.type == "cuda").take()
@@ -110,7 +110,7 @@ class Batches:
             config.replays,
             contract,
             training.batch_size,
-            training.training_fill_in_factor,
+            config.replay_settings.replay_fill_fraction,
             np.random.default_rng(0),
             encode=self._encode,
             device=self.device,
@@ -180,7 +180,7 @@ def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config
         mixtures[name] = [{**queue, "sample_ratio": 0.5}, {**replay, "capacity": capacity, "sample_ratio": 0.5}]
     configs = {}
     for name, mixture in mixtures.items():
-        given = {**settings, "replay_parameters": json.dumps(mixture), "use_replay_compression": name == COMPRESSED}
+        given = {**settings, "replay_parameters": json.dumps(mixture), "compress_replay": name == COMPRESSED}
         settled, _ = fit_to_machine({**DEFAULTS, **given}, machine)
         configs[name] = make_config(settled)
     needed, room = sum(sum(replay_memory(each)) for each in configs.values()), machine.memory_bytes - LEARNER_RESERVE

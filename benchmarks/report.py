@@ -4,7 +4,7 @@
     python -m benchmarks.report results/PongNoFrameskip-v4_* --threshold=0
 
 Takes run directories, or folders with some below them, such as a suite's. Runs of a suite are grouped by the suite's names,
-others by equal settings. A score is the mean raw return of the last training episodes (`--avg_buff_size` of them), for all
+others by equal settings. A score is the mean raw return of the last training episodes (`--return_window` of them), for all
 settings of a game at the same number of frames. The Markdown goes to standard output.
 """
 

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from agents import AGENTS
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
 from learner.metrics.metrics import read_metrics
 from learner.runs.directory import RunDirectory
-from learner.settings.config import DEFAULTS
+from learner.settings.renames import rename_settings
+from learner.settings.schema import DEFAULTS, UNLEARNED_SETTINGS, agent_of, default_settings
 from replay import ReplayConfig, parse_replay_parameters
 
 RETURN = "charts/episodic_return_mean"
-NOT_COMPARED = {
-    *("env", "seed", "results_dir", "verbosity", "log_period", "save_model_period", "load_model_url", "load_optimizer_save"),
-    *("test_episode_count", "test_environments", "greedy", "render"),
-}
+NOT_COMPARED = {"env", "seed", *UNLEARNED_SETTINGS}
 """Settings in which two runs of the same setting may differ."""
 
 
@@ -28,7 +27,7 @@ NOT_COMPARED = {
 class Run:
     """One run. frames, steps, seconds, returns: the points `[n]` of its curve, none before its first ended episode.
 
-    returns: mean raw return of the last training episodes (`avg_buff_size` of them).
+    returns: mean raw return of the last training episodes (`return_window` of them).
     """
 
     path: Path
@@ -66,7 +65,7 @@ def _is_superseded(run: Path) -> bool:
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Every run with the name of its setting: the suite's variant, or else what sets it apart from the others."""
-    configs = [json.loads((path / "config.json").read_text()) for path in paths]
+    configs = [_read_config(path) for path in paths]
     plans = [read_plan(path.parent) for path in paths]
     several = len({plan["suite"] for plan in plans if plan}) > 1
     loose = [config["settings"] for config, plan in zip(configs, plans, strict=True) if plan is None]
@@ -77,6 +76,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
         setting = f"{prefix}{plan['variant']}" if plan else names[_identity(config["settings"])]
         runs.append(_load_run(path, config, setting))
     return sorted(runs, key=lambda run: (run.env, _place(run), run.setting, run.seed))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """A run's config.json, whose settings have the names that they have now."""
+    config = json.loads((path / "config.json").read_text())
+    return {**config, "settings": rename_settings(config["settings"])}
 
 
 def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
@@ -113,7 +118,8 @@ def _place(run: Run) -> int:
 def name_settings(settings: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Identity of each setting -> its name, made of what differs between them; the network where nothing does."""
     different = {_identity(each): _compared(each) for each in settings}
-    varying = [name for name in DEFAULTS if len({each[name] for each in different.values() if name in each}) > 1]
+    names = {name: None for each in different.values() for name in each}
+    varying = [name for name in names if len({each[name] for each in different.values() if name in each}) > 1]
     return {
         identity: ", ".join(each[name] if name == "replay_parameters" else f"{name}={each[name]}" for name in varying)
         or each["network"]
@@ -127,8 +133,11 @@ def _identity(settings: dict[str, Any]) -> str:
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     """What makes a setting; a run of an older version has the default of a setting that it did not know."""
-    full = {**DEFAULTS, **settings, "replay_parameters": _describe({**DEFAULTS, **settings}["replay_parameters"])}
-    return {name: full[name] for name in DEFAULTS if name not in NOT_COMPARED}
+    agent = agent_of(settings)
+    defaults = default_settings(agent) if agent in AGENTS else DEFAULTS
+    full = {**defaults, **settings}
+    full["replay_parameters"] = _describe(full["replay_parameters"])
+    return {name: full[name] for name in defaults if name not in NOT_COMPARED}
 
 
 def _describe(replay_parameters: str) -> str:

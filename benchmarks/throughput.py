@@ -35,10 +35,10 @@ from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
 from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
-from learner.machine.preflight import MEASURED
 from learner.metrics.metrics import read_metrics
 from learner.metrics.progress import format_duration
 from learner.settings.config import Config
+from learner.settings.schema import MEASURED_SETTINGS
 from wrappers import make_spec
 
 Seconds = dict[str, float]
@@ -195,7 +195,7 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
     )
     job = measured(job, DECISION_SECONDS)
     config, machine = job.config, job.machine
-    fixed = [f"--{name}={job.settled[name]}" for name in MEASURED]  # the program would measure again
+    fixed = [f"--{name}={job.settled[name]}" for name in MEASURED_SETTINGS]  # the program would measure again
     parts = Parts(config, machine.cores)
     with Program([sys.executable, *command, *fixed]) as program:
         program.warm_up(WARM_UP_SECONDS)

@@ -25,9 +25,9 @@ class HeadStart:
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
-        if config.workers.kind != "serial" and config.training.calibrate_input and not resumed:
+        if config.workers.worker_kind != "serial" and config.network_settings.calibrate_input and not resumed:
             self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
-        if config.workers.kind == "cpu":  # others need the learner's network
+        if config.workers.worker_kind == "cpu":  # others need the learner's network
             shapes = make_network_shapes(config, make_spec(config.env))
             self._workers = WORKERS["cpu"](worker_setup(config, resumed), shapes)
             self._workers.prepare()
@@ -45,7 +45,7 @@ class HeadStart:
             self._end_workers()
         workers, self._workers = self._workers, None
         if not workers:
-            workers = WORKERS[config.workers.kind](setup, network)
+            workers = WORKERS[config.workers.worker_kind](setup, network)
             workers.prepare()
         return workers
 
@@ -79,7 +79,7 @@ def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
         make_contract(config, spec),
         config.workers,
         first_seeds(seeds, config.workers.worker_count),
-        settings.precision if config.workers.kind == "central" else acting_precision(settings),
+        settings.precision if config.workers.worker_kind == "central" else acting_precision(settings),
         device=settings.device,
         compiled=settings.compile,
     )

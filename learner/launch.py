@@ -17,7 +17,7 @@ from agents.compute import compiler_missing, keep_freed_memory
 from learner.evaluation.protocol import is_atari
 from learner.evaluation.protocols import AS_SET, apply_protocol, check_same_protocol
 from learner.head_start import HeadStart
-from learner.machine.machine import MACHINE_SETTINGS, Machine, detect_machine, fit_to_machine, free_gpu_memory
+from learner.machine.machine import Machine, detect_machine, fit_to_machine, free_gpu_memory
 from learner.machine.measuring import measure_costs
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.machine.preflight import PART_SECONDS, wants_preflight
@@ -26,9 +26,14 @@ from learner.runs.checkpoint_file import remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_fitting_replay, load_newest, merge_settings
 from learner.runs.resuming import UNDER_WAY, ResumeError, trajectories_to_fill_in
-from learner.settings.config import Config, Settings, check_settings, make_config, make_network_shapes
+from learner.settings.check import check_given, check_settings
+from learner.settings.config import Config, Settings, make_config, make_network_shapes
+from learner.settings.modes import unused_notes
 from learner.settings.presets import apply_preset
+from learner.settings.renames import rename_settings
+from learner.settings.schema import DEFAULTS, MACHINE_SETTINGS, SHARED
 from learner.skipping import SkippingError
+from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher as children
 from wrappers import make_spec
@@ -39,7 +44,6 @@ GPU_IS_FULL = (
     "error: the GPU's memory is full; use a smaller --batch_size, --unroll_length or --network, or replays in host memory, or "
     "end other programs on it: {}"
 )
-TRAINING_MODES = ("train", "train_w_load")
 TITLES = {
     "train": "Training on",
     "train_w_load": "Training on",
@@ -47,25 +51,6 @@ TITLES = {
     "export": "Exporting the policy for",
 }
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
-
-TEST_SETTINGS = ("device", "learner_threads", "test_environments")
-"""What test mode has to do with of all that is fitted to the machine."""
-
-
-LOADED = ("load_model_url", "load_optimizer_save", "resume_in")
-PLAYED = ("render", "test_episode_count", "test_environments")
-TRAINED = ("load_optimizer_save", "resume_in", "preflight", "profile")
-ANEW = "which starts anew; --op_mode=train_w_load goes on from a checkpoint"
-NO_TEST = "which plays no test games; --op_mode=test does"
-NO_TRAINING = "which trains nothing"
-
-UNUSED: dict[str, dict[str, str]] = {
-    "train": dict.fromkeys(LOADED, ANEW) | dict.fromkeys(PLAYED, NO_TEST),
-    "train_w_load": dict.fromkeys(PLAYED, NO_TEST),
-    "test": dict.fromkeys(TRAINED, NO_TRAINING),
-    "export": dict.fromkeys(TRAINED, NO_TRAINING) | dict.fromkeys(PLAYED, NO_TEST),
-}
-"""Mode -> settings of a command, not of what is learned, that it does not look at, and why."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +73,26 @@ class Job:
     checkpoint: Checkpoint | None = None
 
 
-def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
-    """Settle and check all settings; reads a checkpoint where the mode asks for one. Raises ValueError with one line."""
+def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
+    """Settle and check all settings; reads a checkpoint if the mode asks for one. Raises ValueError with one line.
+
+    given: the settings that the command gives; the others come from the preset, the checkpoint and the defaults.
+    """
     keep_freed_memory()  # before there is any thread: one that has a heap of its own keeps it, and here PyTorch starts some
     machine = detect_machine()
-    unused = [f"{name} is not used by --op_mode={op_mode}, {why}" for name, why in UNUSED[op_mode].items() if name in given]
-    settings, given = apply_preset(settings, given)
+    given = rename_settings(given)
+    unused = unused_notes(op_mode, given)
+    given = apply_preset(given)
+    check_given(given)
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
-        path, checkpoint, passed_over = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
-        settings, overridden = merge_settings(settings, checkpoint.settings, given)
-        notes = passed_over + overridden
-    if op_mode == "train_w_load" and not settings["load_optimizer_save"]:
-        notes.append("load_optimizer_save=False (the optimiser starts anew)")
+        asked = {**DEFAULTS, **given}
+        path, checkpoint, notes = load_newest(asked["load"], Path(asked["results_dir"]))
+    settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
+    notes = notes + overridden
+    if op_mode == "train_w_load" and not settings["load_optimizer"]:
+        notes.append("load_optimizer=False (the optimiser starts anew)")
     settings = apply_protocol(settings, given)
     check_settings(settings)
     if op_mode == "train_w_load" and checkpoint:
@@ -112,7 +103,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, machine)
     if checkpoint:
-        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer_save"])
+        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
     if op_mode in TRAINING_MODES:
         _check_training(config, checkpoint, machine)
     if checkpoint and path and op_mode != "test":
@@ -123,7 +114,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     if op_mode == "export":
         chosen = []
     elif op_mode == "test":
-        chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
+        chosen = [line for line in chosen if op_mode in SHARED[line.split("=")[0]].setting.modes]
     return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint)
 
 
@@ -170,7 +161,7 @@ def _check_fill_in(config: Config) -> None:
     if trajectories and steps >= budget:
         raise ValueError(
             f"environment_max_steps: wanted more than the {steps:,} steps of the {trajectories:,} trajectories that fill the "
-            f"replays before the first update, got {budget:,}; a smaller capacity or training_fill_in_factor takes fewer"
+            f"replays before the first update, got {budget:,}; a smaller capacity or replay_fill_fraction takes fewer"
         )
 
 
@@ -228,12 +219,12 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         log.error("error: the run directory could not be written: %s", error)
         return 1
     _describe(job, directory)
-    load_optimizer, replay = job.config.settings["load_optimizer_save"], _load_replay(job)
+    load_optimizer, replay = job.config.settings["load_optimizer"], _load_replay(job)
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
     except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
-            log.info("Go on: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
+            log.info("Go on: python main.py --op_mode=train_w_load --load=%s", directory.path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
         return 1
 

@@ -55,7 +55,7 @@ class Parts:
         return Checkpoint(
             settings=self.config.settings,
             spec=asdict(self.spec),
-            protocol=evaluation_protocol(self.config.env, self.config.test.greedy),
+            protocol=evaluation_protocol(self.config.env, self.config.evaluation.greedy),
             counters=self.counters,
             agent=self.agent.state_dict(),
             learning_rate=self.recorder.learning_rate,
@@ -98,14 +98,14 @@ def build(
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
             restore_generators(resumed.generators, generator)
-        elif settings.calibrate_input:
+        elif config.network_settings.calibrate_input:
             network.calibrate(head_start.random_observations().to(device))
         total_frames = settings.environment_max_steps * spec.frames_per_step
         mixture = make_mixture(
             config.replays,
             workers.setup.contract,
             settings.batch_size,
-            settings.training_fill_in_factor,
+            config.replay_settings.replay_fill_fraction,
             generator,
             encode=Encoder(network, workers.weights, spec.frames_stacked, device),
             progress=lambda: counters.frames / total_frames,  # of the batches taken so far
@@ -129,7 +129,10 @@ def build(
                 *(config, run, counters, workers, mixture, feeder, skipped, spec.frames_per_step, resumed),
                 to_fill_in=0 if replay else trajectories_to_fill_in(config),
             ),
-            saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
+            saver=Saver(
+                *(run, config.output.checkpoints_kept, config.output.return_window, resumed),
+                evaluated=config.evaluation.eval_period > 0,
+            ),
             evaluations=Evaluations(config, run, network, resumed),
             counters=counters,
             generator=generator,
@@ -154,6 +157,10 @@ def _make_network(config: Config, spec: EnvSpec) -> ActorCritic:
 
 def _make_agent(config: Config, network: ActorCritic) -> Agent:
     settings = config.training
-    return AGENTS["vtrace"](
-        config.agent, network, replay_names(config.replays), threads=settings.learner_threads, compiled=settings.compile
+    return AGENTS[config.agent](
+        config.agent_settings,
+        network,
+        replay_names(config.replays),
+        threads=settings.learner_threads,
+        compiled=settings.compile,
     )

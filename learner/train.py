@@ -76,6 +76,7 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
 def _make_updates(parts: Parts, signals: StopSignals) -> None:
     """The loop: one update each time round."""
     settings, counters, recorder = parts.config.training, parts.counters, parts.recorder
+    agent, checkpoint_period = parts.config.agent_settings, parts.config.output.checkpoint_period
 
     def should_stop() -> bool:
         recorder.show_filling()
@@ -94,7 +95,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             )
             copied = Fence(parts.device)
             copied.record()
-        recorder.learning_rate = linear_schedule(settings.lr, settings.lr_end_value, counters.frames, parts.total_frames)
+        recorder.learning_rate = linear_schedule(agent.lr, agent.lr_end_value, counters.frames, parts.total_frames)
         with recorder.stage("update"):
             scalars = parts.agent.update(batch, recorder.learning_rate)
         recorder.add_update(scalars, host)
@@ -105,7 +106,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, parts.checkpoint):
             recorder.add_evaluation(found)
-        if counters.updates % settings.save_model_period == 0 and parts.skipped.newest_is_sound():
+        if counters.updates % checkpoint_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()
 

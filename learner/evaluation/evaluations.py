@@ -26,9 +26,9 @@ class Evaluations:
 
     def __init__(self, config: Config, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
         self._evaluator: Evaluator | None = None
-        if config.training.eval_period:
+        if config.evaluation.eval_period:
             self._evaluator = Evaluator(config, network, run.animation)
-            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.test.greedy), resumed)
+            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.evaluation.greedy), resumed)
 
     def start(self, update: int) -> None:
         """Start the process that plays; update: how many are made."""

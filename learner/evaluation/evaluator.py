@@ -65,17 +65,17 @@ class Evaluator:
     """
 
     def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
-        episodes = config.training.eval_episodes
+        episodes = config.evaluation.eval_episodes
         self._setup = EvaluatorSetup(
             env=evaluation_env(config.env),
             network=config.network,
             episodes=episodes,
             environments=min(episodes, MOST_ENVIRONMENTS),
-            greedy=config.test.greedy,
+            greedy=config.evaluation.greedy,
             seed=config.training.seed,
             animation=animation,
         )
-        self._period = config.training.eval_period
+        self._period = config.evaluation.eval_period
         self._shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
         self._weights = SharedWeights(self._shared)
         self._asked_for: Counters | None = None  # what is being played

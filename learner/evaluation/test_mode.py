@@ -101,12 +101,12 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     policy = load_policy(config, checkpoint, seeds.actions)
     folder = run.path if run else checkpoint_path.parent
     _announce(config, checkpoint, checkpoint_path)
-    tally = Tally(config.test.test_episode_count)
+    tally = Tally(config.evaluation.test_episode_count)
     video: Path | None = None
     with StopSignals(at_once=tally.clear_line, first=STOPS) as signals:
         stop = Stop(signals)
         try:
-            if config.test.render:
+            if config.evaluation.render:
                 video = _play_shown(config, policy, seeds.shown, tally, stop, folder, checkpoint.counters.updates)
             if tally.missing and not stop():
                 _play_unseen(config, policy, seeds.vector, tally, stop)
@@ -135,14 +135,14 @@ def _report(
         "env": config.env.env,
         "checkpoint": checkpoint_path.name,
         "training": asdict(checkpoint.counters),
-        "protocol": evaluation_protocol(config.env, config.test.greedy),
+        "protocol": evaluation_protocol(config.env, config.evaluation.greedy),
         "summary": summary,
         "episodes_wanted": tally.wanted,
         "complete": tally.missing == 0,
         "seconds": round(tally.seconds, 3),
         "seed": config.training.seed,
         "seeds": seeds._asdict(),
-        "environments": min(config.test.test_environments, tally.wanted),
+        "environments": min(config.evaluation.test_environments, tally.wanted),
         "device": config.training.device,
         "network": config.network,
         "video": video.name if video else None,
@@ -181,12 +181,12 @@ def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> Evaluation
     spec = make_spec(config.env)
     network = make_network(config.network, spec.observation_shape, spec.action_count)
     network.load_state_dict(checkpoint.agent["network"])
-    return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.test.greedy, seed=seed)
+    return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.evaluation.greedy, seed=seed)
 
 
 def _play_unseen(config: Config, policy: EvaluationPolicy, seed: int, tally: Tally, stop: Callable[[], bool]) -> None:
     """Play what is missing, many environments at once."""
-    count = min(config.test.test_environments, tally.missing)
+    count = min(config.evaluation.test_environments, tally.missing)
     env = make_vector_env(evaluation_env(config.env), count, num_threads=detect_machine().cores)
     try:
         play(
@@ -244,4 +244,4 @@ def _announce(config: Config, checkpoint: Checkpoint, checkpoint_path: Path) -> 
         f"{counters.steps:,}",
         f"{counters.frames:,}",
     )
-    log.info("Protocol: %s", describe_protocol(evaluation_protocol(config.env, config.test.greedy)))
+    log.info("Protocol: %s", describe_protocol(evaluation_protocol(config.env, config.evaluation.greedy)))

@@ -23,19 +23,8 @@ from learner.machine.costs import (
     larger_groups_help,
 )
 from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
-from learner.settings.config import AUTO, Settings, TrainingConfig
-
-MACHINE_SETTINGS = (
-    "device",
-    "learner_threads",
-    "precision",
-    "worker_kind",
-    "worker_count",
-    "envs_per_worker",
-    "prepared_batches",
-    "test_environments",
-)
-"""Settings that belong to the machine and not to what is learned: `auto` stays `auto` in a checkpoint."""
+from learner.settings.config import AUTO, Settings
+from learner.settings.declarations import TrainingConfig
 
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32

@@ -59,7 +59,7 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
             act_doubled=acting(config, 2 * at_once).seconds_a_step(seconds / 2),
             learn=learning(config, batch).seconds_a_step(seconds) / fresh_part(config),
             frames_per_step=make_spec(config.env).frames_per_step,
-            gpu_acts=gpu and workers.kind == "central",
+            gpu_acts=gpu and workers.worker_kind == "central",
             gpu_learns=gpu,
         )
     finally:
@@ -76,7 +76,7 @@ def prepare_to_measure(config: Config) -> None:
 def acting_at_once(config: Config) -> int:
     """Environments that the policy answers at once: a worker's own, or a group of every worker where one acts for all."""
     workers = config.workers
-    return workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
+    return workers.worker_count * workers.envs_per_group if workers.worker_kind == "central" else workers.envs_per_worker
 
 
 def fresh_part(config: Config) -> float:
@@ -119,7 +119,7 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
 def acting(config: Config, num_envs: int) -> Part:
     """Inference for `num_envs` environments at once, where this kind of workers has it: CPU time on one core, wall time on a
     GPU."""
-    if config.workers.kind == "central":
+    if config.workers.worker_kind == "central":
         return acting_for_all(config, num_envs)
     spec = make_spec(config.env)
     network = _network(config, acting_precision(config.training))
@@ -148,7 +148,7 @@ def learning(config: Config, batch_size: int) -> Part:
     device = torch.device(config.training.device)
     gpu = device.type == "cuda"
     network = on_device(_network(config, config.training.precision), device)
-    agent = AGENTS["vtrace"](config.agent, network, replay_names(config.replays))
+    agent = AGENTS[config.agent](config.agent_settings, network, replay_names(config.replays))
     columns = HostBuffers(make_contract(config, spec), batch_size, pinned=gpu).take()
     for array in columns.values():
         array.fill(0)

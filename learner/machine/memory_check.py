@@ -27,8 +27,8 @@ def check_replay_devices(config: Config) -> None:
             )
         if replay.compress:
             raise ValueError(
-                f'replay_parameters[{index}]: wanted --nouse_replay_compression or "device": "cpu", got '
-                f'"device": "{replay.device}" with --use_replay_compression'
+                f'replay_parameters[{index}]: wanted --nocompress_replay or "device": "cpu", got '
+                f'"device": "{replay.device}" with --compress_replay'
             )
 
 
@@ -36,7 +36,7 @@ def check_memory(config: Config, available: int) -> None:
     """Refuse replays that do not fit into `available` bytes beside the processes. Raises ValueError."""
     replays, reserve = _host_memory(config), reserve_bytes(config)
     workers = config.workers.worker_count
-    if config.workers.kind != "serial" and reserve > available >= reserve - (workers - 1) * WORKER_RESERVE:
+    if config.workers.worker_kind != "serial" and reserve > available >= reserve - (workers - 1) * WORKER_RESERVE:
         most = workers - -(-(reserve - available) // WORKER_RESERVE)
         raise ValueError(
             f"worker_count: wanted at most {most} of {_gigabytes(WORKER_RESERVE)} each (of memory {_gigabytes(available)} are "
@@ -47,7 +47,7 @@ def check_memory(config: Config, available: int) -> None:
         raise ValueError(
             f"replay_parameters: wanted at most {_gigabytes(room)} of replays (of memory {_gigabytes(available)} are available "
             f"now, {_gigabytes(reserve)} of it for the processes), got {_gigabytes(replays)}; "
-            'use a smaller capacity, or "memory" in its place with --use_replay_compression'
+            'use a smaller capacity, or "memory" in its place with --compress_replay'
         )
 
 
@@ -76,15 +76,15 @@ def describe_memory(config: Config) -> list[str]:
         lines.append(f"Replay {name}: {count}, at most {_gigabytes(size)}{told}")
     total = f"{_gigabytes(_host_memory(config))}, beside {_gigabytes(reserve_bytes(config))} for the processes"
     if gpu := sum(gpu_memory(config)):
-        room = " with room to save what lies there" if config.training.saves_replay else ""
+        room = " with room to save what lies there" if config.saves_replay else ""
         total += f", and {_gigabytes(gpu)} on the GPU{room}"
     return [*lines, f"Replay memory: at most {total}"]
 
 
 def reserve_bytes(config: Config) -> int:
     """What is kept for the processes themselves."""
-    workers = 0 if config.workers.kind == "serial" else config.workers.worker_count
-    return LEARNER_RESERVE + (workers + (config.training.eval_period > 0)) * WORKER_RESERVE
+    workers = 0 if config.workers.worker_kind == "serial" else config.workers.worker_count
+    return LEARNER_RESERVE + (workers + (config.evaluation.eval_period > 0)) * WORKER_RESERVE
 
 
 def replay_memory(config: Config) -> list[int]:
@@ -103,7 +103,7 @@ def gpu_memory(config: Config) -> list[int]:
 def _host_memory(config: Config) -> int:
     """The most host memory that the replays take; what lies on the GPU passes through it where it is saved."""
     total = sum(replay_memory(config))
-    return total if config.training.saves_replay else total - sum(gpu_memory(config))
+    return total if config.saves_replay else total - sum(gpu_memory(config))
 
 
 def _gigabytes(size: int) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from learner.machine.machine import is_small
 from learner.machine.measuring import fresh_part
 from learner.settings.config import AUTO, Config, Settings
+from learner.settings.schema import MEASURED_SETTINGS
 from wrappers import ENVIRONMENTS
 
 PART_SECONDS = 0.2  # for each part; to build them takes the rest of two seconds
-MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
-"""Settings that a measurement may move, the last one on a small machine only."""
 
 
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
@@ -17,8 +16,15 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
 
     Not for toy environments, which learn in seconds, nor where everything runs in one process, nor without fresh data to count.
     """
-    undecided = [name for name in MEASURED if settings[name] == AUTO]
+    undecided = [name for name in MEASURED_SETTINGS if settings[name] == AUTO]
+    # On a larger machine the learner has all the threads that it can use, whatever was measured.
     if not is_small(cores, config.training.device):
         undecided = [name for name in undecided if name != "learner_threads"]
     toy = ENVIRONMENTS["toy"].matches(config.env.env)
-    return settings["preflight"] and bool(undecided) and not toy and config.workers.kind != "serial" and fresh_part(config) > 0
+    return (
+        settings["preflight"]
+        and bool(undecided)
+        and not toy
+        and config.workers.worker_kind != "serial"
+        and fresh_part(config) > 0
+    )

@@ -92,7 +92,7 @@ def _cores(seen: Seen) -> Verdict | None:
 
 
 def _one_process(seen: Seen) -> Verdict | None:
-    if seen.config.workers.kind != "serial" or seen.cores == 1:
+    if seen.config.workers.worker_kind != "serial" or seen.cores == 1:
         return None
     told = ", ".join(f"{name} {_percent(cores)}" for name, cores in seen.computed.items())
     without = "without --reproducible" if seen.config.training.reproducible else "--worker_kind=cpu"
@@ -136,7 +136,7 @@ def _turns(seen: Seen) -> Verdict | None:
 def _answers(seen: Seen) -> Verdict | None:
     """One policy acts for all, and its answers come too late."""
     act = seen.share("worker_act")
-    if seen.config.workers.kind != "central" or act < WAITS:
+    if seen.config.workers.worker_kind != "central" or act < WAITS:
         return None
     told = f"workers wait {_percent(act)} of their time for it and step {_percent(seen.share('worker_env'))}"
     advice = f"--envs_per_worker={2 * seen.config.workers.envs_per_worker} gives it longer, a smaller --network needs less"
@@ -192,7 +192,7 @@ def _less_preparing(seen: Seen) -> str:
     replays = seen.config.replays
     ways = [
         *(["a smaller lambda_batch_multiplier"] if any(replay.type in GUESSES for replay in replays) else []),
-        *(["--nouse_replay_compression"] if any(replay.compress for replay in replays) else []),
+        *(["--nocompress_replay"] if any(replay.compress for replay in replays) else []),
     ]
     return " or ".join(ways) or "a smaller --frame_scale_resolution"
 

@@ -58,8 +58,8 @@ class Recorder:
         self.config = config
         self.run = run
         self.counters = counters
-        self.learning_rate = resumed.learning_rate if resumed else config.training.lr
-        self.episodes = EpisodeStatistics(config.training.avg_buff_size)
+        self.learning_rate = resumed.learning_rate if resumed else config.agent_settings.lr
+        self.episodes = EpisodeStatistics(config.output.return_window)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self._frames_per_step = frames_per_step
         self._workers = workers
@@ -72,9 +72,9 @@ class Recorder:
         self._shares = TimeShares({"worker": (CLOCKS, workers.seconds), "feeder": (FEEDER_CLOCKS, feeder.seconds[None])})
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
-        self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.kind == "serial")
+        self._core_use = CoreUse(cores, lambda: cpu_seconds(workers.seconds), inside=config.workers.worker_kind == "serial")
         self._doctor = Doctor(config, cores)
-        self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
+        self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Row = {}
         self._writer = MetricsWriter(run, counters.steps)
         self._progress = ProgressLine()
@@ -131,7 +131,7 @@ class Recorder:
         """Once an update: the profile, the progress line and a row of metrics, each when its time has come."""
         self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
-        if now - self._last_row >= self.config.training.log_period:
+        if now - self._last_row >= self.config.output.log_period:
             self.write_row()
         elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
             self._progress.show(self._text())
@@ -220,8 +220,8 @@ class Recorder:
             log.info("Learning curve: %s", self.run.curve)
         if checkpoint:
             log.info("Checkpoint: %s", checkpoint)
-            log.info("Go on:    python main.py --op_mode=train_w_load --load_model_url=%s", self.run.path)
-            log.info("Watch it: python main.py --op_mode=test --render --load_model_url=%s", self.run.path)
+            log.info("Go on:    python main.py --op_mode=train_w_load --load=%s", self.run.path)
+            log.info("Watch it: python main.py --op_mode=test --render --load=%s", self.run.path)
 
     def _write_summary(self, checkpoint: Path | None, mean: float | None, *, interrupted: bool) -> bool:
         """summary.json and the learning curve. Returns whether there is a curve; what cannot be written is said in one line."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from learner.runs.checkpoint_file import read_file, write_file
-from learner.settings.config import DEFAULTS, Settings
+from learner.settings.config import Settings
+from learner.settings.renames import rename_settings
 
 FORMAT = 2
 FIRST_FORMAT = 1
@@ -39,7 +40,7 @@ class Counters:
 class Checkpoint:
     """What a run needs to go on, and what a reader needs to know about it.
 
-    returns: those of the last `avg_buff_size` episodes. replay: checksum of the replay file saved with it, None without one.
+    returns: those of the last `return_window` episodes. replay: checksum of the replay file saved with it, None without one.
     """
 
     settings: Settings
@@ -128,7 +129,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
     if not isinstance(replay, str | None):
         raise ValueError("replay is no checksum")
     return Checkpoint(
-        settings={name: value for name, value in settings.items() if name in DEFAULTS},
+        settings=rename_settings(settings),
         spec=spec,
         protocol=protocol,
         counters=_parse_counters(_of_type(dict, content, "counters")),

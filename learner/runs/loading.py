@@ -1,4 +1,4 @@
-"""What `--load_model_url` names, loaded and checked against what this command asks for."""
+"""What `--load` names, loaded and checked against what this command asks for."""
 
 from __future__ import annotations
 
@@ -11,23 +11,11 @@ import torch
 from agents import AGENTS
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
-from learner.settings.config import DEFAULTS, Config, Settings, make_network_shapes
+from learner.settings.check import check_taken
+from learner.settings.config import Config, Settings, make_network_shapes
+from learner.settings.schema import COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS, agent_of, default_settings
 from replay import parse_replay_parameters
 from wrappers import make_spec
-
-LOADING_ONLY = (
-    *("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render"),
-    *("preflight", "profile"),
-)
-"""Settings that belong to a command, not to the run it loads."""
-
-
-REPLAY_SETTINGS = (
-    *("env", "frame_scale_resolution", "frames_stacked", "skipped_frames", "noop_threshold", "grayscaling_frames"),
-    *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
-    *("network", "batch_size", "unroll_length", "replay_parameters", "use_replay_compression"),
-)
-"""What stored trajectories and their stores depend on."""
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
@@ -52,17 +40,33 @@ def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
         return *found, [f"passed over {reason}" for reason in bad]
     if len(bad) == 1:
         raise ValueError(bad[0])
-    raise ValueError(f"load_model_url: wanted one good checkpoint in {url!r}, got {len(bad)} bad ones, such as {bad[0]}")
+    raise ValueError(f"load: wanted one good checkpoint in {url!r}, got {len(bad)} bad ones, such as {bad[0]}")
 
 
-def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tuple[Settings, list[str]]:
-    """The checkpoint's settings, unless the command line says otherwise; a line for each that is overridden."""
-    merged = {**settings, **{name: value for name, value in saved.items() if name not in LOADING_ONLY}, **given}
+def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
+    """All settings of a run: the given ones, else the checkpoint's, else the defaults of its agent.
+
+    Also returns a line for each setting of the checkpoint that is overridden, and one for those that are unknown and left out.
+    Raises ValueError if a given setting does not belong to the run.
+
+    Args:
+        given: settings of the command, and of a preset that it names.
+        saved: the checkpoint's settings; empty for a new run.
+    """
+    agent = agent_of(saved or given)
+    if given.get("agent", agent) != agent:
+        raise ValueError(f"agent: wanted {agent} as in the checkpoint, got {given['agent']}")
+    defaults = default_settings(agent)
+    kept = {name: value for name, value in saved.items() if name in defaults and name not in COMMAND_SETTINGS}
+    merged = {**defaults, **kept, **given}
+    check_taken(given, merged)
     notes = [
-        f"{name}={value} (overrides the checkpoint's {saved[name]})"
+        f"{name}={value} (overrides the checkpoint's {kept[name]})"
         for name, value in given.items()
-        if name in saved and name not in LOADING_ONLY and saved[name] != value
+        if name in kept and kept[name] != value
     ]
+    if unknown := sorted(set(saved) - set(defaults)):
+        notes.append(f"left out settings of the checkpoint that this program does not know: {', '.join(unknown)}")
     return merged, notes
 
 
@@ -72,34 +76,34 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
     network = make_network_shapes(config, spec)
     if checkpoint.spec["action_count"] != spec.action_count:
         raise ValueError(
-            f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
+            f"load: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
             f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
         )
     wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
     got = {name: (tuple(value.shape), value.dtype) for name, value in checkpoint.agent["network"].items()}
     if wanted != got:
         raise ValueError(
-            f"load_model_url: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
+            f"load: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
             f"got a checkpoint of {checkpoint.settings.get('network')} for {checkpoint.spec['frame_shape']} frames"
         )
-    saved = checkpoint.settings.get("optimizer", config.agent.optimizer)
-    if load_optimizer and saved != config.agent.optimizer:
+    optimizer = config.agent_settings.optimizer
+    saved = checkpoint.settings.get("optimizer", optimizer)
+    if load_optimizer and saved != optimizer:
         raise ValueError(
-            f"optimizer: wanted {saved} as in the checkpoint, got {config.agent.optimizer}; its state is left out with "
-            "--noload_optimizer_save"
+            f"optimizer: wanted {saved} as in the checkpoint, got {optimizer}; its state is left out with --noload_optimizer"
         )
     try:
-        AGENTS["vtrace"](config.agent, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
+        AGENTS[config.agent](config.agent_settings, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"load_model_url: wanted a state of the agent that fits, got another ({reason})") from None
+        raise ValueError(f"load: wanted a state of the agent that fits, got another ({reason})") from None
 
 
 def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
     """What was saved beside a checkpoint, for a run with the same replays. Raises ValueError with the reason there is none."""
     if checkpoint.replay is None:
         raise ValueError("saved without --save_replay")
-    for name in REPLAY_SETTINGS:
+    for name in STORED_SETTINGS:
         before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
         if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
             raise ValueError(f"{name} was {before}")
@@ -115,4 +119,4 @@ def _keep_the_same(before: Any, now: Any) -> bool:
 def check_finite(checkpoint: Checkpoint, path: Path) -> None:
     """Refuse to go on from weights that have diverged. Raises ValueError."""
     if not all(torch.isfinite(value).all() for value in checkpoint.agent["network"].values()):
-        raise ValueError(f"load_model_url: wanted finite weights, got a checkpoint whose training diverged: {path}")
+        raise ValueError(f"load: wanted finite weights, got a checkpoint whose training diverged: {path}")

@@ -31,7 +31,7 @@ def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: F
 
     A reproducible run always has one, with what is under way.
     """
-    if not config.training.saves_replay:
+    if not config.saves_replay:
         return None
     state: dict[str, Any] = {"mixture": mixture.state_dict()}
     if config.training.reproducible:
@@ -43,7 +43,7 @@ def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: F
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:
     """Fill empty replays with what was saved. Raises ResumeError."""
-    with _one_line("--load_model_url names a checkpoint whose replay is none of this program's"):
+    with _one_line("--load names a checkpoint whose replay is none of this program's"):
         mixture.load_state_dict(state["mixture"])
 
 
@@ -75,5 +75,5 @@ def trajectories_to_fill_in(config: Config) -> int:
     """How many trajectories replays that start empty take in before they give any; 0 where none gives any twice."""
     contract = make_contract(config, make_spec(config.env))
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
-    factor = config.training.training_fill_in_factor
+    factor = config.replay_settings.replay_fill_fraction
     return max((max(1, math.ceil(factor * replay.capacity)) for replay in settled if replay.type != "queue"), default=0)

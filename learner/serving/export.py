@@ -149,7 +149,7 @@ def describe(
     axes = ["batch", "frames", "height", "width", "colour"][: 1 + len(spec.observation_shape)]
     return {
         "env": spec.env,
-        "protocol": evaluation_protocol(config.env, config.test.greedy),
+        "protocol": evaluation_protocol(config.env, config.evaluation.greedy),
         "input": {
             "name": INPUT,
             "dtype": spec.frame_dtype,
@@ -187,9 +187,9 @@ def _preprocessing(config: Config, spec: EnvSpec) -> list[str]:
 
 
 def _value_meaning(config: Config) -> str:
-    clipping = config.agent.reward_clipping
+    clipping = config.agent_settings.reward_clipping
     rewards = f"clipped by {clipping}" if clipping else "raw"
-    return f"expected sum of rewards, {rewards}, discounted by {config.agent.gamma} a step"
+    return f"expected sum of rewards, {rewards}, discounted by {config.agent_settings.gamma} a step"
 
 
 @contextmanager

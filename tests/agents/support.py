@@ -11,7 +11,9 @@ from agents.vtrace.agent import VTraceConfig
 from replay.trajectory import Batch
 
 T, B, A = 5, 3, 4
-CONFIG = VTraceConfig(gamma=0.9, rho_bar=1.5, c_bar=1.0, pg_rho_bar=2.0, lambda_=0.95, reward_clipping="abs_one_clamp")
+CONFIG = VTraceConfig(
+    gamma=0.9, rho_bar=1.5, c_bar=1.0, pg_rho_bar=2.0, vtrace_lambda=0.95, reward_clipping_method="abs_one_clamp"
+)
 CLEAR = replace(
     CONFIG,
     use_policy_cloning_loss=True,

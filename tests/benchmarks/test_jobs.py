@@ -28,7 +28,7 @@ def test_a_budget_that_is_too_small_for_a_training_is_enough_for_a_benchmark() -
         (["--protocol=machado", "--sticky_actions=0.5"], "sticky_actions: wanted 0.25"),
         (["--env=Pong"], "env: wanted"),
         (["results"], "wanted flags such as"),
-        (["--op_mode=export", "--load_model_url=/nowhere"], "load_model_url"),
+        (["--op_mode=export", "--load=/nowhere"], "load"),
     ],
 )
 def test_what_the_program_would_refuse_is_refused_in_its_line(

@@ -128,7 +128,7 @@ def test_the_parts_have_the_settings_that_the_program_gets(arguments: list[str],
     names = ("env", "network", "agent", "replays", "workers", "training")
     (parts,) = built
     assert [getattr(parts, name) for name in names] == [getattr(started_with.config, name) for name in names]
-    assert (parts.env, parts.agent, parts.replays) == (alone.config.env, alone.config.agent, alone.config.replays)
+    assert (parts.env, parts.agent, parts.replays) == (alone.config.env, alone.config.agent_settings, alone.config.replays)
     for name in ("envs_per_worker", "batch_size", "learner_threads"):
         if alone.settings[name] != AUTO:
             assert started_with.settled[name] == alone.settings[name]

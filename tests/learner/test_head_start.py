@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from learner.head_start import HeadStart
-from learner.settings.config import BOUNDS, Config, make_network_shapes
+from learner.settings.config import Config, make_network_shapes
+from learner.settings.schema import SHARED
 from tests.support import children_named, small_config
 from workers import WorkerError, random_observations, random_play
 from wrappers import make_spec
@@ -107,7 +108,7 @@ def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_any_seed_that_a_run_may_have_is_one_for_random_play() -> None:
-    _, smallest, largest = BOUNDS["seed"]
+    smallest, largest = SHARED["seed"].setting.low, SHARED["seed"].setting.high
     config = small_config(env="PongNoFrameskip-v4")
     for seed in (int(smallest), int(largest)):
         assert len(random_observations(config.env, seed)) > 0

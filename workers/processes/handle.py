@@ -45,7 +45,7 @@ class WorkerHandle:
             os.set_blocking(connection.fileno(), False)
         self.worker = worker
         self.seed = seed
-        self.heartbeat = Heartbeat(setup.config.timeout, beat, now)
+        self.heartbeat = Heartbeat(setup.config.worker_timeout, beat, now)
         self.started_at = now
         self.hung_at: float | None = None
         self.silent = False  # it has closed its end

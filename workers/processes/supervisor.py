@@ -41,7 +41,7 @@ class ProcessWorkers(Workers):
         self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
     ) -> None:
         super().__init__(setup, layout, make_weights)
-        self._budget = RestartBudget(setup.config.max_restarts)
+        self._budget = RestartBudget(setup.config.max_worker_restarts)
         self._handles: list[WorkerHandle] = []
         self._held: list[set[int]] = [set() for _ in setup.seeds]  # blocks that the learner has
         self._lock = threading.Lock()  # over what is held, and over which process gets what is free

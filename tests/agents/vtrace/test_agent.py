@@ -41,7 +41,7 @@ def loss_by_hand(network: ActorCritic, batch: Batch, config: VTraceConfig) -> to
             acted = float(batch.action_used[t, b])
             used = acted * relevant_by_hand(log_pi, log_mu, config)
             delta = min(config.rho_bar, ratio) * (reward + discount * values[t + 1] - values[t])
-            error = used * (delta + discount * config.lambda_ * min(config.c_bar, ratio) * error)
+            error = used * (delta + discount * config.vtrace_lambda * min(config.c_bar, ratio) * error)
             vs[t] = values[t] + error
             advantage = min(config.pg_rho_bar, ratio) * (reward + discount * vs[t + 1] - values[t])
             entropy = -(log_pi.exp() * log_pi).sum()

@@ -41,7 +41,7 @@ def test_the_line_names_everything_that_decides_a_score() -> None:
         ({"fire_reset": False}, "no FIRE pressed"),
         ({"sticky_actions": 0.25}, "sticky actions 0.25"),
         ({"skipped_frames": 2}, "frame skip 2"),
-        ({"frame_height": 42, "frame_width": 40}, "42x40"),
+        ({"frame_scale_resolution": "42,40"}, "42x40"),
         ({"grayscaling_frames": False}, "84x84 RGB"),
         ({"frames_stacked": 1}, "stack of 1"),
         ({"max_episode_frames": 18_000}, "cut at 18,000 frames"),

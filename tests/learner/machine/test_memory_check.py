@@ -41,7 +41,7 @@ def test_replays_and_processes_must_fit_together() -> None:
         check_memory(config, 10**9 + LEARNER_RESERVE - 1)
     line = str(caught.value)
     assert len(line.splitlines()) == 1
-    for said in ("of memory 2.00 GB are available now, 1.00 GB of it", "smaller capacity", "--use_replay_compression"):
+    for said in ("of memory 2.00 GB are available now, 1.00 GB of it", "smaller capacity", "--compress_replay"):
         assert said in line
 
 
@@ -65,7 +65,7 @@ def test_each_replay_and_the_total_are_told() -> None:
 
 def test_compression_reaches_the_replays() -> None:
     assert [replay.compress for replay in small_config().replays] == [False]
-    assert [replay.compress for replay in small_config(use_replay_compression=True).replays] == [True]
+    assert [replay.compress for replay in small_config(compress_replay=True).replays] == [True]
 
 
 ON_A_GPU = {"type": "standard", "memory": "5GB", "sample_ratio": 1, "device": "cuda"}
@@ -120,15 +120,15 @@ def test_a_replay_on_a_gpu_is_told_as_one() -> None:
 
 def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
     check_replay_devices(on_a_gpu(ON_A_GPU))
-    check_replay_devices(config_of({**ON_A_GPU, "device": "cpu"}, use_replay_compression=True))
+    check_replay_devices(config_of({**ON_A_GPU, "device": "cpu"}, compress_replay=True))
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     with pytest.raises(
         ValueError,
         match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got "device": "cuda" with --device=cpu$',
     ):
         check_replay_devices(config_of(queue, {**ON_A_GPU, "sample_ratio": 0.5}))
-    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted --nouse_replay_compression or .*, got .*$"):
-        check_replay_devices(on_a_gpu(ON_A_GPU, use_replay_compression=True))
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted --nocompress_replay or .*, got .*$"):
+        check_replay_devices(on_a_gpu(ON_A_GPU, compress_replay=True))
 
 
 def test_too_many_workers_for_the_memory_are_told_apart_from_too_large_replays() -> None:

@@ -175,9 +175,9 @@ def test_a_thread_that_cannot_make_batches_fast_enough() -> None:
     assert found.limit == "batch preparation"
     assert "the learner waits 34 %" in found.line
     assert "lambda_batch_multiplier" in found.line
-    assert "--nouse_replay_compression" not in found.line
-    compressed = verdict(SLOW_THREAD, prepared_batches=2, use_replay_compression=True)
-    assert "--nouse_replay_compression" in compressed.line
+    assert "--nocompress_replay" not in found.line
+    compressed = verdict(SLOW_THREAD, prepared_batches=2, compress_replay=True)
+    assert "--nocompress_replay" in compressed.line
     assert "--frame_scale_resolution" in verdict(SLOW_THREAD, prepared_batches=2).line
 
 

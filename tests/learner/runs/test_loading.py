@@ -15,7 +15,7 @@ from agents.networks.actor_critic import make_network
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
-from learner.settings.config import Config
+from learner.settings.config import DEFAULTS, Config
 from tests.learner.runs.test_checkpoint import make_checkpoint
 from tests.support import small_config
 from wrappers import make_spec
@@ -66,7 +66,7 @@ def test_a_run_with_bad_ones_only_is_an_error(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2)
     for number in (1, 2):
         damage(run.checkpoint_path(number))
-    with pytest.raises(ValueError, match="^load_model_url: wanted one good checkpoint .* got 2 bad ones") as caught:
+    with pytest.raises(ValueError, match="^load: wanted one good checkpoint .* got 2 bad ones") as caught:
         load_newest(str(run.path), tmp_path)
     assert str(run.checkpoint_path(2)) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -108,15 +108,15 @@ def test_a_good_newest_is_taken_whatever_the_best_is(tmp_path: Path) -> None:
 
 def test_the_command_line_goes_before_the_checkpoint_and_the_checkpoint_before_the_defaults() -> None:
     saved = {"lr": 0.1, "gamma": 0.5, "verbosity": 2}
-    merged, notes = merge_settings({"lr": 0.2, "gamma": 0.9, "verbosity": 1, "seed": 3}, saved, {"lr": 0.3})
-    assert merged == {"lr": 0.3, "gamma": 0.5, "verbosity": 1, "seed": 3}
+    merged, notes = merge_settings({"lr": 0.3, "seed": 3}, saved)
+    assert merged == {**DEFAULTS, "lr": 0.3, "gamma": 0.5, "seed": 3}
     assert notes == ["lr=0.3 (overrides the checkpoint's 0.1)"]
 
 
 def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
-    agent = AGENTS["vtrace"](config.agent, make_network(config.network, spec.observation_shape, spec.action_count))
+    agent = AGENTS["vtrace"](config.agent_settings, make_network(config.network, spec.observation_shape, spec.action_count))
     agent.optimizer.zero_grad()
     output = agent.network(torch.ones((3, *spec.observation_shape), dtype=torch.uint8))
     (output.logits.sum() + output.values.sum()).backward()
@@ -184,7 +184,7 @@ def test_a_state_that_does_not_fit_the_agent_is_refused_in_one_line(name: str) -
     config = small_config()
     checkpoint = fitting(config)
     CHANGES[name](checkpoint.agent)
-    with pytest.raises(ValueError, match="^load_model_url: wanted ") as caught:
+    with pytest.raises(ValueError, match="^load: wanted ") as caught:
         check_fit(config, checkpoint, load_optimizer=True)
     assert "\n" not in str(caught.value)
 

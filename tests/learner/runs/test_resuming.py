@@ -59,8 +59,8 @@ def settings_of(mixture: str) -> dict[str, Any]:
         "environment_max_steps": 800,
         "worker_count": 2,
         "envs_per_worker": 3,
-        "save_model_period": HALF,
-        "avg_buff_size": 10,
+        "checkpoint_period": HALF,
+        "return_window": 10,
         "log_period": 1e5,
         "precision": "float32",  # and not what the machine is fastest in
     }
@@ -109,7 +109,7 @@ PONG: dict[str, Any] = {
     "environment_max_steps": 480,
     "batch_size": 6,
     "unroll_length": 4,
-    "avg_buff_size": 2,
+    "return_window": 2,
 }
 """Episodes that end within a few updates, and actions that the emulator repeats at random."""
 
@@ -224,7 +224,7 @@ def test_killed_for_real_and_resumed_by_the_command_line(tmp_path: Path) -> None
     assert broken.checkpoint_paths() == [broken.checkpoint_path(HALF)]
     broken.best.unlink(missing_ok=True)  # as if it had been killed just before that was done
 
-    done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
+    done = run_program("--op_mode=train_w_load", f"--load={broken.path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Replays go on with what was saved" in done.stdout
     assert re.search(r"The environments play \d+ steps again", done.stdout)

@@ -26,7 +26,7 @@ SETTLED, _ = fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=8 * 10**9, g
 WHOLE = sorted(name for name in BOUNDS if not isinstance(DEFAULTS[name], float))
 FRACTIONS = sorted(name for name in BOUNDS if isinstance(DEFAULTS[name], float))
 SWITCHES = sorted(name for name, default in DEFAULTS.items() if isinstance(default, bool))
-TEXTS = ("env", "results_dir", "load_model_url", "frame_scale_resolution", "replay_parameters")
+TEXTS = ("env", "results_dir", "load", "frame_scale_resolution", "replay_parameters")
 
 
 def config_with(**settings: Any) -> Any:
@@ -49,7 +49,7 @@ def test_bounds_are_accepted(name: str) -> None:
 
 
 NAMED = {
-    *("seed", "prepared_batches", "training_fill_in_factor", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
+    *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
 }
 """Settings whose words name the upper bound: it is not said twice."""
@@ -212,8 +212,8 @@ OTHER: dict[str, Any] = {
 NOT_IN_THE_CONFIG = {
     "results_dir",
     "verbosity",
-    "load_model_url",
-    "load_optimizer_save",
+    "load",
+    "load_optimizer",
     "preflight",
     "preset",
     "protocol",
