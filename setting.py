@@ -146,5 +146,6 @@ def _make_field(name: str, kind: Any, default: Any, setting: Setting) -> Setting
 
 def check_fields(config: object) -> None:
     """Check every setting of a dataclass instance. Raises ValueError with one line."""
-    for name, field in settings_of(type(config)).items():
+    config_class: type = type(config)
+    for name, field in settings_of(config_class).items():
         field.check(getattr(config, name))

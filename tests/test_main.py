@@ -160,7 +160,8 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--preset=quick", "--protocol=machado"], "other than an Atari game"),
         ([f"--batch_size={'9' * 5000}"], "batch_size"),
         (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
-        (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
+        (["--op_mode=test", "--load_model_url=nowhere"], "load: wanted"),
+        (["--op_mode=test", "--load=nowhere"], "nowhere"),
         (["--op_mode=train_w_load", "--load_model_url=latest"], "latest"),
     ],
 )
@@ -219,7 +220,7 @@ def test_one_signal_saves_and_says_how_to_go_on(
     assert "failure" not in printed
     run = the_run(tmp_path)
     assert len(run.checkpoint_paths()) == 1
-    assert f"--op_mode=train_w_load --load_model_url={run.path}" in printed
+    assert f"--op_mode=train_w_load --load={run.path}" in printed
     assert _processes_of(program.pid) == []
 
 

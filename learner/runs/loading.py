@@ -86,7 +86,7 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             f"load: wanted weights of the network {config.network} for observations {list(spec.observation_shape)}, "
             f"got a checkpoint of {checkpoint.settings.get('network')} for {checkpoint.spec['frame_shape']} frames"
         )
-    optimizer = config.agent_settings.optimizer
+    optimizer = config.settings.get("optimizer")
     saved = checkpoint.settings.get("optimizer", optimizer)
     if load_optimizer and saved != optimizer:
         raise ValueError(

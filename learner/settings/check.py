@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agents import AGENTS
@@ -47,10 +47,14 @@ def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         if name not in table:
             find_setting(name)
             others = [other for other in AGENTS if name in agent_settings(other)]
-            raise ValueError(f"{name}: not a setting of agent {agent}; {' and '.join(others)} takes it")
+            raise ValueError(f"{name}: not a setting of agent {agent}; {_and(others)} take{'s' * (len(others) == 1)} it")
         families = table[name].setting.families
         if families and family and family not in families:
-            raise ValueError(f"{name}: not a setting of {env}; {' and '.join(families)} environments take it")
+            raise ValueError(f"{name}: not a setting of {env}; {_and(families)} environments take it")
+
+
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(sorted(names))
 
 
 def check_settings(flat: Mapping[str, Any]) -> None:

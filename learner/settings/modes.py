@@ -17,11 +17,11 @@ def unused_notes(op_mode: str, given: Iterable[str]) -> list[str]:
 
     Nothing is said of settings of training that are fitted to the machine: they are harmless elsewhere.
     """
-    named = set(given)
+    fields = [SHARED[name] for name in given if name in SHARED]
     return [
-        f"{name} is not used by --op_mode={op_mode}, {_reason(op_mode, field)}"
-        for name, field in SHARED.items()
-        if name in named and op_mode not in field.setting.modes and not _is_of_training(field)
+        f"{field.name} is not used by --op_mode={op_mode}, {_reason(op_mode, field)}"
+        for field in fields
+        if op_mode not in field.setting.modes and not _is_of_training(field)
     ]
 
 

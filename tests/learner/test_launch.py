@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from learner import launch
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
 from learner.metrics.metrics import read_metrics
-from learner.runs.checkpoint import load_checkpoint
+from learner.runs.checkpoint import load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.skipping import SkippedUpdates
 from tests.support import CATCH
@@ -283,7 +284,7 @@ def test_flags_that_a_mode_does_not_use_are_said(tmp_path: Path) -> None:
     notes = command(tmp_path, "train", **unused).notes
     assert [line.split()[0] for line in notes] == list(unused)
     assert notes[0] == (
-        "load is not used by --op_mode=train, which starts anew; --op_mode=train_w_load goes on from a checkpoint"
+        "load is not used by --op_mode=train, which starts a new run; --op_mode=train_w_load resumes one from a checkpoint"
     )
     assert notes[3] == "render is not used by --op_mode=train, which plays no test games; --op_mode=test does"
     run = trained(tmp_path)
@@ -298,6 +299,37 @@ def test_flags_that_a_mode_does_not_use_are_said(tmp_path: Path) -> None:
 def test_what_only_a_preset_says_is_not_said_to_be_unused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.settings.presets.load_preset", lambda name: {"test_episode_count": 3})
     assert command(tmp_path, "train").notes == []
+
+
+def with_settings(run: RunDirectory, **changes: Any) -> None:
+    """Change the settings in the run's newest checkpoint."""
+    path = run.checkpoint_paths()[-1]
+    checkpoint = load_checkpoint(path)
+    save_checkpoint(path, replace(checkpoint, settings={**checkpoint.settings, **changes}))
+
+
+def test_a_checkpoint_of_a_preset_whose_file_is_gone_is_loaded(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    with_settings(run, preset="gone")
+    for mode in ("train_w_load", "test", "export"):
+        job = command(tmp_path, mode, load=str(run.path), environment_max_steps=600)
+        assert job.config.settings["preset"] == "gone"
+    with pytest.raises(ValueError, match="^preset: wanted none or "):
+        command(tmp_path, "train", preset="gone")
+
+
+def test_settings_of_a_checkpoint_that_are_unknown_are_named_in_one_note(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    with_settings(run, momentum_of_old=0.5, zeta=1)
+    notes = command(tmp_path, "train_w_load", load=str(run.path), environment_max_steps=600).notes
+    assert [note for note in notes if "momentum_of_old, zeta" in note] == [notes[-1]]
+
+
+def test_settings_under_their_old_names_are_given_and_loaded(tmp_path: Path) -> None:
+    run = trained(tmp_path, avg_buff_size=7)
+    assert load_checkpoint(run.checkpoint_paths()[-1]).settings["return_window"] == 7
+    job = command(tmp_path, "train_w_load", load_model_url=str(run.path), environment_max_steps=600)
+    assert job.config.output.return_window == 7
 
 
 def test_an_optimizer_that_starts_anew_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

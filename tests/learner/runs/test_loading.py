@@ -113,6 +113,20 @@ def test_the_command_line_goes_before_the_checkpoint_and_the_checkpoint_before_t
     assert notes == ["lr=0.3 (overrides the checkpoint's 0.1)"]
 
 
+def test_unknown_settings_of_a_checkpoint_are_left_out_and_named() -> None:
+    merged, notes = merge_settings({}, {"lr": 0.1, "momentum_of_old": 3, "zeta": None})
+    assert merged == {**DEFAULTS, "lr": 0.1}
+    (note,) = notes
+    assert "momentum_of_old, zeta" in note
+
+
+def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
+    with pytest.raises(ValueError, match="^agent: wanted vtrace as in the checkpoint, got other$"):
+        merge_settings({"agent": "other"}, {"lr": 0.1})
+    with pytest.raises(ValueError, match="^agent: wanted vtrace, got 'other'$"):
+        merge_settings({}, {"agent": "other"})
+
+
 def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
@@ -141,7 +155,7 @@ def test_what_fits_is_taken(optimizer: str, tmp_path: Path) -> None:
 def test_another_optimizer_is_refused_unless_its_state_is_left_out() -> None:
     checkpoint = fitting(small_config(optimizer="rmsprop"))
     config = small_config(optimizer="adam")
-    with pytest.raises(ValueError, match="^optimizer: wanted rmsprop .* got adam; .*--noload_optimizer_save"):
+    with pytest.raises(ValueError, match="^optimizer: wanted rmsprop .* got adam; .*--noload_optimizer"):
         check_fit(config, checkpoint, load_optimizer=True)
     check_fit(config, checkpoint, load_optimizer=False)
 

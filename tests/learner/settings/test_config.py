@@ -8,24 +8,20 @@ from typing import Any
 
 import pytest
 
+from learner.evaluation.protocols import PROTOCOLS
 from learner.machine.machine import Machine, fit_to_machine
-from learner.settings.config import (
-    AUTO,
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
-    check_setting,
-    check_settings,
-    make_config,
-    make_contract,
-    parse_resolution,
-)
+from learner.settings.config import AUTO, DEFAULTS, check_setting, check_settings, make_config, make_contract
+from learner.settings.schema import table_of
 from wrappers import EnvSpec
+from wrappers.spec import parse_resolution
 
 SETTLED, _ = fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
-WHOLE = sorted(name for name in BOUNDS if not isinstance(DEFAULTS[name], float))
-FRACTIONS = sorted(name for name in BOUNDS if isinstance(DEFAULTS[name], float))
-SWITCHES = sorted(name for name, default in DEFAULTS.items() if isinstance(default, bool))
+TABLE = table_of("vtrace")
+WHOLE = sorted(name for name, field in TABLE.items() if field.type is int)
+FRACTIONS = sorted(name for name, field in TABLE.items() if field.type is float)
+BOUNDS = {name: (TABLE[name].setting.wanted, TABLE[name].setting.low, TABLE[name].setting.high) for name in WHOLE + FRACTIONS}
+CHOICES = {name: field.choices() for name, field in TABLE.items() if field.choices()}
+SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
 TEXTS = ("env", "results_dir", "load", "frame_scale_resolution", "replay_parameters")
 
 
@@ -136,7 +132,7 @@ def test_a_resolution_is_height_then_width() -> None:
 def test_a_trace_clip_above_the_difference_clip_is_refused() -> None:
     with pytest.raises(ValueError, match="wanted the V-trace clip rho_bar >= c_bar .* got rho_bar 1 and c_bar 1.1"):
         config_with(c_bar=1.1)
-    assert config_with(rho_bar=1.1, c_bar=1.1).agent.c_bar == 1.1
+    assert config_with(rho_bar=1.1, c_bar=1.1).agent_settings.c_bar == 1.1
 
 
 def test_reproducible_and_batches_prepared_ahead_exclude_each_other() -> None:
@@ -206,19 +202,13 @@ OTHER: dict[str, Any] = {
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
     "precision": "bfloat16",
+    "preset": "quick",
+    "results_dir": "elsewhere",
+    "load": "elsewhere",
+    "resume_in": "new",
+    "verbosity": 2,
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
-
-NOT_IN_THE_CONFIG = {
-    "results_dir",
-    "verbosity",
-    "load",
-    "load_optimizer",
-    "preflight",
-    "preset",
-    "protocol",
-    "resume_in",
-}
 
 
 def other_value(name: str) -> Any:
@@ -226,10 +216,10 @@ def other_value(name: str) -> Any:
         return OTHER[name]
     if name in SWITCHES:
         return not DEFAULTS[name]
-    return 7 if name in WHOLE and name != "verbosity" else 0.625
+    return 7 if name in WHOLE else 0.625
 
 
-@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - NOT_IN_THE_CONFIG))
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - {"agent", "protocol"}))
 def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
     changes = {name: other_value(name)}
     if name == "reproducible":
@@ -249,9 +239,15 @@ def _with(name: str) -> dict[str, Any]:
     return {"rho_bar": 2.0} if name == "c_bar" else {"c_bar": 0.5} if name == "rho_bar" else {}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "machado"])
+def test_a_protocol_arrives(protocol: str) -> None:
+    config = config_with(**{"protocol": protocol, **PROTOCOLS[protocol]})
+    assert config.evaluation.protocol == protocol
+
+
 def test_unclipped_rewards_ignore_the_method() -> None:
-    assert config_with(clip_rewards=False).agent.reward_clipping is None
-    assert config_with(reward_clipping_method="abs_one_clamp").agent.reward_clipping == "abs_one_clamp"
+    assert config_with(clip_rewards=False).agent_settings.reward_clipping is None
+    assert config_with(reward_clipping_method="abs_one_clamp").agent_settings.reward_clipping == "abs_one_clamp"
 
 
 def test_the_contract_has_the_environment_s_shapes() -> None:
