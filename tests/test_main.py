@@ -151,7 +151,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
             ['--replay_parameters=[{"type": "queue", "capacity": 9, "sample_ratio": 1.0, "device": "cuda"}]'],
             "this queue replay takes no device",
         ),
-        (["--use_replay_compression=maybe"], "use_replay_compression: wanted true or false, got 'maybe'"),
+        (["--use_replay_compression=maybe"], "compress_replay: wanted true or false, got 'maybe'"),
         (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),

@@ -77,7 +77,7 @@ class SerialWorkers(Workers):
 
     def _settings(self) -> str:
         config = self.setup.config
-        return str([config.worker_count, config.envs_per_worker, self.setup.env, self.setup.contract])
+        return f"[{config.worker_count}, {config.envs_per_worker}, {self.setup.env.signature()}, {self.setup.contract}]"
 
     def _block(self, worker: int) -> Block:
         return block_of(self.setup.config, worker, 0)

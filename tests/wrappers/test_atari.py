@@ -25,7 +25,7 @@ def _random_actions(env: VectorEnv, steps: int, seed: int = 0) -> np.ndarray:
 
 
 def _play(config: EnvConfig, steps: int, num_envs: int = 1, seed: int = 1, num_threads: int = 1) -> list[Step]:
-    """Random play; the native environment hands out new arrays at every step, so nothing needs a copy."""
+    """Return the steps of random play. The native environment returns new arrays at every step, so none is copied."""
     env = make_vector_env(config, num_envs, num_threads)
     env.reset(seed)
     return [env.step(row) for row in _random_actions(env, steps)]
@@ -106,7 +106,7 @@ def test_environment_i_has_seed_plus_i() -> None:
         _assert_same(steps, [alone.step(row[rows]) for row in actions], rows)
 
 
-def test_a_second_reset_starts_anew() -> None:
+def test_a_second_reset_restarts_everything() -> None:
     env = make_vector_env(dataclasses.replace(BREAKOUT, max_episode_frames=130), 2)
     actions = _random_actions(env, 60)
     passes = []
@@ -126,7 +126,7 @@ def test_a_reset_forgets_the_fire_that_was_due() -> None:
     assert env.step(np.array([NOOP])).action_used[0]
 
 
-def test_a_lost_life_ends_for_the_learner_and_goes_on_in_the_game() -> None:
+def test_a_lost_life_terminates_for_the_learner_and_not_in_the_game() -> None:
     steps = _play(BREAKOUT, 400)
     over = next(t for t, step in enumerate(steps) if step.episode_length[0])
     lost = [t for t in range(over) if steps[t].terminated[0]]
@@ -151,7 +151,7 @@ def test_without_episodic_life_only_the_game_ends() -> None:
         _assert_same([step._replace(terminated=other.terminated)], [other])
 
 
-def test_returns_are_raw_and_of_whole_games() -> None:
+def test_returns_are_raw_sums_over_whole_games() -> None:
     config = EnvConfig(env="SpaceInvadersNoFrameskip-v4", frame_scale_resolution="42,42")
     total, length, games, lives_lost, largest = 0.0, 0, 0, 0, 0.0
     for step in _play(config, 600, seed=3):
@@ -194,7 +194,7 @@ def test_the_fire_that_is_pressed_replaces_the_action() -> None:
         due = bool(step.terminated[0])
 
 
-def test_without_fire_reset_nobody_fires() -> None:
+def test_without_fire_reset_no_fire_is_pressed() -> None:
     config = dataclasses.replace(BREAKOUT, fire_reset=False)
     env = make_vector_env(config, 1)
     env.reset(1)
@@ -205,7 +205,7 @@ def test_without_fire_reset_nobody_fires() -> None:
 
 
 def test_a_count_of_lives_that_reaches_zero_in_play_ends_nothing() -> None:
-    """Bank Heist plays its last life with none left in reserve; only the end of the game is a termination then."""
+    """Bank Heist plays its last life at a count of zero, and only the end of the game terminates then."""
     steps = _play(dataclasses.replace(BREAKOUT, env="BankHeistNoFrameskip-v4"), 700)
     over = next(t for t, step in enumerate(steps) if step.episode_length[0])
     assert sum(bool(step.terminated[0]) for step in steps[:over]) == BANK_HEIST_LIVES - 1
@@ -213,7 +213,7 @@ def test_a_count_of_lives_that_reaches_zero_in_play_ends_nothing() -> None:
 
 def test_a_new_game_with_fewer_lives_than_the_old_one_had_is_no_lost_life(monkeypatch: pytest.MonkeyPatch) -> None:
     class Native:
-        """Starts with 3 lives, wins 2, reaches its time limit and starts again."""
+        """Starts with 5 lives, reaches its time limit, starts again with 3 lives and loses one."""
 
         lives, truncated = iter([5, 5, 3, 3, 2]), iter([False, True, False, False, False])
 
@@ -273,7 +273,7 @@ def test_bad_actions_and_seeds_are_refused_before_they_hang_the_emulator() -> No
         env.step(np.array([0, 4]))
 
 
-def test_a_closed_environment_says_so() -> None:
+def test_a_closed_environment_refuses_to_step() -> None:
     env = make_vector_env(BREAKOUT, 1)
     env.reset(1)
     env.close()

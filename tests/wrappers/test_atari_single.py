@@ -21,7 +21,7 @@ def _actions(env: VectorEnv, seed: int, steps: int) -> np.ndarray:
 
 
 def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
-    """Play both with the same random actions; counts what happened, so that a case can say what it has covered."""
+    """Play both with the same random actions. Returns counts of events, so that a case can check its coverage."""
     native, single = make_vector_env(config, 1), make_single_env(config)
     assert native.spec == single.spec
     np.testing.assert_array_equal(native.reset(seed), single.reset(seed))
@@ -65,14 +65,14 @@ def test_the_chain_equals_the_native_environment(game: str, settings: dict[str, 
 
 @pytest.mark.parametrize("game", ["Backgammon", "VideoCheckers", "AirRaid"])
 def test_odd_games_are_equal_too(game: str) -> None:
-    """Action 0 of Backgammon and Video Checkers is no no-op; the screen of Air Raid has 250 lines."""
+    """Action 0 of Backgammon and Video Checkers is not a no-op, and the screen of Air Raid has 250 lines."""
     config = EnvConfig(env=f"ALE/{game}-v5", fire_reset=False, max_episode_frames=101)
     assert _compare(config, seed=2, steps=60)["truncations"] >= 2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 12345])
 def test_many_starts_are_equal(seed: int) -> None:
-    """A start plays another number of no-ops each time; the generator runs on from episode to episode."""
+    """Every start has another number of no-ops, because the generator is not seeded again between episodes."""
     assert _compare(EnvConfig(env="BreakoutNoFrameskip-v4", max_episode_frames=1), seed, steps=60)["truncations"] == 30
 
 
@@ -98,7 +98,7 @@ def test_a_life_lost_at_the_time_limit_is_equal_too() -> None:
 
 
 class _Words(np.random.RandomState):
-    """Gives the words it was made with."""
+    """Returns the words that it was made with."""
 
     def __init__(self, *words: int) -> None:
         super().__init__(0)
@@ -117,8 +117,8 @@ def test_a_draw_is_the_one_of_the_c_library() -> None:
     assert (draw_below(0, _Words()), draw_below(1, _Words())) == (0, 0)
 
 
-def test_a_second_reset_starts_anew() -> None:
-    """Whether the pass before stopped in the middle of an episode (24 steps) or at its end (16)."""
+def test_a_second_reset_restarts_everything() -> None:
+    """The pass before stops in the middle of an episode (24 steps) or at its end (16)."""
     env = make_single_env(EnvConfig(env="SeaquestNoFrameskip-v4", sticky_actions=0.25, max_episode_frames=64))
 
     def play(steps: int) -> list[np.ndarray]:
@@ -155,7 +155,7 @@ def test_the_screen_is_rendered_in_colour() -> None:
     env.close()
 
 
-def test_an_environment_not_made_for_rendering_says_so() -> None:
+def test_an_environment_not_made_for_rendering_refuses_to_render() -> None:
     env = make_single_env(EnvConfig())
     env.reset(1)
     with pytest.raises(RuntimeError, match="not made for rendering"):
@@ -173,8 +173,8 @@ def test_bad_seeds_actions_and_order_are_refused() -> None:
         env.step(np.array([6]))
 
 
-def test_a_person_sees_what_the_policy_sees() -> None:
-    """Many games draw an object in every other emulator frame only: single frames would hide it from the person."""
+def test_the_rendered_screen_shows_what_the_policy_sees() -> None:
+    """Many games draw an object only in every other emulator frame, so single frames would hide it."""
     config = EnvConfig(env="AsteroidsNoFrameskip-v4", frame_scale_resolution="210,160", noop_threshold=0)
     env = make_single_env(config, "rgb_array")
     env.reset(5)

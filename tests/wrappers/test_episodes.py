@@ -1,4 +1,4 @@
-"""Statistics of episodes by hand, and the checks that keep bad seeds and actions out of an emulator."""
+"""Statistics of episodes against counts by hand, and the checks of seeds and actions."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_actions_of_the_wrong_shape_or_type_are_refused(actions: np.ndarray) -> 
         check_actions(actions, 2, 3)
 
 
-def test_actions_come_out_as_int64() -> None:
+def test_checked_actions_are_int64() -> None:
     assert check_actions(np.array([2, 0], dtype=np.int32), 2, 3).dtype == np.int64

@@ -1,4 +1,4 @@
-"""What the package offers to others: the right family for an id, and one clear line for a wrong argument."""
+"""The package finds the family of an id, and refuses wrong arguments in one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_unknown_environment_is_one_line_with_a_hint(env_id: str, hint: str) 
     assert "\n" not in str(error.value)
 
 
-def test_every_maker_refuses_an_unknown_environment() -> None:
+def test_every_function_refuses_an_unknown_environment() -> None:
     with pytest.raises(ValueError, match="did you mean"):
         make_vector_env(EnvConfig(env="Pong"), 1)
     with pytest.raises(ValueError, match="did you mean"):

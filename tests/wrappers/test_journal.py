@@ -1,4 +1,4 @@
-"""A journal brings environments back to the byte: what they show, and all that they would do next."""
+"""A journal restores environments bit for bit: their observations and everything that follows."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def play(env: JournaledEnv, seed: int, steps: int) -> list[Step]:
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 @pytest.mark.parametrize("steps", [0, 47])
-def test_a_restored_environment_goes_on_to_the_byte(name: str, steps: int) -> None:
+def test_a_restored_environment_continues_bit_for_bit(name: str, steps: int) -> None:
     env, other = make(name), make(name)
     first = env.reset(5)
     played = play(env, 1, steps)
     other.reset(99)
-    play(other, 2, 13)  # whatever it did before
+    play(other, 2, 13)  # steps that the restored state must replace
     np.testing.assert_array_equal(other.load_state_dict(env.state_dict()), played[-1].observations if steps else first)
     for wanted, got in zip(play(env, 3, 60), play(other, 3, 60), strict=True):
         for field, own in zip(wanted, got, strict=True):
@@ -55,7 +55,7 @@ def test_a_restored_journal_can_be_saved_again() -> None:
     assert states[0]["actions"].equal(states[1]["actions"])
 
 
-def test_what_is_saved_stays_as_it_was() -> None:
+def test_a_saved_state_does_not_change_with_later_steps() -> None:
     env = make("Catch-v0")
     env.reset(5)
     play(env, 1, 10)

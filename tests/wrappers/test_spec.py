@@ -1,4 +1,4 @@
-"""An `EnvConfig` that makes no sense cannot be built."""
+"""An invalid `EnvConfig` cannot be built."""
 
 from __future__ import annotations
 
@@ -37,9 +37,18 @@ def test_a_bad_field_is_refused_by_name_in_one_line(field: str, value: Any) -> N
     assert "\n" not in str(error.value)
 
 
-def test_limits_themselves_are_accepted() -> None:
+def test_values_at_the_limits_are_accepted() -> None:
     config = EnvConfig(frame_scale_resolution="1,1", frames_stacked=1, skipped_frames=1, noop_threshold=0)
     assert (config.noop_threshold, EnvConfig(sticky_actions=1).sticky_actions) == (0, 1)
+
+
+def test_the_signature_is_that_of_saved_runs() -> None:
+    """As the first runs with saved environments wrote it."""
+    assert EnvConfig(env="Catch-v0", frames_stacked=1, frame_scale_resolution="42, 84").signature() == (
+        "EnvConfig(env='Catch-v0', frame_height=42, frame_width=84, frames_stacked=1, skipped_frames=4, noop_threshold=30, "
+        "grayscaling_frames=True, episodic_life=True, fire_reset=True, sticky_actions=0.0, full_action_space=False, "
+        "max_episode_frames=108000)"
+    )
 
 
 def test_an_observation_is_a_stack_of_frames() -> None:

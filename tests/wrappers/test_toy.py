@@ -1,4 +1,4 @@
-"""Catch keeps the contract of every environment and can be won."""
+"""Catch follows the contract of all environments and can be won."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def _config(frames_stacked: int = 1, max_episode_frames: int = 1000) -> EnvConfi
 
 
 def _follow_ball(observations: np.ndarray) -> np.ndarray:
-    """The optimal action, read from the newest frames of `[N, S, 10, 5]`."""
+    """Return the optimal actions for observations `[N, S, 10, 5]`."""
     newest = observations[:, -1].astype(int)
     ball, paddle = newest[:, :-1].sum(axis=1).argmax(axis=1), newest[:, -1].argmax(axis=1)
     return np.sign(ball - paddle) + STAY
 
 
 def _play(env: VectorEnv, seed: int, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    """actions: int64 `[T, N]`. Copies of all that came back."""
+    """Step with actions, int64 `[T, N]`, and return copies of the results."""
     env.reset(seed)
     return [tuple(field.copy() for field in env.step(row)) for row in actions]
 
@@ -48,7 +48,7 @@ def test_a_missed_ball_costs_one() -> None:
     assert len(set(ball)) == toy.COLUMNS
 
 
-def test_paddle_and_ball_move_as_told() -> None:
+def test_paddle_and_ball_move_by_action_and_gravity() -> None:
     env = make_vector_env(_config(), 1)
     column = int(env.reset(1)[0, 0, 0].argmax())
     wanted = [1, 0, 0, 1, 1, 2, 3, 4]
@@ -106,7 +106,7 @@ def test_an_environment_depends_on_its_own_seed_only() -> None:
                 np.testing.assert_array_equal(field[index : index + 1], own_field)
 
 
-def test_a_second_reset_starts_anew() -> None:
+def test_a_second_reset_restarts_everything() -> None:
     env = make_vector_env(_config(2), 3)
     actions = np.random.default_rng(0).integers(3, size=(15, 3))
     first, second = _play(env, 3, actions), _play(env, 3, actions)
@@ -162,7 +162,7 @@ def test_a_single_board_is_rendered_and_plays_the_same() -> None:
     np.testing.assert_array_equal(screen[8::16, 8::16, 1], own[0][0, -1])
 
 
-def test_a_person_sees_the_board(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_human_rendering_prints_the_board(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy, "SHOWN_SECONDS", 0.0)
     env = make_single_env(_config(), "human")
     env.reset(1)
@@ -172,7 +172,7 @@ def test_a_person_sees_the_board(capsys: pytest.CaptureFixture[str], monkeypatch
     assert env.render().shape == (160, 80, 3)
 
 
-def test_an_environment_not_made_for_rendering_says_so() -> None:
+def test_an_environment_not_made_for_rendering_refuses_to_render() -> None:
     env = make_single_env(_config(), None)
     env.reset(1)
     with pytest.raises(RuntimeError, match="not made for rendering"):
