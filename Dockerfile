@@ -16,7 +16,7 @@ RUN if [ -n "$TORCH_INDEX_URL" ]; then \
     fi \
  && pip install -r requirements.txt
 
-COPY --chown=trainer:trainer main.py option_flags.py ./
+COPY --chown=trainer:trainer main.py option_flags.py setting.py ./
 COPY --chown=trainer:trainer wrappers wrappers
 COPY --chown=trainer:trainer replay replay
 COPY --chown=trainer:trainer agents agents

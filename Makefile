@@ -27,7 +27,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-dev
-	$(BIN)/mypy main.py option_flags.py $(PACKAGES)
+	$(BIN)/mypy main.py option_flags.py setting.py $(PACKAGES)
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from learner.launch import Job
 
-USAGE = """Trains, resumes, tests and exports V-trace agents:
+USAGE = """Trains, resumes, tests and exports agents:
 
-  python main.py --op_mode=train                                  train
-  python main.py --op_mode=train_w_load --load_model_url=RUN      go on from a checkpoint
-  python main.py --op_mode=test --render --load_model_url=RUN     watch and measure what was learned
-  python main.py --op_mode=export --load_model_url=RUN            write it as PyTorch and ONNX files for use elsewhere
+  python main.py --op_mode=train                          train
+  python main.py --op_mode=train_w_load --load=RUN        resume from a checkpoint
+  python main.py --op_mode=test --render --load=RUN       watch and measure what was learned
+  python main.py --op_mode=export --load=RUN              write it as PyTorch and ONNX files for use elsewhere
 
-Flags, with their defaults:
+Flags with their defaults (--agent=NAME --help shows the settings of another agent, --flagfile=FILE reads flags from a file):
 """
-
+HELP_FLAGS = {"--help", "-help", "-h", "--helpfull"}
 
 LONGEST_LINE = 1000  # characters
 
@@ -28,23 +28,20 @@ def main(command: list[str]) -> int:
     open_missing_streams()
     # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # What cuBLAS needs to repeat itself bit for bit (--reproducible); read when CUDA starts.
+    # cuBLAS needs this to repeat itself bit for bit (--reproducible); read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from absl import flags
 
-    from learner import launch
-    from option_flags import define_flags
-
-    if {"--help", "-help", "-h", "--helpfull"} & set(command[1:]):
-        values = flags.FlagValues()
-        define_flags(values)
-        print(USAGE + values.get_help())
-        return 0
     try:
+        if HELP_FLAGS & set(command[1:]):
+            print(f"{USAGE}\n{help_of(command)}", end="")
+            return 0
         job = prepare(command)
     except (flags.Error, ValueError) as error:
         print(f"error: {refusal(error)}", file=sys.stderr)
         return 2
+    from learner import launch
+
     return launch.run(job)
 
 
@@ -60,6 +57,16 @@ def open_missing_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
+def help_of(command: list[str]) -> str:
+    """Every flag, with the settings of the agent that the command names. Raises ValueError if there is no such agent."""
+    from learner.settings.help import help_text
+    from learner.settings.schema import DEFAULT_AGENT
+
+    named = [following for flag, following in zip(command, command[1:], strict=False) if flag in ("--agent", "-agent")]
+    named += [argument.split("=", 1)[1] for argument in command if argument.startswith(("--agent=", "-agent="))]
+    return help_text(named[-1] if named else DEFAULT_AGENT)
+
+
 def refusal(error: Exception) -> str:
     """The one line about bad input, cut if it quotes too much of it."""
     line = " ".join(str(error).split())
@@ -67,11 +74,11 @@ def refusal(error: Exception) -> str:
 
 
 def prepare(command: list[str]) -> Job:
-    """What the flags ask for, checked and ready to start. Raises flags.Error or ValueError, whose text is the one line."""
+    """The job that the flags ask for, checked and ready to start. Raises flags.Error or ValueError with one line."""
     from absl import flags
 
     from learner import launch
-    from option_flags import all_settings, define_flags, given_settings
+    from option_flags import define_flags, given_settings, op_mode
 
     values = flags.FlagValues()
     define_flags(values)
@@ -83,7 +90,7 @@ def prepare(command: list[str]) -> Job:
         raise ValueError(f"flagfile: wanted a file of flags, got {cause.filename!r} ({cause.strerror})") from None
     if rest:
         raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
-    return launch.prepare(values.op_mode, all_settings(values), given_settings(values), command)
+    return launch.prepare(op_mode(values), given_settings(values), command)
 
 
 if __name__ == "__main__":

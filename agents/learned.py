@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from agents.networks.base import FeatureNetwork
 from agents.passes import NetworkPasses
 from agents.schedules import linear_schedule
 from replay.batch import Batch
+from setting import Setting, check_fields
 
 RMSPROP_DECAY = 0.99
 NETWORK = "network"
@@ -29,12 +30,24 @@ NETWORK = "network"
 class LearnedConfig:
     """Settings of every agent that learns by gradient descent; `losses` reads the others."""
 
-    lr: float = 6e-4
-    lr_end_value: float = 0.0
-    optimizer: str = "rmsprop"
-    rmsprop_eps: float = 0.01
+    lr: Annotated[
+        float,
+        Setting(
+            "Learning rate at the start; it falls linearly over the run's fresh frames.", "a learning rate in [0, 10]", 0, 10
+        ),
+    ] = 6e-4
+    lr_end_value: Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)] = 0.0
+    optimizer: Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")] = "rmsprop"
+    rmsprop_eps: Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)] = (
+        0.01
+    )
     adam_eps: float = 1e-8
-    gradient_clip_by_norm_threshold: float = 40.0
+    gradient_clip_by_norm_threshold: Annotated[
+        float, Setting("Global gradient norm above which gradients are scaled down.", "a gradient norm > 0", 1e-9, 1e9)
+    ] = 40.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Loss(NamedTuple):

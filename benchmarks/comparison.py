@@ -149,7 +149,7 @@ def notes_on(games: Sequence[Game]) -> list[str]:
     for what, values in (
         ("commits", {str(run.config.get("git_commit")) for run in every}),
         ("machines", {json.dumps(run.config.get("host"), sort_keys=True) for run in every}),
-        ("windows of the mean return (avg_buff_size)", {str(run.config["settings"].get("avg_buff_size")) for run in every}),
+        ("windows of the mean return (return_window)", {str(run.config["settings"].get("return_window")) for run in every}),
     ):
         if len(values) > 1:
             notes.append(f"The runs have {len(values)} different {what}")

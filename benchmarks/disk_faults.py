@@ -18,7 +18,7 @@ from learner.runs.checkpoint import load_checkpoint
 GOES_ON_SECONDS = 20.0  # within which a checkpoint must follow once there is room again
 NO_ROOM = 0
 NO_ROOM_FOR_CHECKPOINTS = 20_000  # bytes per file: metrics of these small runs stay smaller for minutes, checkpoints are larger
-SAVING = "--save_model_period=20"
+SAVING = "--checkpoint_period=20"
 
 
 def full_disk(count: int, generator: random.Random, folder: Path) -> Row:
@@ -83,7 +83,7 @@ def _disturb(
             time.sleep(0.5)
             exit_code = program.stop()
             last = _good(program)
-    with ObservedProgram(folder, "--op_mode=train_w_load", "--load_model_url=latest", SAVING) as program:
+    with ObservedProgram(folder, "--op_mode=train_w_load", "--load=latest", SAVING) as program:
         program.wait_for_checkpoint(after=last)
         left = [path.name for path in program.run.checkpoints.iterdir() if path.suffix != ".pt"]
         said = program.run.log.read_text().count("was not saved")

@@ -154,7 +154,7 @@ def kill_learner(count: int, generator: random.Random, folder: Path) -> Row:
     orphans, shared_before = 0, set(SHARED_MEMORY.iterdir())
     saved = Counters()
     for index in range(count + 1):
-        with ObservedProgram(folder, "--save_model_period=20", *_train_or_resume(index)) as program:
+        with ObservedProgram(folder, "--checkpoint_period=20", *_train_or_resume(index)) as program:
             program.wait_for_checkpoint(after=saved.updates)
             newest = load_checkpoint(program.run.checkpoint_paths()[-1]).counters
             if index:
@@ -191,7 +191,7 @@ def kill_in_checkpoint(count: int, generator: random.Random, folder: Path) -> Ro
     row = Row("kill_in_checkpoint")
     attempts = newest = 0
     while row.faults < count:
-        with ObservedProgram(folder, "--save_model_period=1", *_train_or_resume(attempts)) as program:
+        with ObservedProgram(folder, "--checkpoint_period=1", *_train_or_resume(attempts)) as program:
             attempts += 1
             program.wait_for_checkpoint(after=newest)
             checkpoints, before = program.run.checkpoints, newest
@@ -215,7 +215,7 @@ def _unfinished(checkpoints: Path, known: set[str]) -> bool:
 
 
 def _train_or_resume(attempt: int) -> tuple[str, ...]:
-    return ("--op_mode=train_w_load", "--load_model_url=latest") if attempt else ("--op_mode=train", "--env=Catch-v0")
+    return ("--op_mode=train_w_load", "--load=latest") if attempt else ("--op_mode=train", "--env=Catch-v0")
 
 
 ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {

@@ -118,7 +118,7 @@ def fuzz_checkpoints(count: int, generator: random.Random, folder: Path) -> Row:
     for _ in range(count):
         path = folder / "case.pt"
         case = fuzzed_checkpoint(generator, bases, path)
-        given = [f"--load_model_url={path}", f"--results_dir={results}", "--test_episode_count=1", *case.arguments]
+        given = [f"--load={path}", f"--results_dir={results}", "--test_episode_count=1", *case.arguments]
 
         def load_and_run(given: list[str] = given) -> None:
             job = prepare(["main.py", "--verbosity=0", *given])

@@ -28,7 +28,7 @@ OTHERS = (
     ("--network=nature",),
     ("--frames_stacked=2",),
     ("--optimizer=adam",),
-    ("--optimizer=adam", "--noload_optimizer_save"),
+    ("--optimizer=adam", "--noload_optimizer"),
     ("--env=BreakoutNoFrameskip-v4", "--network=impala_shallow"),
     ("--unroll_length=3",),
     ("--environment_max_steps=1",),

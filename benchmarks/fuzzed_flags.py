@@ -6,11 +6,14 @@ import json
 import random
 from typing import Any
 
-from learner.settings.config import CHOICES, DEFAULTS
-from option_flags import ALIASES, OP_MODES
+from learner.settings.renames import RENAMED
+from learner.settings.schema import every_setting
+from option_flags import OP_MODE
 from replay.parameters import KEYS
+from setting import MODES
 
-NAMES = (*DEFAULTS, *ALIASES, "op_mode")
+SETTINGS = every_setting()
+NAMES = (*SETTINGS, *RENAMED, OP_MODE)
 
 TEXTS = (
     *("", " ", "auto", "true", "False", "yes", "None", "null", "latest", "best", "latest/best", ".", "..", "/", "~"),
@@ -95,7 +98,7 @@ def fuzzed_flags(generator: random.Random) -> list[str]:
     if generator.random() < 0.4:
         arguments.append(f"--replay_parameters={replay_parameters(generator)}")
     if generator.random() < 0.2:
-        arguments.append(f"--op_mode={generator.choice(OP_MODES)}")
+        arguments.append(f"--op_mode={generator.choice(MODES)}")
     if generator.random() < 0.3:  # so that other flags are also tried with small frames
         arguments += ["--env=Catch-v0", "--network=mlp"]
     return generator.sample(arguments, len(arguments))
@@ -107,13 +110,13 @@ def _argument(generator: random.Random) -> str:
         return generator.choice(TEXTS + NUMBERS)
     if generator.random() < 0.04:
         name = _misspelt(name, generator)
-    if isinstance(DEFAULTS.get(name), bool) and generator.random() < 0.7:
+    if name in SETTINGS and SETTINGS[name].type is bool and generator.random() < 0.7:
         return f"--{generator.choice(('', 'no'))}{name}{generator.choice(SWITCHES)}"
     return f"{generator.choice(('--', '--', '--', '-'))}{name}={_value(name, generator)}"
 
 
 def _value(name: str, generator: random.Random) -> str:
-    choices = CHOICES.get(name, OP_MODES if name == "op_mode" else ())
+    choices = SETTINGS[name].choices() if name in SETTINGS else MODES if name == OP_MODE else ()
     if choices and generator.random() < 0.5:
         return generator.choice(choices)
     return generator.choice(generator.choice((TEXTS, NUMBERS, NUMBERS)))

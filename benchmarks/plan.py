@@ -18,13 +18,16 @@ from benchmarks.summary import read_summary
 from benchmarks.termination import REPOSITORY
 from learner import launch
 from learner.runs.directory import RunDirectory
-from learner.settings.config import DEFAULTS, Settings, check_setting
+from learner.settings.check import check_setting
+from learner.settings.config import Settings
+from learner.settings.renames import rename_settings
+from learner.settings.schema import agent_of
 
 PLAN_FILE = "plan.json"
 SUITE_FILE = "suite.json"
 KEYS = {"name", "about", "common", "variants", "envs", "seeds"}
 REQUIRED = ("name", "variants", "envs", "seeds")
-SET_BY_SUITE = ("env", "seed", "results_dir", "load_model_url", "load_optimizer_save")
+SET_BY_SUITE = ("env", "seed", "results_dir", "load", "load_optimizer")
 RUN_NAME = re.compile(r".+_(\d+)", re.ASCII)  # <env>_<unix_timestamp>
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -73,7 +76,7 @@ class Plan:
         given = {"env": self.env, "seed": self.seed, **self.settings, "results_dir": _from_repository(self.folder)}
         flags = [f"--{name}={value}" for name, value in given.items()]
         if run and run.checkpoint_paths():
-            return ["--op_mode=train_w_load", f"--load_model_url={_from_repository(run.path)}", *flags]
+            return ["--op_mode=train_w_load", f"--load={_from_repository(run.path)}", *flags]
         return ["--op_mode=train", *flags]
 
     def write(self) -> None:
@@ -116,7 +119,10 @@ def newest_run(folder: Path) -> RunDirectory | None:
 def read_plan(folder: Path) -> dict[str, Any] | None:
     """Return the content of plan.json, None if the folder belongs to no suite."""
     path = folder / PLAN_FILE
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    plan = json.loads(path.read_text())
+    return {**plan, "settings": rename_settings(plan["settings"])}
 
 
 def plan_runs(suite: Suite, folder: Path) -> list[Plan]:
@@ -162,7 +168,7 @@ def check_suite(suite: Suite, folder: Path) -> None:
         for variant, settings in suite.variants.items():
             given = {**settings, "env": env, "seed": suite.seeds[0], "results_dir": str(folder), "preflight": False}
             try:
-                launch.prepare("train", {**DEFAULTS, **given}, given, [])
+                launch.prepare("train", given, [])
             except ValueError as error:
                 raise ValueError(f"{env}, {variant}: {error}") from None
     for plan in plan_runs(suite, folder):
@@ -172,8 +178,8 @@ def check_suite(suite: Suite, folder: Path) -> None:
 def _read_variants(path: Path, common: object, variants: object) -> dict[str, Settings]:
     if not isinstance(variants, dict) or not variants:
         raise ValueError(f"{path}: variants: wanted an object from names to settings, got {variants!r:.80}")
-    shared = _read_settings(f"{path}: common", common)
-    read = {name: {**shared, **_read_settings(f"{path}: variants: {name}", given)} for name, given in variants.items()}
+    shared = _read_settings(f"{path}: common", common, {})
+    read = {name: _read_settings(f"{path}: variants: {name}", given, shared) for name, given in variants.items()}
     folders: dict[str, str] = {}
     for name in read:
         if not (folder := _folder_name(name)) or folder in folders:
@@ -183,21 +189,21 @@ def _read_variants(path: Path, common: object, variants: object) -> dict[str, Se
     return read
 
 
-def _read_settings(where: str, given: object) -> Settings:
-    """Read settings of main.py. Lists such as replay_parameters may be JSON lists instead of text."""
+def _read_settings(where: str, given: object, shared: Settings) -> Settings:
+    """The shared settings and, on top of them, those that a suite file gives. A list, as of replays, may stay a list."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: wanted an object of settings, got {given!r:.80}")
-    settings: Settings = {}
-    for name, value in given.items():
-        if name in SET_BY_SUITE:
-            raise ValueError(f"{where}: wanted no {name}, because the suite sets it, got {given[name]!r:.80}")
-        if name not in DEFAULTS:
-            raise ValueError(f"{where}: unknown setting {name!r}")
-        settings[name] = json.dumps(value) if isinstance(value, list) else value
-        try:
-            check_setting(name, settings[name])
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+    try:
+        settings = rename_settings(
+            {name: json.dumps(value) if isinstance(value, list) else value for name, value in given.items()}
+        )
+        if set_by_suite := [name for name in settings if name in SET_BY_SUITE]:
+            raise ValueError(f"wanted no {set_by_suite[0]}, the suite sets it")
+        settings = {**shared, **settings}
+        for name, value in settings.items():
+            check_setting(name, value, agent_of(settings))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     return settings
 
 

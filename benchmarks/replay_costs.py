@@ -113,7 +113,7 @@ class Batches:
             config.replays,
             contract,
             training.batch_size,
-            training.training_fill_in_factor,
+            config.replay_settings.replay_fill_fraction,
             np.random.default_rng(0),
             encode=self._encode,
             device=self.device,
@@ -184,7 +184,7 @@ def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config
         mixtures[name] = [{**queue, "sample_ratio": 0.5}, {**replay, "capacity": capacity, "sample_ratio": 0.5}]
     configs = {}
     for name, mixture in mixtures.items():
-        given = {**settings, "replay_parameters": json.dumps(mixture), "use_replay_compression": name == COMPRESSED}
+        given = {**settings, "replay_parameters": json.dumps(mixture), "compress_replay": name == COMPRESSED}
         settled, _ = fit_to_machine({**DEFAULTS, **given}, machine)
         configs[name] = make_config(settled)
     needed, room = sum(sum(replay_memory(each)) for each in configs.values()), machine.memory_bytes - LEARNER_RESERVE

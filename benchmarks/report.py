@@ -4,7 +4,7 @@
     python -m benchmarks.report results/PongNoFrameskip-v4_* --threshold=0
 
 The arguments are run directories, or folders with run directories below them, such as that of a suite. Runs of a suite
-are grouped by its variants, other runs by equal settings. A score is the mean raw return of the last `--avg_buff_size`
+are grouped by its variants, other runs by equal settings. A score is the mean raw return of the last `--return_window`
 training episodes. All settings of a game are compared at the same number of frames. The Markdown goes to standard
 output.
 """

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from agents import AGENTS
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
 from benchmarks.summary import read_summary
 from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
-from learner.settings.config import DEFAULTS
+from learner.settings.renames import rename_settings
+from learner.settings.schema import DEFAULTS, UNLEARNED_SETTINGS, agent_of, default_settings
 from replay import ReplayConfig, parse_replay_parameters
 
 RETURN = "charts/episodic_return_mean"
-NOT_COMPARED = {
-    *("env", "seed", "results_dir", "verbosity", "log_period", "save_model_period", "load_model_url", "load_optimizer_save"),
-    *("test_episode_count", "test_environments", "greedy", "render"),
-}
+NOT_COMPARED = {"env", "seed", *UNLEARNED_SETTINGS}
 """Settings of main.py in which runs of one setting may differ."""
 REPLAYS = "replay_parameters"
 
@@ -31,7 +30,7 @@ REPLAYS = "replay_parameters"
 class Run:
     """One run. frames, steps, seconds, returns: points `[n]` of its curve, which begins with the first ended episode.
 
-    returns: mean raw return of the last `avg_buff_size` training episodes. config: the content of config.json.
+    returns: mean raw return of the last `return_window` training episodes. config: the content of config.json.
     """
 
     path: Path
@@ -72,7 +71,7 @@ def _is_superseded(run: Path) -> bool:
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Read every run. Its setting is named by the suite's variant, or else by its difference from the other runs."""
-    configs = [json.loads((path / "config.json").read_text()) for path in paths]
+    configs = [_read_config(path) for path in paths]
     plans = [read_plan(path.parent) for path in paths]
     several = len({plan["suite"] for plan in plans if plan}) > 1
     loose = [config["settings"] for config, plan in zip(configs, plans, strict=True) if plan is None]
@@ -83,6 +82,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
         setting = f"{prefix}{plan['variant']}" if plan else names[_identity(config["settings"])]
         runs.append(_load_run(path, config, setting))
     return sorted(runs, key=lambda run: (run.env, _place(run), run.setting, run.seed))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The content of a run's config.json, whose settings have the names that they have now."""
+    config = json.loads((path / "config.json").read_text())
+    return {**config, "settings": rename_settings(config["settings"])}
 
 
 def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
@@ -121,7 +126,8 @@ def name_settings(settings: Sequence[dict[str, Any]]) -> dict[str, str]:
     are named by their types if that tells them apart. Where nothing differs, the name is the network.
     """
     different = {_identity(each): _compared(each) for each in settings}
-    varying = [name for name in DEFAULTS if len({each[name] for each in different.values() if name in each}) > 1]
+    every = {name: None for each in different.values() for name in each}
+    varying = [name for name in every if len({each[name] for each in different.values() if name in each}) > 1]
     types = {described: _types(described) for described in {each[REPLAYS] for each in different.values()}}
     alike = Counter(types.values())
     replays = {described: short if alike[short] == 1 else described for described, short in types.items()}
@@ -129,7 +135,11 @@ def name_settings(settings: Sequence[dict[str, Any]]) -> dict[str, str]:
     names = {}
     for identity, each in different.items():
         parts = [replays[each[REPLAYS]]] if REPLAYS in varying else []
-        parts += [_assigned(name, each[name]) for name in plain if len(plain) == 1 or each[name] != DEFAULTS[name]]
+        parts += [
+            _assigned(name, each[name])
+            for name in plain
+            if name in each and (len(plain) == 1 or each[name] != DEFAULTS.get(name))
+        ]
         names[identity] = ", ".join(parts) or ("defaults" if varying else each["network"])
     return names
 
@@ -150,8 +160,11 @@ def _identity(settings: dict[str, Any]) -> str:
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that runs of one setting share. Settings that an older version did not have get their defaults."""
-    full = {**DEFAULTS, **settings, REPLAYS: _describe({**DEFAULTS, **settings}[REPLAYS])}
-    return {name: full[name] for name in DEFAULTS if name not in NOT_COMPARED}
+    agent = agent_of(settings)
+    defaults = default_settings(agent) if agent in AGENTS else DEFAULTS
+    full = {**defaults, **settings}
+    full[REPLAYS] = _describe(full[REPLAYS])
+    return {name: full[name] for name in defaults if name not in NOT_COMPARED}
 
 
 def _describe(replay_parameters: str) -> str:

@@ -31,9 +31,10 @@ from benchmarks.output import add_json, print_values, write_json
 from benchmarks.termination import end_with, training_command, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
-from learner.machine.measuring import MEASURED, acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
+from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics.progress import format_duration
 from learner.settings.config import Config
+from learner.settings.schema import MEASURED_SETTINGS
 from wrappers import make_spec
 
 Seconds = dict[str, float]
@@ -131,7 +132,7 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
     )
     job = measured(job, DECISION_SECONDS)
     config, machine = job.config, job.machine
-    fixed = [f"--{name}={job.settled[name]}" for name in MEASURED]  # otherwise the program would measure again
+    fixed = [f"--{name}={job.settled[name]}" for name in MEASURED_SETTINGS]  # otherwise the program would measure again
     parts = Parts(config, machine.cores)
     with MeasuredProgram([*command, *fixed]) as program:
         program.warm_up(WARM_UP_SECONDS)

@@ -16,7 +16,7 @@ from wrappers import make_spec
 
 def agent_class(config: Config) -> type[Agent]:
     """The class of the run's agent."""
-    return AGENTS["vtrace"]
+    return AGENTS[config.agent]
 
 
 def make_network_config(config: Config, precision: str = "float32") -> NetworkConfig:
@@ -40,7 +40,7 @@ def make_network_shapes(config: Config) -> FeatureNetwork:
 def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, compiled: bool = False) -> Agent:
     """The run's agent, which learns with `network`. threads and compiled: see `agents.learned.LearnedAgent`."""
     make: Any = agent_class(config)
-    return make(config.agent, network, replay_names(config.replays), threads=threads, compiled=compiled)
+    return make(config.agent_settings, network, replay_names(config.replays), threads=threads, compiled=compiled)
 
 
 def make_contract(config: Config) -> TrajectoryContract:
@@ -51,6 +51,6 @@ def make_contract(config: Config) -> TrajectoryContract:
         frames_stacked=spec.frames_stacked,
         frame=Field(spec.frame_shape, spec.frame_dtype),
         action=Field((), "int64"),
-        acting=agent_class(config).acting(config.agent, network).fields,
+        acting=agent_class(config).acting(config.agent_settings, network).fields,
         feature_count=make_network_shapes(config).feature_count if needs_features(config.replays) else 0,
     )

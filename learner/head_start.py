@@ -27,9 +27,9 @@ class HeadStart:
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
-        if config.workers.kind != "serial" and config.training.calibrate_input and not resumed:
+        if config.workers.worker_kind != "serial" and config.network_settings.calibrate_input and not resumed:
             self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
-        if config.workers.kind == "cpu":  # others need the learner's network
+        if config.workers.worker_kind == "cpu":  # others need the learner's network
             shapes = make_network_shapes(config)
             self._workers = WORKERS["cpu"](worker_setup(config, resumed), shapes)
             self._workers.prepare()
@@ -47,7 +47,7 @@ class HeadStart:
             self._end_workers()
         workers, self._workers = self._workers, None
         if not workers:
-            workers = WORKERS[config.workers.kind](setup, network)
+            workers = WORKERS[config.workers.worker_kind](setup, network)
             workers.prepare()
         return workers
 
@@ -74,7 +74,7 @@ def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
     """All that the workers of a run are told."""
     settings, spec = config.training, make_spec(config.env)
     seeds, _ = run_seeds(config, resumed)
-    precision = settings.precision if config.workers.kind == "central" else acting_precision(settings)
+    precision = settings.precision if config.workers.worker_kind == "central" else acting_precision(settings)
     return WorkerSetup(
         config.env,
         spec,

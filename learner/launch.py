@@ -28,9 +28,14 @@ from learner.runs.directory import RunDirectory, check_results_folder, check_run
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.runs.lock import LockedError, locked
 from learner.runs.resuming import ResumeError, load_saved_replay, trajectories_to_fill_in
-from learner.settings.config import Config, Settings, check_settings, make_config
+from learner.settings.check import check_given, check_settings
+from learner.settings.config import Config, Settings, make_config
+from learner.settings.modes import unused_notes
 from learner.settings.presets import apply_preset
+from learner.settings.renames import rename_settings
+from learner.settings.schema import DEFAULTS, SHARED
 from learner.skipping import SkippingError
+from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
@@ -48,7 +53,6 @@ OUT_OF_MEMORY = (
     "smaller batches or replays, or raise the limit (ulimit -v)"
 )
 STOPPED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
-TRAINING_MODES = ("train", "train_w_load")
 TITLES = {
     "train": "Training on",
     "train_w_load": "Training on",
@@ -56,25 +60,6 @@ TITLES = {
     "export": "Exporting the policy for",
 }
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
-
-TEST_SETTINGS = ("device", "learner_threads", "test_environments")
-"""What test mode has to do with of all that is fitted to the machine."""
-
-
-LOADED = ("load_model_url", "load_optimizer_save", "resume_in")
-PLAYED = ("render", "test_episode_count", "test_environments")
-TRAINED = ("load_optimizer_save", "resume_in", "preflight", "profile")
-ANEW = "which starts anew; --op_mode=train_w_load goes on from a checkpoint"
-NO_TEST = "which plays no test games; --op_mode=test does"
-NO_TRAINING = "which trains nothing"
-
-UNUSED: dict[str, dict[str, str]] = {
-    "train": dict.fromkeys(LOADED, ANEW) | dict.fromkeys(PLAYED, NO_TEST),
-    "train_w_load": dict.fromkeys(PLAYED, NO_TEST),
-    "test": dict.fromkeys(TRAINED, NO_TRAINING),
-    "export": dict.fromkeys(TRAINED, NO_TRAINING) | dict.fromkeys(PLAYED, NO_TEST),
-}
-"""Mode -> settings of a command, not of what is learned, that it does not look at, and why."""
 
 
 @dataclass(frozen=True)
@@ -106,24 +91,30 @@ class Job:
     checkpoint: Checkpoint | None = None
 
 
-def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str]) -> Job:
-    """Settle and check all settings, and load a checkpoint if the mode asks for one. Raises ValueError with one line."""
+def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
+    """Settle and check all settings, and load a checkpoint if the mode asks for one. Raises ValueError with one line.
+
+    given: the settings that the command gives; the others come from the preset, the checkpoint and the defaults.
+    """
     keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
     machine = detect_machine()
-    unused = [f"{name} is not used by --op_mode={op_mode}, {why}" for name, why in UNUSED[op_mode].items() if name in given]
-    settings, given = apply_preset(settings, given)
+    given = rename_settings(given)
+    unused = unused_notes(op_mode, given)
+    given = apply_preset(given)
+    check_given(given)
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
-        path, checkpoint, skipped = load_newest(settings["load_model_url"], Path(settings["results_dir"]))
-        settings, overridden = merge_settings(settings, checkpoint.settings, given)
-        notes = skipped + overridden
-        if op_mode == "train_w_load":
-            config_file = run_before.config if (run_before := run_of_checkpoint(path)) else None
-            settings, lines = settle_as_before(settings, checkpoint.settings, given, config_file)
-            notes += lines
-    if op_mode == "train_w_load" and not settings["load_optimizer_save"]:
-        notes.append("load_optimizer_save=False (the optimiser starts anew)")
+        asked = {**DEFAULTS, **given}
+        path, checkpoint, notes = load_newest(asked["load"], Path(asked["results_dir"]))
+    settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
+    notes = notes + overridden
+    if op_mode == "train_w_load" and checkpoint and path:
+        config_file = run_before.config if (run_before := run_of_checkpoint(path)) else None
+        settings, lines = settle_as_before(settings, checkpoint.settings, given, config_file)
+        notes += lines
+    if op_mode == "train_w_load" and not settings["load_optimizer"]:
+        notes.append("load_optimizer=False (the optimiser's moments start at zero)")
     settings = apply_protocol(settings, given)
     check_settings(settings)
     if op_mode == "train_w_load" and checkpoint:
@@ -135,7 +126,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     _check_environment(config, machine)
     notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
     if checkpoint:
-        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer_save"])
+        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
     if op_mode in TRAINING_MODES:
         _check_training(config, checkpoint, machine)
     if checkpoint and path and op_mode != "test":
@@ -146,7 +137,7 @@ def prepare(op_mode: str, settings: Settings, given: Settings, command: list[str
     if op_mode == "export":
         chosen = []
     elif op_mode == "test":
-        chosen = [line for line in chosen if line.split("=")[0] in TEST_SETTINGS]
+        chosen = [line for line in chosen if op_mode in SHARED[line.split("=")[0]].setting.modes]
     return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint)
 
 
@@ -191,7 +182,7 @@ def _check_fill_in(config: Config) -> None:
     if trajectories and steps >= budget:
         raise ValueError(
             f"environment_max_steps: wanted more than the {steps:,} steps of the {trajectories:,} trajectories that fill the "
-            f"replays before the first update, got {budget:,}; a smaller capacity or training_fill_in_factor takes fewer"
+            f"replays before the first update, got {budget:,}; a smaller capacity or replay_fill_fraction takes fewer"
         )
 
 
@@ -277,7 +268,7 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
 
     _describe(job, directory)
     replay = load_saved_replay(job.config, job.checkpoint, job.checkpoint_path)
-    load_optimizer = job.config.settings["load_optimizer_save"]
+    load_optimizer = job.config.settings["load_optimizer"]
     try:
         return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
     except KeyboardInterrupt:  # before or after the training loop: while it runs, `StopSignals` handles all signals
@@ -289,7 +280,7 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
         return STOPPED
     except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
-            log.info("Resume: python main.py --op_mode=train_w_load --load_model_url=%s", directory.path)
+            log.info("Resume: python main.py --op_mode=train_w_load --load=%s", directory.path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
         return 1
 

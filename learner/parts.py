@@ -85,14 +85,14 @@ def build(
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
             restore_generators(resumed.generators, generator)
-        elif settings.calibrate_input:
+        elif config.network_settings.calibrate_input:
             network.calibrate(head_start.random_observations().to(device))
         total_frames = settings.environment_max_steps * spec.frames_per_step
         mixture = make_mixture(
             config.replays,
             workers.setup.contract,
             settings.batch_size,
-            settings.training_fill_in_factor,
+            config.replay_settings.replay_fill_fraction,
             generator,
             encode=Encoder(network, workers.weights, spec.frames_stacked, device) if needs_encode(config.replays) else None,
             progress=lambda: counters.frames / total_frames,  # of the batches taken so far
@@ -121,7 +121,13 @@ def build(
                 to_fill_in=0 if replay else trajectories_to_fill_in(config),
                 charts=agent_class(config).charts,
             ),
-            saver=Saver(run, settings.checkpoints_kept, settings.avg_buff_size, resumed, evaluated=settings.eval_period > 0),
+            saver=Saver(
+                run,
+                config.output.checkpoints_kept,
+                config.output.return_window,
+                resumed,
+                evaluated=config.evaluation.eval_period > 0,
+            ),
             evaluations=EvaluationSchedule(config, run, network, resumed),
             counters=counters,
             generator=generator,

@@ -106,7 +106,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):
             recorder.add_evaluation(found)
-        if counters.updates % settings.save_model_period == 0 and parts.skipped.newest_is_sound():
+        if counters.updates % parts.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()
 
@@ -133,7 +133,7 @@ def _checkpoint(parts: Parts) -> Checkpoint:
     return Checkpoint(
         settings=parts.config.settings,
         spec=asdict(parts.spec),
-        protocol=evaluation_protocol(parts.config.env, parts.config.test.greedy),
+        protocol=evaluation_protocol(parts.config.env, parts.config.evaluation.greedy),
         counters=parts.counters,
         agent=parts.agent.state_dict(),
         learning_rate=parts.recorder.learning_rate,

@@ -85,7 +85,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         "--op_mode=train_w_load",
         "--env=PongNoFrameskip-v4",
         "--environment_max_steps=5000",
-        f"--load_model_url={run.path}",
+        f"--load={run.path}",
         results,
     )
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
@@ -99,7 +99,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         "--op_mode=test",
         "--env=PongNoFrameskip-v4",
         "--test_episode_count=1",
-        f"--load_model_url={run.checkpoint_paths()[-1]}",
+        f"--load={run.checkpoint_paths()[-1]}",
         "--render=False",
         results,
         timeout=240,
@@ -152,7 +152,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
             ['--replay_parameters=[{"type": "queue", "capacity": 9, "sample_ratio": 1.0, "device": "cuda"}]'],
             "got device",
         ),
-        (["--use_replay_compression=maybe"], "use_replay_compression: wanted true or false, got 'maybe'"),
+        (["--compress_replay=maybe"], "compress_replay: wanted true or false, got 'maybe'"),
         (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
@@ -161,8 +161,9 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (["--preset=quick", "--protocol=machado"], "protocol: wanted as_set for Catch-v0, got machado"),
         ([f"--batch_size={'9' * 5000}"], "batch_size"),
         (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
-        (["--op_mode=test", "--load_model_url=nowhere"], "nowhere"),
-        (["--op_mode=train_w_load", "--load_model_url=latest"], "latest"),
+        (["--op_mode=test", "--load=nowhere"], "load: wanted"),
+        (["--op_mode=test", "--load=nowhere"], "nowhere"),
+        (["--op_mode=train_w_load", "--load=latest"], "latest"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -186,13 +187,13 @@ def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, argument
 def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.pt"
     foreign.write_bytes(b"not a checkpoint at all")
-    refused = run_program("--op_mode=test", f"--load_model_url={foreign}")
+    refused = run_program("--op_mode=test", f"--load={foreign}")
     assert refused.returncode == 2
     assert "foreign.pt" in refused.stderr
     assert run_program("--op_mode=train", f"--results_dir={tmp_path / 'r'}", *catch_flags()).returncode == 0
     run = the_run(tmp_path / "r")
     kept = sorted(path.name for path in run.checkpoints.iterdir())
-    other = run_program("--op_mode=train_w_load", f"--load_model_url={run.path}", "--env=PongNoFrameskip-v4")
+    other = run_program("--op_mode=train_w_load", f"--load={run.path}", "--env=PongNoFrameskip-v4")
     assert other.returncode == 2
     assert "3 actions" in other.stderr
     assert sorted(path.name for path in run.checkpoints.iterdir()) == kept
@@ -220,7 +221,7 @@ def test_one_signal_saves_and_prints_how_to_resume(
     assert "failure" not in printed
     run = the_run(tmp_path)
     assert len(run.checkpoint_paths()) == 1
-    assert f"--op_mode=train_w_load --load_model_url={run.path}" in printed
+    assert f"--op_mode=train_w_load --load={run.path}" in printed
     assert _processes_of(program.pid) == []
 
 
@@ -370,17 +371,17 @@ def test_replays_that_take_the_whole_budget_to_fill_are_refused(tmp_path: Path) 
 
 def test_a_second_training_in_the_same_run_directory_is_refused(start: Start, tmp_path: Path) -> None:
     """The first one continues undisturbed. After it was killed, the next may train there."""
-    flags = catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=1, save_model_period=20)
+    flags = catch_flags(environment_max_steps=10**9, worker_kind="cpu", worker_count=1, checkpoint_period=20)
     first = start("--op_mode=train", f"--results_dir={tmp_path}", *flags)
     _wait_for_metrics(tmp_path)
     run = the_run(tmp_path)
     _wait_until(lambda: bool(run.checkpoint_paths()))
     config = run.config.read_text()
-    resume = ("--op_mode=train_w_load", "--load_model_url=latest", f"--results_dir={tmp_path}")
+    resume = ("--op_mode=train_w_load", "--load=latest", f"--results_dir={tmp_path}")
     second = run_program(*resume)
     assert second.returncode == 2, second.stdout + second.stderr
     (line,) = second.stderr.strip().splitlines()
-    assert line.startswith("error: load_model_url: ")
+    assert line.startswith("error: load: ")
     assert f"process {first.pid} on " in line
     assert "--resume_in=new" in line
     assert run.config.read_text() == config

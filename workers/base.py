@@ -5,35 +5,94 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
 from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
+from setting import TRAINING_MODES, Setting
 from workers.clocks import CLOCKS
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
 
+def _worker_kinds() -> tuple[str, ...]:
+    """The names of `workers.WORKERS`, which is made of the classes that this file is the base of."""
+    from workers import WORKERS
+
+    return tuple(sorted(WORKERS))
+
+
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Workers of a run. blocks_per_group: how many blocks of slots a group of environments has; one is written while others
-    wait, and a worker has at most 255 in all. timeout: seconds without a step after which a worker hangs. max_restarts:
-    restarts within an hour, all together.
+    """The workers of a run.
+
+    blocks_per_group: blocks of slots of a group of environments; one is written while others wait. A worker has at most 255.
     """
 
-    kind: str = "cpu"
-    worker_count: int = 2
-    envs_per_worker: int = 16
+    worker_kind: Annotated[
+        str,
+        Setting(
+            "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device for all "
+            "workers), serial (in the learner's process), or auto.",
+            choices=_worker_kinds,
+            auto=True,
+            kind="machine",
+            modes=TRAINING_MODES,
+        ),
+    ] = "cpu"
+    worker_count: Annotated[
+        int,
+        Setting(
+            "Worker processes, or auto.",
+            "auto or a whole number of processes >= 1",
+            1,
+            1024,
+            auto=True,
+            kind="machine",
+            measured=True,
+            modes=TRAINING_MODES,
+        ),
+    ] = 2
+    envs_per_worker: Annotated[
+        int,
+        Setting(
+            "Environments of one worker, or auto; it steps them together, those of a central policy in two halves.",
+            "auto or a whole number of environments >= 1",
+            1,
+            4096,
+            auto=True,
+            kind="machine",
+            measured=True,
+            modes=TRAINING_MODES,
+        ),
+    ] = 16
     blocks_per_group: int = 2
-    timeout: float = 3.0
-    max_restarts: int = 10
+    worker_timeout: Annotated[
+        float,
+        Setting(
+            "Seconds without a step after which a worker counts as hanging and is started again.",
+            "a number of seconds >= 0.5",
+            0.5,
+            1e6,
+        ),
+    ] = 3.0
+    max_worker_restarts: Annotated[
+        int,
+        Setting(
+            "Restarts of failed workers within an hour, all together; one failure more ends the run.",
+            "a whole number of restarts >= 0",
+            0,
+            1e6,
+        ),
+    ] = 10
 
     @property
     def groups(self) -> int:
         """In how many groups a worker steps its environments; with two, one steps while the policy thinks about the other."""
-        return groups_of(self.kind)
+        return groups_of(self.worker_kind)
 
     @property
     def envs_per_group(self) -> int:

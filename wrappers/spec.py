@@ -12,44 +12,92 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-_INT32_MAX = 2**31 - 1  # the emulator counts in 32-bit integers
+from setting import Setting, check_fields
+
+# What an environment gives decides what is stored. Families other than Atari do not read the second kind.
+_Stored = partial(Setting, stored=True)
+_Atari = partial(Setting, stored=True, families=("atari",))
+
+_IN_SIGNATURE = (
+    *("env", "frame_height", "frame_width", "frames_stacked", "skipped_frames", "noop_threshold", "grayscaling_frames"),
+    *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
+)
+
+
+def parse_resolution(text: str) -> tuple[int, int]:
+    """The height and width in pixels that `height,width` names. Raises ValueError."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.isascii() and part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"frame_scale_resolution: wanted height,width in pixels such as 84,84, got {text!r}")
+    return int(parts[0]), int(parts[1])
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which environment, and how its observations are made. Units: frames are emulator frames, steps are actions."""
+    """The environment, and how its observations are made. A frame is one of the emulator's, a step is one action."""
 
-    env: str = "PongNoFrameskip-v4"
-    frame_height: int = 84
-    frame_width: int = 84
-    frames_stacked: int = 4
-    skipped_frames: int = 4
-    noop_threshold: int = 30
-    grayscaling_frames: bool = True
-    episodic_life: bool = True
-    fire_reset: bool = True
-    sticky_actions: float = 0.0
-    full_action_space: bool = False
-    max_episode_frames: int = 108_000
+    env: Annotated[str, _Stored("Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.")] = (
+        "PongNoFrameskip-v4"
+    )
+    frames_stacked: Annotated[int, _Stored("Frames in one observation.", "a whole number of frames from 1 to 64", 1, 64)] = 4
+    max_episode_frames: Annotated[
+        int, _Stored("Emulator frames after which an episode is cut.", "a whole number of frames >= 1", 1, 1e9)
+    ] = 108_000
+
+    frame_scale_resolution: Annotated[str, _Atari("Size of a frame, height,width in pixels.", check=parse_resolution)] = "84,84"
+    skipped_frames: Annotated[
+        int,
+        _Atari("Emulator frames that one step lasts (the action is repeated).", "a whole number of frames from 1 to 64", 1, 64),
+    ] = 4
+    noop_threshold: Annotated[
+        int,
+        _Atari(
+            "An episode starts with fewer no-op frames than this, their number drawn at random: 0 to 29 for 30, none for 0. "
+            "The FIRE of a start counts as one.",
+            "a whole number of frames from 0 to 1000",
+            0,
+            1000,
+        ),
+    ] = 30
+    grayscaling_frames: Annotated[bool, _Atari("Grey frames; --nograyscaling_frames gives RGB.")] = True
+    episodic_life: Annotated[
+        bool, _Atari("A lost life ends the episode for the learner; reported returns are for whole games.")
+    ] = True
+    fire_reset: Annotated[
+        bool, _Atari("Press FIRE at an episode's start and after a lost life, if the game has that button.")
+    ] = True
+    sticky_actions: Annotated[
+        float,
+        _Atari(
+            "Probability that the emulator repeats the action before, at each frame (0.25 in the machado protocol).",
+            "a probability in [0, 1]",
+            0,
+            1,
+        ),
+    ] = 0.0
+    full_action_space: Annotated[bool, _Atari("All 18 actions instead of those the game uses.")] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.env, str) or not self.env:
-            raise ValueError(f"env: wanted the id of an environment, got {self.env!r}")
-        at_least = {"frame_height": 1, "frame_width": 1, "frames_stacked": 1, "skipped_frames": 1, "noop_threshold": 0}
-        for name, smallest in {**at_least, "max_episode_frames": 1}.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _INT32_MAX:
-                raise ValueError(f"{name}: wanted an integer from {smallest} to {_INT32_MAX}, got {value!r}")
-        for name in ("grayscaling_frames", "episodic_life", "fire_reset", "full_action_space"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: wanted True or False, got {getattr(self, name)!r}")
-        sticky = self.sticky_actions
-        if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0.0 <= sticky <= 1.0:
-            raise ValueError(f"sticky_actions: wanted a probability from 0 to 1, got {sticky!r}")
+        check_fields(self)
+
+    def signature(self) -> str:
+        """The text by which a saved run recognises its environment. Files on disk hold it, so its form must not change."""
+        return f"EnvConfig({', '.join(f'{name}={getattr(self, name)!r}' for name in _IN_SIGNATURE)})"
+
+    @property
+    def frame_height(self) -> int:
+        """Height of a frame in pixels."""
+        return parse_resolution(self.frame_scale_resolution)[0]
+
+    @property
+    def frame_width(self) -> int:
+        """Width of a frame in pixels."""
+        return parse_resolution(self.frame_scale_resolution)[1]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Losses are summed over time and batch, as the paper does: its learning rate, cli
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,46 +19,86 @@ from agents.losses import action_log_probs, entropy_loss, policy_gradient_loss, 
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks.actor_critic import ActorCritic, PolicyOutput
 from agents.returns.vtrace import VTraceReturns, vtrace
-from agents.rewards import clip_rewards
+from agents.rewards import REWARD_CLIPPING, clip_rewards
 from agents.vtrace.charts import CHARTS
 from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
 from agents.vtrace.laser import RELEVANCES, relevance_divergence
 from replay.batch import Batch
+from setting import Setting
 
 
 @dataclass(frozen=True)
 class VTraceConfig(LearnedConfig):
-    """Settings of the V-trace agent.
+    """Settings of the V-trace agent. CLEAR and LASER are for replayed data."""
 
-    reward_clipping: a name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards. use_policy_cloning_loss and
-    use_value_cloning_loss: CLEAR. use_kl_mask, kl_div_threshold (nats), relevance: LASER, see `agents.vtrace.laser`.
-    """
-
-    gamma: float = 0.99
-    rho_bar: float = 1.0
-    c_bar: float = 1.0
-    pg_rho_bar: float = 1.0
-    lambda_: float = 1.0
-    policy_gradient_loss_weight: float = 1.0
-    value_loss_weight: float = 0.5
-    entropy_loss_weight: float = 0.01
-    reward_clipping: str | None = "abs_one_sign"
-    use_policy_cloning_loss: bool = False
-    use_value_cloning_loss: bool = False
-    policy_cloning_loss_weight: float = 0.01
-    value_cloning_loss_weight: float = 0.005
-    use_kl_mask: bool = False
-    kl_div_threshold: float = 0.3
-    relevance: str = "implied"
+    gamma: Annotated[float, Setting("Discount per step.", "a discount in [0, 1]", 0, 1)] = 0.99
+    rho_bar: Annotated[
+        float,
+        Setting(
+            "Clip of the importance ratio in the temporal differences (which policy is evaluated).",
+            "an importance ratio > 0",
+            1e-9,
+            1e9,
+        ),
+    ] = 1.0
+    c_bar: Annotated[
+        float,
+        Setting(
+            "Clip of the importance ratio in the traces (speed against variance); at most rho_bar.",
+            "an importance ratio > 0",
+            1e-9,
+            1e9,
+        ),
+    ] = 1.0
+    pg_rho_bar: Annotated[
+        float, Setting("Clip of the importance ratio in the policy gradient.", "an importance ratio > 0", 1e-9, 1e9)
+    ] = 1.0
+    vtrace_lambda: Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1)] = 1.0
+    policy_gradient_loss_weight: Annotated[float, Setting("Weight of the policy-gradient loss.", "a weight >= 0", 0, 1e9)] = 1.0
+    value_loss_weight: Annotated[
+        float, Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9)
+    ] = 0.5
+    entropy_loss_weight: Annotated[float, Setting("Weight of the entropy bonus.", "a weight >= 0", 0, 1e9)] = 0.01
+    clip_rewards: Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")] = True
+    reward_clipping_method: Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)] = (
+        "abs_one_sign"
+    )
+    use_policy_cloning_loss: Annotated[
+        bool, Setting("CLEAR: keep the policy close to the behaviour policy on replayed trajectories.")
+    ] = False
+    use_value_cloning_loss: Annotated[
+        bool, Setting("CLEAR: keep the value close to the behaviour value on replayed trajectories.")
+    ] = False
+    policy_cloning_loss_weight: Annotated[
+        float, Setting("CLEAR: weight of the policy-cloning loss, KL(behaviour || current).", "a weight >= 0", 0, 1e9)
+    ] = 0.01
+    value_cloning_loss_weight: Annotated[
+        float, Setting("CLEAR: weight of the value-cloning loss, the squared difference.", "a weight >= 0", 0, 1e9)
+    ] = 0.005
+    use_kl_mask: Annotated[
+        bool,
+        Setting("LASER: leave out steps whose behaviour policy is too far from the current one; entropy on fresh data only."),
+    ] = False
+    kl_div_threshold: Annotated[
+        float, Setting("LASER: divergence above which a step is left out.", "a divergence in nats > 0", 1e-9, 1e9)
+    ] = 0.3
+    relevance: Annotated[
+        str,
+        Setting("LASER: divergence from the implied policy (the paper's) or from the behaviour policy.", choices=RELEVANCES),
+    ] = "implied"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rho_bar < self.c_bar:
             raise ValueError(
                 f"wanted the V-trace clip rho_bar >= c_bar (IMPALA, section 4.1), got rho_bar {self.rho_bar:g} "
                 f"and c_bar {self.c_bar:g}"
             )
-        if self.relevance not in RELEVANCES:
-            raise ValueError(f"relevance: wanted {' or '.join(RELEVANCES)}, got {self.relevance!r}")
+
+    @property
+    def reward_clipping(self) -> str | None:
+        """A name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards."""
+        return self.reward_clipping_method if self.clip_rewards else None
 
 
 class Masks(NamedTuple):
@@ -139,7 +179,7 @@ class VTraceAgent(LearnedAgent):
             rho_bar=config.rho_bar,
             c_bar=config.c_bar,
             pg_rho_bar=config.pg_rho_bar,
-            lambda_=config.lambda_,
+            lambda_=config.vtrace_lambda,
             mask=masks.episode & masks.trusted,
         )
 

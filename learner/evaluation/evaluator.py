@@ -68,13 +68,13 @@ class Evaluator:
     """
 
     def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
-        episodes = config.training.eval_episodes
+        episodes = config.evaluation.eval_episodes
         self._setup = EvaluatorSetup(
             env=describe_env(config.env).evaluation_config,
             network=make_network_config(config),
             episodes=episodes,
             environments=min(episodes, MAX_ENVIRONMENTS),
-            greedy=config.test.greedy,
+            greedy=config.evaluation.greedy,
             seed=config.training.seed,
             animation=animation,
         )

@@ -31,12 +31,12 @@ class EvaluationSchedule:
     """
 
     def __init__(self, config: Config, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
-        self._period = config.training.eval_period
+        self._period = config.evaluation.eval_period
         self._last_update = 0  # number of updates at the last request
         self._evaluator: Evaluator | None = None
         if self._period:
             self._evaluator = Evaluator(config, network, run.animation)
-            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.test.greedy), resumed)
+            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.evaluation.greedy), resumed)
 
     def start(self, update: int) -> None:
         """Start the evaluation process. update: number of updates made so far."""

@@ -134,12 +134,12 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     test = CheckpointTest(config, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))
     policy = load_policy(config, checkpoint, test.seeds.actions)
     _announce(test)
-    tally = Tally(config.test.test_episode_count)
+    tally = Tally(config.evaluation.test_episode_count)
     video: Path | None = None
     with StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE) as signals:
         stop = Stop(signals)
         try:
-            if config.test.render:
+            if config.evaluation.render:
                 video = _play_shown(test, policy, tally, stop)
             if tally.missing and not stop():
                 _play_unseen(test, policy, tally, stop)
@@ -167,12 +167,12 @@ def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> Evaluation
     """The policy of the checkpoint's network. seed: of the action sampling."""
     network = make_network(make_network_config(config))
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
-    return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.test.greedy, seed=seed)
+    return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.evaluation.greedy, seed=seed)
 
 
 def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool]) -> None:
     """Play the missing episodes in many environments together."""
-    count = min(test.config.test.test_environments, tally.missing)
+    count = min(test.config.evaluation.test_environments, tally.missing)
     env = make_vector_env(describe_env(test.config.env).evaluation_config, count, num_threads=detect_machine().cores)
     seed = test.seeds.vector
     try:
@@ -229,7 +229,7 @@ def _announce(test: CheckpointTest) -> None:
         f"{counters.steps:,}",
         f"{counters.frames:,}",
     )
-    log.info("Protocol: %s", describe_protocol(config.env, config.test.greedy))
+    log.info("Protocol: %s", describe_protocol(config.env, config.evaluation.greedy))
 
 
 def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
@@ -242,14 +242,14 @@ def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
         "env": config.env.env,
         "checkpoint": test.path.name,
         "training": asdict(counters),
-        "protocol": evaluation_protocol(config.env, config.test.greedy),
+        "protocol": evaluation_protocol(config.env, config.evaluation.greedy),
         "summary": summary,
         "episodes_wanted": tally.wanted,
         "complete": tally.missing == 0,
         "seconds": round(tally.seconds, 3),
         "seed": config.training.seed,
         "seeds": test.seeds._asdict(),
-        "environments": min(config.test.test_environments, tally.wanted),
+        "environments": min(config.evaluation.test_environments, tally.wanted),
         "device": config.training.device,
         "network": config.network,
         "video": video.name if video else None,

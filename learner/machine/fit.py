@@ -21,18 +21,7 @@ from learner.machine.detect import Machine
 from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
 from learner.machine.reproducible import REPRODUCIBLE
 from learner.settings.config import AUTO, Settings, TrainingConfig
-
-MACHINE_SETTINGS = (
-    "device",
-    "learner_threads",
-    "precision",
-    "worker_kind",
-    "worker_count",
-    "envs_per_worker",
-    "prepared_batches",
-    "test_environments",
-)
-"""Settings that belong to the machine and not to what is learned: `auto` stays `auto` in a checkpoint."""
+from learner.settings.schema import MACHINE_SETTINGS
 
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32

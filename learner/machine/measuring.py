@@ -16,6 +16,7 @@ from learner.machine.costs import Costs
 from learner.machine.fit import acting_precision, is_small
 from learner.machine.timing import Clock, Part, seconds_of_steps
 from learner.settings.config import AUTO, Config, Settings
+from learner.settings.schema import MEASURED_SETTINGS
 from replay.batch import HostBatch, make_batch
 from replay.slot_store import SharedArrays
 from workers import WorkerSetup
@@ -32,8 +33,6 @@ GPU_UPDATES = 5  # updates of one call: in a run the GPU computes one while the 
 
 
 PART_SECONDS = 0.2  # for each of four parts; building them takes the rest of two seconds
-MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
-"""Settings that a measurement may decide, the last one on a small machine only."""
 
 
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
@@ -46,11 +45,17 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
         config: made from them without a measurement.
         cores: that the run may use.
     """
-    undecided = [name for name in MEASURED if settings[name] == AUTO]
+    undecided = [name for name in MEASURED_SETTINGS if settings[name] == AUTO]
     if not is_small(cores, config.training.device):
         undecided = [name for name in undecided if name != "learner_threads"]
     toy = ENVIRONMENTS["toy"].matches(config.env.env)
-    return settings["preflight"] and bool(undecided) and not toy and config.workers.kind != "serial" and fresh_part(config) > 0
+    return (
+        settings["preflight"]
+        and bool(undecided)
+        and not toy
+        and config.workers.worker_kind != "serial"
+        and fresh_part(config) > 0
+    )
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
@@ -85,7 +90,7 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     return Costs(
         **{**found, "learn": found["learn"] / fresh_part(config)},
         frames_per_step=make_spec(config.env).frames_per_step,
-        gpu_acts=gpu and workers.kind == "central",
+        gpu_acts=gpu and workers.worker_kind == "central",
         gpu_learns=gpu,
     )
 
@@ -100,7 +105,7 @@ def prepare_to_measure(config: Config) -> None:
 def acting_at_once(config: Config) -> int:
     """Environments that the policy acts for at once: those of a worker, or one group of every worker for a central policy."""
     workers = config.workers
-    return workers.worker_count * workers.envs_per_group if workers.kind == "central" else workers.envs_per_worker
+    return workers.worker_count * workers.envs_per_group if workers.worker_kind == "central" else workers.envs_per_worker
 
 
 def fresh_part(config: Config) -> float:
@@ -122,7 +127,7 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
 
 def acting(config: Config, num_envs: int) -> Part:
     """Inference for `num_envs` environments at once, in CPU time on one core or wall time on a GPU."""
-    if config.workers.kind == "central":
+    if config.workers.worker_kind == "central":
         return acting_for_all(config, num_envs)
     spec = make_spec(config.env)
     network = _network(config, acting_precision(config.training))

@@ -50,7 +50,7 @@ def check_replay_devices(config: Config) -> None:
         if replay.compress:
             raise ValueError(
                 f'replay_parameters[{index}]: wanted --nouse_replay_compression or "device": "cpu", got '
-                f'"device": "{replay.device}" with --use_replay_compression'
+                f'"device": "{replay.device}" with --compress_replay'
             )
 
 
@@ -85,7 +85,7 @@ def host_memory(config: Config) -> HostMemory:
     """The most bytes of host memory that this run takes."""
     training, workers = config.training, config.workers
     contract = make_contract(config)
-    processes = (0 if workers.kind == "serial" else workers.worker_count) + (training.eval_period > 0)
+    processes = (0 if workers.worker_kind == "serial" else workers.worker_count) + (config.evaluation.eval_period > 0)
     family = next((name for name, family in ENVIRONMENTS.items() if family.matches(config.env.env)), "")
     row = contract.bytes_per_trajectory // (contract.unroll_length + contract.frames_stacked)  # mostly one frame
     emulator = EMULATOR_BYTES.get(family, OTHER_EMULATOR_BYTES) + OBSERVATION_COPIES * contract.frames_stacked * row
@@ -105,7 +105,7 @@ def _arena_bytes(config: Config) -> int:
     workers = config.workers
     contract = make_contract(config)
     slots = slot_layout(contract, workers.worker_count * workers.blocks_per_worker * workers.envs_per_group)
-    central = workers.kind == "central"
+    central = workers.worker_kind == "central"
     acting = exchange_layout(contract, workers) if central else weights_layout(make_network_shapes(config))
     sizes = [prod(field.shape) * np.dtype(field.dtype).itemsize for field in (*slots.values(), *acting.values())]
     return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count)
@@ -121,7 +121,7 @@ def check_memory(config: Config, available: int) -> None:
         raise ValueError(
             f"replay_parameters: wanted at most {_gigabytes(room)} of replays ({_gigabytes(available)} of memory are available "
             f"now, {_gigabytes(needed.beside_replays)} of it for everything else), got {_gigabytes(needed.replays)}; "
-            'use a smaller capacity, or "memory" in its place with --use_replay_compression'
+            'use a smaller capacity, or "memory" in its place with --compress_replay'
         )
 
 
@@ -129,7 +129,7 @@ def _too_large(config: Config, needed: HostMemory, available: int) -> str:
     """Why a run does not fit even without its replays: too many workers, else too many environments, else all together."""
     workers = config.workers
     sizes = f"{_gigabytes(available)} of memory are available now, this run takes {_described(needed)}"
-    if workers.kind != "serial" and (most := _most(config, "worker_count", available)):
+    if workers.worker_kind != "serial" and (most := _most(config, "worker_count", available)):
         given = f"envs_per_worker={workers.envs_per_worker}"
         return f"worker_count: wanted at most {most} with {given} ({sizes}), got {workers.worker_count}"
     most = _most(config, "envs_per_worker", available)
@@ -178,7 +178,7 @@ def describe_memory(config: Config) -> list[str]:
     needed = host_memory(config)
     total = f"{_gigabytes(needed.total)} ({_described(needed)})"
     if gpu := sum(gpu_memory(config)):
-        room = "; host memory has room to save it" if config.training.saves_replay else ""
+        room = "; host memory has room to save it" if config.saves_replay else ""
         total += f", and {_gigabytes(gpu)} on the GPU{room}"
     return [*lines, f"Memory: at most {total}"]
 
@@ -198,7 +198,7 @@ def gpu_memory(config: Config) -> list[int]:
 def _replays_in_host_memory(config: Config) -> int:
     """Bytes. Frames on the GPU pass through host memory when they are saved, so they count if the run saves its replays."""
     total = sum(replay_memory(config))
-    return total if config.training.saves_replay else total - sum(gpu_memory(config))
+    return total if config.saves_replay else total - sum(gpu_memory(config))
 
 
 def _described(memory: HostMemory) -> str:

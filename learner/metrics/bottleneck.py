@@ -131,7 +131,7 @@ def _other_programs(evidence: Evidence) -> Bottleneck | None:
 
 
 def _one_process(evidence: Evidence) -> Bottleneck | None:
-    if evidence.config.workers.kind != "serial" or evidence.cores == 1:
+    if evidence.config.workers.worker_kind != "serial" or evidence.cores == 1:
         return None
     parts = ", ".join(f"{name} {_percent(cores)}" for name, cores in evidence.computed.items())
     without = "without --reproducible" if evidence.config.training.reproducible else "with --worker_kind=cpu"
@@ -191,7 +191,7 @@ def _taking_turns(evidence: Evidence) -> Bottleneck | None:
 def _central_policy(evidence: Evidence) -> Bottleneck | None:
     """One policy acts for all workers, and its answers come too late."""
     act, workers = evidence.fraction("worker_act"), evidence.config.workers
-    if workers.kind != "central" or act < WAITS:
+    if workers.worker_kind != "central" or act < WAITS:
         return None
     waits = f"workers wait for it {_percent(act)} of their time and step {_percent(evidence.fraction('worker_env'))}"
     advice = f"--envs_per_worker={2 * workers.envs_per_worker} gives it more time, a smaller --network needs less"

@@ -79,7 +79,7 @@ class Recorder:
         self.run = run
         self.counters = counters
         self.learning_rate = resumed.learning_rate if resumed else 0.0
-        self.episodes = EpisodeStatistics(config.training.avg_buff_size)
+        self.episodes = EpisodeStatistics(config.output.return_window)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self._sources = sources
         self._frames_per_step = make_spec(config.env).frames_per_step
@@ -90,9 +90,9 @@ class Recorder:
         self._times = TimeFractions({"worker": (CLOCKS, worker_seconds), "feeder": (FEEDER_CLOCKS, feeder_seconds[None])})
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
-        self._core_use = CoreUse(cores, lambda: cpu_seconds(worker_seconds), inside=config.workers.kind == "serial")
+        self._core_use = CoreUse(cores, lambda: cpu_seconds(worker_seconds), inside=config.workers.worker_kind == "serial")
         self._bottlenecks = BottleneckReport(config, cores)
-        self._profiler = UpdateProfiler(config.training.profile, run, gpu=config.training.device == "cuda")
+        self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}
         self._writer = MetricsWriter(run, counters.steps, charts)
         self._progress = ProgressLine()
@@ -150,7 +150,7 @@ class Recorder:
         """Called once per update: writes a record and shows the progress line if they are due."""
         self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
-        if now - self._last_record >= self.config.training.log_period:
+        if now - self._last_record >= self.config.output.log_period:
             self.write_record()
         elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
             self._progress.show(self._text())

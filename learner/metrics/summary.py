@@ -78,5 +78,5 @@ def log_next_commands(run: RunDirectory, checkpoint: Path | None, *, curve: bool
         log.info("Learning curve: %s", run.curve)
     if checkpoint:
         log.info("Checkpoint: %s", checkpoint)
-        log.info("Resume: python main.py --op_mode=train_w_load --load_model_url=%s", run.path)
-        log.info("Watch:  python main.py --op_mode=test --render --load_model_url=%s", run.path)
+        log.info("Resume: python main.py --op_mode=train_w_load --load=%s", run.path)
+        log.info("Watch:  python main.py --op_mode=test --render --load=%s", run.path)

@@ -6,7 +6,7 @@ A record covers the time since the record before. Names and units:
 |---|---|
 | seconds, steps, frames, updates, episodes | since the run began: wall time of training, agent steps, emulator frames, counts |
 | charts/episodic_return, charts/episodic_length | means over episodes that ended: raw return, steps |
-| charts/episodic_return_mean | mean raw return of the last `avg_buff_size` episodes |
+| charts/episodic_return_mean | mean raw return of the last `return_window` episodes |
 | charts/policy_lag | updates between acting and learning, mean of fresh columns |
 | charts/learning_rate | of the newest update |
 | charts/SPS, charts/FPS, charts/updates_per_second | agent steps, emulator frames and updates per second |

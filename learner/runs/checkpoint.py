@@ -70,7 +70,7 @@ class Checkpoint:
         agent: state of the agent (`Agent.state_dict`).
         learning_rate: that of the newest update.
         generators: random states of the learner's process.
-        returns: of the last `avg_buff_size` episodes.
+        returns: of the last `return_window` episodes.
         replay: checksum of the replay file saved with it, or None.
     """
 

@@ -1,4 +1,4 @@
-"""The run directory results/<env>_<unix_timestamp>/, and the checkpoints that `--load_model_url` may name."""
+"""The run directory results/<env>_<unix_timestamp>/, and the checkpoints that `--load` may name."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def check_run_folder(run: RunDirectory) -> None:
     for folder in (run.path, run.checkpoints):
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(
-                f"load_model_url: wanted a run directory that can be written to, got {str(folder)!r}; "
+                f"load: wanted a run directory that can be written to, got {str(folder)!r}; "
                 "--resume_in=new resumes in a new one"
             )
     with contextlib.suppress(OSError), locked(run.path):  # the training itself reports what cannot be written
@@ -241,17 +241,17 @@ def find_checkpoints(url: str, results: Path) -> list[Path]:
         is_folder = path.is_dir()
     except (OSError, ValueError) as error:  # a name that is too long or holds a null byte, a folder that may not be entered
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"load_model_url: wanted something readable, got {url[:200]!r} ({reason})") from None
+        raise ValueError(f"load: wanted something readable, got {url[:200]!r} ({reason})") from None
     if not is_folder:
         wanted = "a run directory, its best, a checkpoint file or latest"
         there = f"no run under {results}/ yet" if url == LATEST else "no such file or directory"
         if path.name != Path(url).name == BEST and (run := run_of_checkpoint(path)):
             there = _why_no_best(run)
-        raise ValueError(f"load_model_url: wanted {wanted}, got {url!r} ({there})")
+        raise ValueError(f"load: wanted {wanted}, got {url!r} ({there})")
     run = RunDirectory(path.resolve())
     found = [*reversed(run.checkpoint_paths()), *([run.best] if run.best.is_file() else [])]
     if not found:
-        raise ValueError(f"load_model_url: wanted a run directory with checkpoints, got {url!r} (it has none)")
+        raise ValueError(f"load: wanted a run directory with checkpoints, got {url!r} (it has none)")
     return found
 
 

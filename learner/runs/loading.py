@@ -1,4 +1,4 @@
-"""Loads the checkpoint that `--load_model_url` names, and checks that it fits the command."""
+"""Loads the checkpoint that `--load` names, and checks that it fits the command."""
 
 from __future__ import annotations
 
@@ -11,24 +11,12 @@ import torch
 from learner.building import make_agent, make_contract, make_network_shapes
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
-from learner.settings.config import DEFAULTS, Config, Settings
+from learner.settings.check import check_taken
+from learner.settings.config import Config, Settings
+from learner.settings.schema import COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS, agent_of, default_settings
 from replay import parse_replay_parameters
 from replay.signature import check_saved_mixture
 from wrappers import make_spec
-
-LOADING_ONLY = (
-    *("load_model_url", "load_optimizer_save", "resume_in", "results_dir", "verbosity", "render"),
-    *("preflight", "profile"),
-)
-"""Settings of a command, which a checkpoint never decides."""
-
-
-REPLAY_SETTINGS = (
-    *("env", "frame_scale_resolution", "frames_stacked", "skipped_frames", "noop_threshold", "grayscaling_frames"),
-    *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
-    *("network", "batch_size", "unroll_length", "replay_parameters", "use_replay_compression"),
-)
-"""Settings that the format of stored trajectories depends on."""
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
@@ -57,26 +45,33 @@ def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
         return *found, [f"skipped {reason}" for reason in bad]
     if len(bad) == 1:
         raise ValueError(bad[0])
-    raise ValueError(f"load_model_url: wanted one sound checkpoint in {url!r}, got {len(bad)} unusable ones, such as {bad[0]}")
+    raise ValueError(f"load: wanted one sound checkpoint in {url!r}, got {len(bad)} unusable ones, such as {bad[0]}")
 
 
-def merge_settings(settings: Settings, saved: Settings, given: Settings) -> tuple[Settings, list[str]]:
-    """The settings of a command that loads a checkpoint. The command line overrides the checkpoint, which overrides defaults.
+def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
+    """All settings of a run: the given ones, else the checkpoint's, else the defaults of its agent.
+
+    Also returns a line for each setting of the checkpoint that is overridden, and one for those that are unknown and left out.
+    Raises ValueError if a given setting does not belong to the run.
 
     Args:
-        settings: all settings of the command, given or default.
-        saved: the checkpoint's settings.
-        given: the settings on the command line.
-
-    Returns:
-        the merged settings, and a line for each setting of the checkpoint that the command line overrides.
+        given: settings of the command, and of a preset that it names.
+        saved: the checkpoint's settings; empty for a new run.
     """
-    merged = {**settings, **{name: value for name, value in saved.items() if name not in LOADING_ONLY}, **given}
+    agent = agent_of(saved or given)
+    if given.get("agent", agent) != agent:
+        raise ValueError(f"agent: wanted {agent} as in the checkpoint, got {given['agent']}")
+    defaults = default_settings(agent)
+    kept = {name: value for name, value in saved.items() if name in defaults and name not in COMMAND_SETTINGS}
+    merged = {**defaults, **kept, **given}
+    check_taken(given, merged)
     notes = [
-        f"{name}={value} (overrides the checkpoint's {saved[name]})"
+        f"{name}={value} (overrides the checkpoint's {kept[name]})"
         for name, value in given.items()
-        if name in saved and name not in LOADING_ONLY and saved[name] != value
+        if name in kept and kept[name] != value
     ]
+    if unknown := sorted(set(saved) - set(defaults)):
+        notes.append(f"left out settings of the checkpoint that this program does not know: {', '.join(unknown)}")
     return merged, notes
 
 
@@ -89,21 +84,21 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
     network = make_network_shapes(config)
     if checkpoint.spec["action_count"] != spec.action_count:
         raise ValueError(
-            f"load_model_url: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
+            f"load: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
             f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
         )
-    saved = checkpoint.settings.get("optimizer", config.agent.optimizer)
-    if load_optimizer and saved != config.agent.optimizer:
+    optimizer = config.settings.get("optimizer")
+    saved = checkpoint.settings.get("optimizer", optimizer)
+    if load_optimizer and saved != optimizer:
         raise ValueError(
-            f"optimizer: wanted {saved} as in the checkpoint, got {config.agent.optimizer}; its state is left out with "
-            "--noload_optimizer_save"
+            f"optimizer: wanted {saved} as in the checkpoint, got {optimizer}; its state is left out with --noload_optimizer"
         )
     try:
         make_agent(config, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"load_model_url: wanted a checkpoint for the network {config.network} and {config.env.env}, got one of "
+            f"load: wanted a checkpoint for the network {config.network} and {config.env.env}, got one of "
             f"{checkpoint.settings.get('network')} and {checkpoint.spec['env']} that does not fit: {reason}"
         ) from None
 
@@ -112,7 +107,7 @@ def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> d
     """The replay state saved with a checkpoint. Raises ValueError with the reason if there is none that fits these settings."""
     if checkpoint.replay is None:
         raise ValueError("the checkpoint was saved without --save_replay")
-    for name in REPLAY_SETTINGS:
+    for name in STORED_SETTINGS:
         before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
         if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
             raise ValueError(f"{name} was {before}")
@@ -130,4 +125,4 @@ def _keep_the_same(before: Any, now: Any) -> bool:
 def check_finite(checkpoint: Checkpoint, path: Path) -> None:
     """Raise ValueError if weights of the checkpoint are not finite: training had diverged and would not recover."""
     if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
-        raise ValueError(f"load_model_url: wanted finite weights, got a checkpoint whose training diverged: {path}")
+        raise ValueError(f"load: wanted finite weights, got a checkpoint whose training diverged: {path}")

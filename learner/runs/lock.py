@@ -59,6 +59,6 @@ def _holder(descriptor: int) -> str:
 
 def _refusal(run: Path, holder: str) -> str:
     return (
-        f"load_model_url: wanted a run directory that no other process trains in, got {str(run)!r}, in which {holder} trains; "
+        f"load: wanted a run directory that no other process trains in, got {str(run)!r}, in which {holder} trains; "
         "--resume_in=new resumes in a new directory"
     )

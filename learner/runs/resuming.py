@@ -57,7 +57,7 @@ def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:
     """Fill empty replays with their saved contents. Raises ResumeError."""
-    with _one_line("--load_model_url names a checkpoint whose replay file this program has not written"):
+    with _one_line("--load names a checkpoint whose replay file this program has not written"):
         mixture.load_state_dict(state["mixture"])
 
 
@@ -130,5 +130,5 @@ def trajectories_to_fill_in(config: Config) -> int:
     """Number of trajectories that empty replays take in before the first batch is drawn; 0 if all replays are queues."""
     contract = make_contract(config)
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
-    factor = config.training.training_fill_in_factor
+    factor = config.replay_settings.replay_fill_fraction
     return max((max(1, math.ceil(factor * replay.capacity)) for replay in settled if replay.type != "queue"), default=0)

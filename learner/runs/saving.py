@@ -146,7 +146,7 @@ def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: F
     A reproducible run always has one. It also holds the environments, the trajectories that no replay has taken yet, and the
     workers' random states, so that the resumed run gives the same bits.
     """
-    if not config.training.saves_replay:
+    if not config.saves_replay:
         return None
     state: dict[str, Any] = {"mixture": mixture.state_dict()}
     if config.training.reproducible:

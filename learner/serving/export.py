@@ -159,7 +159,7 @@ def describe(
     """The content of `policy.json`."""
     return {
         "env": spec.env,
-        "protocol": evaluation_protocol(config.env, config.test.greedy),
+        "protocol": evaluation_protocol(config.env, config.evaluation.greedy),
         "input": {
             "name": INPUT,
             "dtype": spec.frame_dtype,
@@ -171,7 +171,7 @@ def describe(
         },
         "outputs": {
             "logits": {"shape": ["batch", spec.action_count], "meaning": "sample the action from softmax(logits)"},
-            "values": {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent)},
+            "values": {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent_settings)},
         },
         "actions": list(spec.action_meanings),
         "network": config.network,

@@ -1,25 +1,38 @@
-"""Presets: named settings, a file each in presets/. What the command line says comes before what a preset says."""
+"""Presets: settings by name, a file each in presets/. The command line overrides them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from learner.settings.renames import rename_settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "presets"
 NO_PRESET = "none"
 PRESETS = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
-def apply_preset(settings: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All settings, and those that were given, with what the preset says that `given` names: it counts as given too."""
-    given = load_preset(given.get("preset", NO_PRESET)) | given
-    return {**settings, **given}, given
+def apply_preset(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given settings and those of the preset that they name, which count as given too. Raises ValueError."""
+    return load_preset(given.get("preset", NO_PRESET)) | dict(given)
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset, one of `PRESETS` or "none", as the command line would give them."""
+    """The settings of a preset, as the command line would give them. Raises ValueError."""
     if name == NO_PRESET:
         return {}
-    settings = json.loads((FOLDER / f"{name}.json").read_text())["settings"]
+    settings = rename_settings(_read(name)["settings"])
     return {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def describe_presets() -> dict[str, str]:
+    """Each preset's name and the sentence about it."""
+    return {name: _read(name)["about"] for name in PRESETS}
+
+
+def _read(name: str) -> dict[str, Any]:
+    if name not in PRESETS:
+        raise ValueError(f"preset: wanted {' or '.join((NO_PRESET, *PRESETS))}, got {name!r}")
+    return json.loads((FOLDER / f"{name}.json").read_text())

@@ -28,7 +28,7 @@ def test_a_benchmark_ignores_the_budget_of_the_flags() -> None:
         (["--protocol=machado", "--sticky_actions=0.5"], "sticky_actions: wanted 0.25"),
         (["--env=Pong"], "env: wanted"),
         (["results"], "wanted flags such as"),
-        (["--op_mode=export", "--load_model_url=/nowhere"], "load_model_url"),
+        (["--op_mode=export", "--load=/nowhere"], "load"),
     ],
 )
 def test_flags_that_the_program_would_refuse_are_refused_in_its_line(

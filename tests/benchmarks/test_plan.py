@@ -55,7 +55,7 @@ def test_a_run_is_started_then_resumed_then_finished(tmp_path: Path) -> None:
     assert settings_of(plan.arguments())["op_mode"] == "train"  # killed before its first checkpoint
     add_checkpoint(run)
     resumed = settings_of(plan.arguments())
-    assert (resumed["op_mode"], resumed["load_model_url"]) == ("train_w_load", str(run))
+    assert (resumed["op_mode"], resumed["load"]) == ("train_w_load", str(run))
     assert not plan.is_finished()
     again = write_run(plan.folder / "Catch-v0_200")
     assert plan.run() is not None

@@ -90,6 +90,19 @@ def test_a_setting_that_an_older_version_lacks_has_its_default(tmp_path: Path) -
     assert len({run.setting for run in load_runs([old, new])}) == 1
 
 
+def test_a_run_from_before_a_setting_was_renamed_has_the_same_setting(tmp_path: Path) -> None:
+    old, new = write_run(tmp_path / "old_1", return_window=50), write_run(tmp_path / "new_1", return_window=50)
+    file = old / "config.json"
+    file.write_text(file.read_text().replace("return_window", "return_window"))
+    assert len({run.setting for run in load_runs([old, new])}) == 1
+
+
+def test_what_changes_no_learning_makes_no_setting(tmp_path: Path) -> None:
+    changes = {"load": "x", "checkpoints_kept": 9, "greedy": True, "test_environments": 3, "seed": 7}
+    runs = load_runs([write_run(tmp_path / "a_1"), write_run(tmp_path / "b_1", **changes)])
+    assert len({run.setting for run in runs}) == 1
+
+
 def test_the_curve_begins_at_the_first_ended_episode(tmp_path: Path) -> None:
     run = load_runs([write_run(tmp_path / "a_1", returns=(None, -1.0, 3.0), frames=300)])[0]
     assert run.frames.tolist() == [200, 300]

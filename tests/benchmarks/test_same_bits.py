@@ -209,7 +209,7 @@ def test_a_tree_that_cannot_run_is_named(tmp_path: Path) -> None:
 
 def test_the_same_tree_computes_the_same_bits() -> None:
     """The real program, in small."""
-    setting = {**SETTINGS["standard"], "training_fill_in_factor": 0.1}
+    setting = {**SETTINGS["standard"], "replay_fill_fraction": 0.1}
     trees = {"HEAD": REPOSITORY, "the working tree": REPOSITORY}
     first, second = same_bits.run_both(trees, setting, 400)
     assert first_difference(first, second, "HEAD") is None

@@ -121,4 +121,4 @@ def test_a_bad_suite_file_is_one_line_and_exit_code_2(
 
 def test_a_checkpoint_of_an_unfinished_run_is_used(plans: list[Plan]) -> None:
     add_checkpoint(write_run(plans[0].folder / "Catch-v0_7", finished=False))
-    assert f"--load_model_url={plans[0].folder / 'Catch-v0_7'}" in plans[0].arguments()
+    assert f"--load={plans[0].folder / 'Catch-v0_7'}" in plans[0].arguments()

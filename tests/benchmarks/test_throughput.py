@@ -126,10 +126,11 @@ def test_the_parts_and_the_program_have_the_same_settings(arguments: list[str], 
     with pytest.raises(KeyboardInterrupt):
         throughput.measure(arguments, 1, 1.0)
     alone, started_with = prepare(["main.py", *arguments]), prepare([*started[0][1:], ENDLESS])
-    names = ("env", "network", "agent", "replays", "workers", "training")
+    names = ("env", "network", "agent_settings", "replays", "workers", "training")
     (parts,) = built
     assert [getattr(parts, name) for name in names] == [getattr(started_with.config, name) for name in names]
-    assert (parts.env, parts.agent, parts.replays) == (alone.config.env, alone.config.agent, alone.config.replays)
+    for name in ("env", "agent_settings", "replays"):
+        assert getattr(parts, name) == getattr(alone.config, name)
     for name in ("envs_per_worker", "batch_size", "learner_threads"):
         if alone.settings[name] != AUTO:
             assert started_with.settled[name] == alone.settings[name]

@@ -10,7 +10,6 @@ import pytest
 from learner import launch
 from learner.metrics import bottleneck
 from learner.runs.directory import RunDirectory
-from learner.settings.config import DEFAULTS
 from tests.support import CATCH
 
 
@@ -36,5 +35,5 @@ def catch_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     given = {**CATCH, "log_period": 0.05, "results_dir": str(results)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bottleneck, "MIN_SECONDS", 1e-6)
-        assert launch.run(launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"])) == 0
+        assert launch.run(launch.prepare("train", given, ["main.py"])) == 0
     return RunDirectory((results / "latest").resolve())

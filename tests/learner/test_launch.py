@@ -20,7 +20,6 @@ from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.lock import LOCK_NAME, locked
-from learner.settings.config import DEFAULTS
 from learner.skipping import SkippedUpdates
 from tests.support import CATCH
 from workers.processes.out_of_memory import describe
@@ -34,7 +33,7 @@ def command(results: Path, mode: str, **given: Any) -> launch.Job:
     given = {"results_dir": str(results), **given}
     if mode == "train":
         given = {**CATCH, "environment_max_steps": 300, "log_period": 1e5, **given}
-    return launch.prepare(mode, {**DEFAULTS, **given}, given, ["main.py", mode])
+    return launch.prepare(mode, given, ["main.py", mode])
 
 
 def trained(results: Path, **given: Any) -> RunDirectory:
@@ -46,7 +45,7 @@ def resume(run: RunDirectory, capsys: pytest.CaptureFixture[str], **given: Any) 
     """Resume a run. Returns the run directory and the console output."""
     capsys.readouterr()
     given = {"environment_max_steps": 600, **given}
-    assert launch.run(command(run.path.parent, "train_w_load", load_model_url=str(run.path), **given)) == 0
+    assert launch.run(command(run.path.parent, "train_w_load", load=str(run.path), **given)) == 0
     return RunDirectory((run.path.parent / "latest").resolve()), capsys.readouterr().out
 
 
@@ -79,7 +78,7 @@ def test_a_locked_run_resumes_only_in_a_new_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(tmp_path)
-    given = {"load_model_url": str(run.path), "environment_max_steps": 600}
+    given = {"load": str(run.path), "environment_max_steps": 600}
     files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with locked(run.path):
         with pytest.raises(ValueError, match="--resume_in=new"):
@@ -96,15 +95,15 @@ def test_a_locked_run_resumes_only_in_a_new_directory(
 
 
 def test_the_best_is_tested_by_its_name(tmp_path: Path) -> None:
-    run = trained(tmp_path, avg_buff_size=5, save_model_period=2, checkpoints_kept=1)
-    job = command(tmp_path, "test", load_model_url=f"{run.path}/best")
+    run = trained(tmp_path, return_window=5, checkpoint_period=2, checkpoints_kept=1)
+    job = command(tmp_path, "test", load=f"{run.path}/best")
     assert job.checkpoint_path == run.best
     assert job.checkpoint is not None
     assert len(job.checkpoint.returns) == 5
 
 
 def test_a_damaged_newest_checkpoint_is_skipped_and_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = trained(tmp_path, save_model_period=2)
+    run = trained(tmp_path, checkpoint_period=2)
     older, newest = run.checkpoint_paths()[-2:]
     newest.write_bytes(newest.read_bytes()[:-100])
     _, said = resume(run, capsys)
@@ -182,7 +181,7 @@ def test_a_reproducible_run_warns_if_it_resumes_from_one_that_was_not(
 
 def test_a_saved_state_of_other_workers_ends_the_run_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path, reproducible=True)
-    given = {"environment_max_steps": 600, "envs_per_worker": 3, "load_model_url": str(run.path)}
+    given = {"environment_max_steps": 600, "envs_per_worker": 3, "load": str(run.path)}
     assert launch.run(command(tmp_path, "train_w_load", **given)) == 1
     assert "wanted workers of [1, 3" in capsys.readouterr().out.splitlines()[-1]
 
@@ -206,11 +205,11 @@ def test_a_failed_last_save_ends_the_run_with_exit_code_1_and_one_line(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("learner.runs.checkpoint.torch.save", full)
-    assert launch.run(command(tmp_path, "train", save_model_period=5)) == 1
+    assert launch.run(command(tmp_path, "train", checkpoint_period=5)) == 1
     said = capsys.readouterr().out.splitlines()
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
     assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
-    assert not [line for line in said if "--load_model_url=" in line]
+    assert not [line for line in said if "--load=" in line]
 
 
 def test_a_saved_replay_is_restored_with_frames_on_another_device(
@@ -225,9 +224,9 @@ def test_a_saved_replay_is_restored_with_frames_on_another_device(
         patch.setattr(launch, "free_gpu_memory", lambda: 10**12)
         run = trained(tmp_path, replay_parameters=json.dumps(on_a_gpu), save_replay=True)
     for mode in ("test", "export"):
-        command(tmp_path, mode, load_model_url=str(run.path))
+        command(tmp_path, mode, load=str(run.path))
     with pytest.raises(ValueError, match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got '):
-        command(tmp_path, "train_w_load", load_model_url=str(run.path), environment_max_steps=600)
+        command(tmp_path, "train_w_load", load=str(run.path), environment_max_steps=600)
     _, said = resume(run, capsys, replay_parameters=MIXTURE)
     assert "The replays are restored from" in said
     _, said = resume(run, capsys, replay_parameters=json.dumps(smaller), environment_max_steps=900)
@@ -348,7 +347,7 @@ def test_a_gpu_that_is_full_ends_the_run_with_one_line_and_what_can_be_saved(
 
 
 def test_flags_that_a_mode_does_not_use_are_noted(tmp_path: Path) -> None:
-    unused = {"load_model_url": "/nowhere", "load_optimizer_save": True, "resume_in": "same"}
+    unused = {"load": "/nowhere", "load_optimizer": True, "resume_in": "same"}
     unused |= {"render": True, "test_episode_count": 3, "test_environments": 2}
     assert command(tmp_path, "train", greedy=True, eval_period=5).notes == []
     notes = command(tmp_path, "train", **unused).notes
@@ -360,7 +359,7 @@ def test_flags_that_a_mode_does_not_use_are_noted(tmp_path: Path) -> None:
     run = trained(tmp_path)
     modes = {"train_w_load": 3, "test": 2, "export": 5}  # how many of them each does not use
     for mode, count in modes.items():
-        given = {**unused, "load_model_url": str(run.path), "environment_max_steps": 600}
+        given = {**unused, "load": str(run.path), "environment_max_steps": 600}
         lines = [line for line in command(tmp_path, mode, **given).notes if "is not used by" in line]
         assert len(lines) == count, lines
         assert all(f"--op_mode={mode}, " in line for line in lines)
@@ -373,9 +372,9 @@ def test_unused_settings_of_a_preset_are_not_noted(tmp_path: Path, monkeypatch: 
 
 def test_an_optimizer_that_starts_anew_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
-    note = "load_optimizer_save=False (the optimiser starts anew)"
+    note = "load_optimizer=False (the optimiser starts anew)"
     assert note not in resume(run, capsys)[1]
-    assert note in resume(run, capsys, load_optimizer_save=False, environment_max_steps=900)[1]
+    assert note in resume(run, capsys, load_optimizer=False, environment_max_steps=900)[1]
 
 
 def test_the_log_file_begins_with_the_first_console_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,7 +392,7 @@ def test_an_export_names_the_environment(
     run = trained(tmp_path)
     capsys.readouterr()
     monkeypatch.setattr("learner.serving.export.export_policy", lambda *_: 0)
-    assert launch.run(command(tmp_path, "export", load_model_url=str(run.path))) == 0
+    assert launch.run(command(tmp_path, "export", load=str(run.path))) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"
 
 

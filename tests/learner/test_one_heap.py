@@ -18,9 +18,8 @@ import json
 import sys
 import threading
 from learner import launch
-from learner.settings.config import DEFAULTS
 given = json.loads(sys.argv[1])
-job = launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"])
+job = launch.prepare("train", given, ["main.py"])
 early = threading.Thread(target=bytearray, args=(100_000,))
 early.start()
 early.join()

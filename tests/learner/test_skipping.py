@@ -139,7 +139,7 @@ def test_a_run_continues_after_its_weights_were_restored(
 ) -> None:
     """No checkpoint is saved while updates are skipped."""
     spoil_updates(monkeypatch, lambda number: 9 <= number <= 12)
-    run, last = run_training(tmp_path, max_skipped_updates=3, save_model_period=5, log_period=0.001, checkpoints_kept=9)
+    run, last = run_training(tmp_path, max_skipped_updates=3, checkpoint_period=5, log_period=0.001, checkpoints_kept=9)
     assert "An update was skipped: non-finite rewards in update 9" in lines
     assert "3 updates in a row were skipped: the weights of update 5 are restored" in lines
     assert last.counters.updates >= 28
@@ -182,7 +182,7 @@ class Killed(BaseException):
 def test_a_run_that_is_killed_while_updates_are_skipped_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"reproducible": True, "max_skipped_updates": 4, "save_model_period": 5}
+    settings = {"reproducible": True, "max_skipped_updates": 4, "checkpoint_period": 5}
 
     def is_bad(number: int) -> bool:
         return 8 <= number <= 12
@@ -215,7 +215,7 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bad_from: int
 ) -> None:
     spoil_updates(monkeypatch, lambda number: number >= bad_from)
-    flags = catch_flags(max_skipped_updates=3, save_model_period=5, results_dir=tmp_path)
+    flags = catch_flags(max_skipped_updates=3, checkpoint_period=5, results_dir=tmp_path)
     assert main.main(["main.py", "--op_mode=train", *flags]) == 1
     last = capsys.readouterr().out.strip().splitlines()[-1]
     kept = 5 if bad_from == 8 else 0
@@ -231,4 +231,4 @@ def test_the_run_ends_with_its_first_cause_and_good_checkpoints(
     monkeypatch.undo()
     weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["modules"]["network"].values()
     assert all(value.isfinite().all() for value in weights)
-    assert main.main(["main.py", "--op_mode=train_w_load", f"--load_model_url={run.path}"]) == 0
+    assert main.main(["main.py", "--op_mode=train_w_load", f"--load={run.path}"]) == 0

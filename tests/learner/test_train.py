@@ -292,7 +292,7 @@ class ImmediateEvaluator:
 
 def test_what_evaluations_find_stands_beside_the_training_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.evaluation.schedule.Evaluator", ImmediateEvaluator)
-    run, last = run_training(tmp_path, eval_period=10, environment_max_steps=2000, log_period=0.001, save_model_period=1000)
+    run, last = run_training(tmp_path, eval_period=10, environment_max_steps=2000, log_period=0.001, checkpoint_period=1000)
     columns = read_metrics(run.metrics)
     found = np.isfinite(columns["eval/update"])
     np.testing.assert_array_equal(columns["eval/update"][found], np.arange(10, last.counters.updates, 10))

@@ -210,7 +210,7 @@ class RecordingEnv(VectorEnv):
 
 
 def atari(game: str, **settings: object) -> EnvConfig:
-    short = EnvConfig(f"{game}NoFrameskip-v4", frame_height=20, frame_width=24, max_episode_frames=60)
+    short = EnvConfig(f"{game}NoFrameskip-v4", frame_scale_resolution="20,24", max_episode_frames=60)
     return replace(short, **settings)  # type: ignore[arg-type]
 
 

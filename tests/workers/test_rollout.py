@@ -88,7 +88,7 @@ def collect(env_config: EnvConfig, unroll_length: int, blocks: int, num_envs: in
 
 
 CATCH = EnvConfig(env="Catch-v0", frames_stacked=4)
-ATARI = EnvConfig(env="BreakoutNoFrameskip-v4", frame_height=42, frame_width=42, max_episode_frames=120, noop_threshold=3)
+ATARI = EnvConfig(env="BreakoutNoFrameskip-v4", frame_scale_resolution="42,42", max_episode_frames=120, noop_threshold=3)
 
 
 @pytest.mark.parametrize("env_config", [CATCH, ATARI, replace(ATARI, grayscaling_frames=False, frames_stacked=3)])

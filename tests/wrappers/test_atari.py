@@ -13,7 +13,6 @@ import pytest
 from ale_py import roms
 
 from learner import launch
-from learner.settings.config import DEFAULTS
 from wrappers import EnvConfig, Step, VectorEnv, atari, make_spec, make_vector_env
 from wrappers.atari import known_ids, matches, notes, rom_of
 
@@ -292,7 +291,7 @@ def test_the_note_has_both_probabilities_in_one_line_and_a_given_setting_needs_n
 def test_the_program_prints_the_note(tmp_path: Path) -> None:
     def said(**given: Any) -> list[str]:
         given = {"env": "Pong-v0", "results_dir": str(tmp_path), **given}
-        return launch.prepare("train", {**DEFAULTS, **given}, given, ["main.py"]).notes
+        return launch.prepare("train", given, ["main.py"]).notes
 
     assert said() == notes(EnvConfig(env="Pong-v0"), given=())
     assert said(sticky_actions=0.0) == said(protocol="classic") == said(env="Pong-v4") == []

@@ -42,7 +42,7 @@ class ProcessWorkers(Workers):
         self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
     ) -> None:
         super().__init__(setup, layout, make_weights)
-        self._budget = RestartBudget(setup.config.max_restarts)
+        self._budget = RestartBudget(setup.config.max_worker_restarts)
         self._handles: list[WorkerHandle] = []
         self._held: list[set[int]] = [set() for _ in setup.seeds]  # numbers of the blocks that the learner holds
         # Guards `_held` and the handle that a free block is sent to, which must not be replaced in between.
@@ -131,7 +131,7 @@ class ProcessWorkers(Workers):
         heartbeat = Heartbeat(
             self._busy_seconds(worker),
             monotonic(),
-            timeout=config.timeout,
+            timeout=config.worker_timeout,
             start_timeout=start_timeout(config.environments),
         )
         return WorkerHandle(WorkerTask(self.setup, worker, seed, self.shared, policy_pipes), heartbeat)

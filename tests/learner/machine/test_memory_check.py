@@ -84,7 +84,7 @@ def test_replays_and_all_else_must_fit_together() -> None:
     with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most 1\.00 GB of replays .*, got 1\.00 GB") as caught:
         check_memory(config, 10**9 + host_memory(config).beside_replays - 1)
     assert len(str(caught.value).splitlines()) == 1
-    assert "--use_replay_compression" in str(caught.value)
+    assert "--compress_replay" in str(caught.value)
 
 
 def test_too_little_memory_for_the_learner_alone_is_refused() -> None:
@@ -110,7 +110,7 @@ def test_each_replay_and_the_total_are_described() -> None:
 
 def test_compression_reaches_the_replays() -> None:
     assert [replay.compress for replay in small_config().replays] == [False]
-    assert [replay.compress for replay in small_config(use_replay_compression=True).replays] == [True]
+    assert [replay.compress for replay in small_config(compress_replay=True).replays] == [True]
 
 
 ON_A_GPU = {"type": "standard", "memory": "5GB", "sample_ratio": 1, "device": "cuda"}
@@ -165,7 +165,7 @@ def test_a_replay_on_a_gpu_is_described_as_one() -> None:
 
 def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
     check_replay_devices(on_a_gpu(ON_A_GPU))
-    check_replay_devices(config_of({**ON_A_GPU, "device": "cpu"}, use_replay_compression=True))
+    check_replay_devices(config_of({**ON_A_GPU, "device": "cpu"}, compress_replay=True))
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     with pytest.raises(
         ValueError,
@@ -173,7 +173,7 @@ def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
     ):
         check_replay_devices(config_of(queue, {**ON_A_GPU, "sample_ratio": 0.5}))
     with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted --nouse_replay_compression or .*, got .*$"):
-        check_replay_devices(on_a_gpu(ON_A_GPU, use_replay_compression=True))
+        check_replay_devices(on_a_gpu(ON_A_GPU, compress_replay=True))
 
 
 def test_too_many_workers_for_the_memory_are_refused_before_too_large_replays() -> None:

@@ -24,7 +24,7 @@ BITS = ("device", "learner_threads", "precision")
 
 def prepared(mode: str, machine: Machine, monkeypatch: pytest.MonkeyPatch, **given: Any) -> launch.Job:
     monkeypatch.setattr(launch, "detect_machine", lambda: machine)
-    return launch.prepare(mode, {**DEFAULTS, **given}, given, ["main.py"])
+    return launch.prepare(mode, given, ["main.py"])
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_given_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_old_run_resumes_with_the_values_of_its_config_file(old_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"load_model_url": str(old_run), "environment_max_steps": 3000}
+    given = {"load": str(old_run), "environment_max_steps": 3000}
     training = prepared("train_w_load", LARGE, monkeypatch, **given).config.training
     assert (training.device, training.learner_threads, training.precision) == ("cpu", 2, "bfloat16")
     training = prepared("train_w_load", LARGE, monkeypatch, **given, learner_threads=1).config.training
@@ -68,7 +68,7 @@ def test_an_old_run_resumes_with_the_values_of_its_config_file(old_run: Path, mo
 
 def test_an_old_checkpoint_alone_resumes_with_one_warning(old_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (old_run / "config.json").unlink()
-    given = {"load_model_url": str(next((old_run / "checkpoints").glob("update_*.pt"))), "environment_max_steps": 3000}
+    given = {"load": str(next((old_run / "checkpoints").glob("update_*.pt"))), "environment_max_steps": 3000}
     job = prepared("train_w_load", SMALL, monkeypatch, **given)
     (warning,) = [line for line in job.notes if "bit-identical" in line]
     assert all(name in warning for name in BITS)
@@ -81,7 +81,7 @@ def test_a_run_that_is_no_longer_reproducible_is_fitted_to_its_machine(monkeypat
     checkpoint = load_checkpoint(path)
     checkpoint.settings.update(fit_to_machine({**DEFAULTS, **checkpoint.settings}, SMALL)[0])
     save_checkpoint(path, checkpoint)
-    given = {"load_model_url": str(run), "environment_max_steps": 3000, "reproducible": False, "device": "cpu"}
+    given = {"load": str(run), "environment_max_steps": 3000, "reproducible": False, "device": "cpu"}
     config = prepared("train_w_load", LARGE, monkeypatch, **given).config
-    assert (config.workers.kind, config.training.precision, config.training.learner_threads) == ("cpu", "bfloat16", 8)
+    assert (config.workers.worker_kind, config.training.precision, config.training.learner_threads) == ("cpu", "bfloat16", 8)
     assert config.training.batch_size == checkpoint.settings["batch_size"]

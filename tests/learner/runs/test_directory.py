@@ -175,7 +175,7 @@ def test_a_run_that_cannot_be_written_to_is_refused(results: Path, monkeypatch: 
     for folder in (run.path, run.checkpoints):
         with monkeypatch.context() as patch:
             patch.setattr(module.os, "access", lambda path, mode, folder=folder: path != folder)
-            with pytest.raises(ValueError, match="^load_model_url: .*--resume_in=new"):
+            with pytest.raises(ValueError, match="^load: .*--resume_in=new"):
                 check_run_folder(run)
 
 
@@ -229,7 +229,7 @@ def test_run_checkpoint_and_latest_name_the_same_file(results: Path, monkeypatch
     ],
 )
 def test_a_name_without_a_checkpoint_is_refused_in_one_line(url: str, reason: str, results: Path) -> None:
-    with pytest.raises(ValueError, match=f"^load_model_url: .*{reason}") as caught:
+    with pytest.raises(ValueError, match=f"^load: .*{reason}") as caught:
         find_checkpoints(url, results)
     assert "\n" not in str(caught.value)
 
@@ -237,16 +237,14 @@ def test_a_name_without_a_checkpoint_is_refused_in_one_line(url: str, reason: st
 def test_a_run_without_checkpoints_is_refused_in_one_line(results: Path) -> None:
     run = make_run(results)
     for url in ("latest", str(run.path), str(results)):
-        with pytest.raises(
-            ValueError, match=r"^load_model_url: wanted a run directory with checkpoints, got .* \(it has none\)$"
-        ):
+        with pytest.raises(ValueError, match=r"^load: wanted a run directory with checkpoints, got .* \(it has none\)$"):
             find_checkpoints(url, results)
 
 
 def test_a_dangling_latest_is_refused_in_one_line(results: Path) -> None:
     results.mkdir(parents=True)
     (results / "latest").symlink_to("gone")
-    with pytest.raises(ValueError, match=r"^load_model_url: .*no run under"):
+    with pytest.raises(ValueError, match=r"^load: .*no run under"):
         find_checkpoints("latest", results)
 
 

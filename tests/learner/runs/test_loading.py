@@ -66,7 +66,7 @@ def test_a_run_with_damaged_checkpoints_only_is_an_error(tmp_path: Path) -> None
     run = make_run(tmp_path, 1, 2)
     for number in (1, 2):
         damage(run.checkpoint_path(number))
-    with pytest.raises(ValueError, match="^load_model_url: wanted one sound checkpoint .* got 2 ") as caught:
+    with pytest.raises(ValueError, match="^load: wanted one sound checkpoint .* got 2 ") as caught:
         load_newest(str(run.path), tmp_path)
     assert str(run.checkpoint_path(2)) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -116,7 +116,7 @@ def test_the_command_overrides_the_checkpoint_which_overrides_defaults() -> None
 def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
-    agent = AGENTS["vtrace"](config.agent, network_of(config.network, spec.observation_shape, spec.action_count))
+    agent = AGENTS["vtrace"](config.agent_settings, network_of(config.network, spec.observation_shape, spec.action_count))
     agent.optimizer.zero_grad()
     output = agent.network(torch.ones((3, *spec.observation_shape), dtype=torch.uint8))
     (output.logits.sum() + output.values.sum()).backward()
@@ -148,7 +148,7 @@ def test_another_optimizer_is_refused_unless_its_state_is_left_out() -> None:
 
 def test_another_number_of_actions_is_refused_with_both_environments() -> None:
     config = small_config(network="impala_shallow", env="PongNoFrameskip-v4")
-    with pytest.raises(ValueError, match="^load_model_url: .* 6 actions of PongNoFrameskip-v4.* 3 actions of Catch-v0$"):
+    with pytest.raises(ValueError, match="^load: .* 6 actions of PongNoFrameskip-v4.* 3 actions of Catch-v0$"):
         check_fit(config, fitting(small_config()), load_optimizer=True)
 
 
@@ -156,7 +156,7 @@ def test_other_weights_are_refused_by_the_first_tensor_that_differs() -> None:
     wanted, got = small_config(frames_stacked=2), small_config()
     shapes = [list(next(iter(fitting(config).agent["modules"]["network"].values())).shape) for config in (wanted, got)]
     assert shapes[0] != shapes[1]
-    with pytest.raises(ValueError, match="^load_model_url: wanted .* mlp and Catch-v0, got one of mlp and Catch-v0") as caught:
+    with pytest.raises(ValueError, match="^load: wanted .* mlp and Catch-v0, got one of mlp and Catch-v0") as caught:
         check_fit(wanted, fitting(got), load_optimizer=True)
     name = next(iter(fitting(got).agent["modules"]["network"]))
     assert str(caught.value).endswith(f"wanted {name} as float32 {shapes[0]}, got float32 {shapes[1]}")
@@ -186,7 +186,7 @@ def test_a_state_that_does_not_fit_the_agent_is_refused_in_one_line(name: str) -
     config = small_config()
     checkpoint = fitting(config)
     CHANGES[name](checkpoint.agent)
-    with pytest.raises(ValueError, match="^load_model_url: wanted ") as caught:
+    with pytest.raises(ValueError, match="^load: wanted ") as caught:
         check_fit(config, checkpoint, load_optimizer=True)
     assert "\n" not in str(caught.value)
 

@@ -45,7 +45,7 @@ def test_a_second_holder_is_refused_by_the_name_of_the_first(tmp_path: Path) -> 
 
 def test_a_run_directory_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "Catch-v0")
-    with locked(run.path), pytest.raises(ValueError, match="^load_model_url: .*--resume_in=new"):
+    with locked(run.path), pytest.raises(ValueError, match="^load: .*--resume_in=new"):
         check_run_folder(run)
     check_run_folder(run)
 

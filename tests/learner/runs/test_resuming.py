@@ -60,8 +60,8 @@ def settings_of(mixture: str) -> dict[str, Any]:
         "environment_max_steps": 800,
         "worker_count": 2,
         "envs_per_worker": 3,
-        "save_model_period": HALF,
-        "avg_buff_size": 10,
+        "checkpoint_period": HALF,
+        "return_window": 10,
         "log_period": 1e5,
         "precision": "float32",  # and not what the machine is fastest in
     }
@@ -110,7 +110,7 @@ PONG: dict[str, Any] = {
     "environment_max_steps": 480,
     "batch_size": 6,
     "unroll_length": 4,
-    "avg_buff_size": 2,
+    "return_window": 2,
 }
 """Episodes that end within a few updates, and actions that the emulator repeats at random."""
 
@@ -223,7 +223,7 @@ def test_a_killed_process_is_resumed_by_the_command_line(tmp_path: Path) -> None
     assert broken.checkpoint_paths() == [broken.checkpoint_path(HALF)]
     broken.best.unlink(missing_ok=True)  # as if it had been killed just before that was done
 
-    done = run_program("--op_mode=train_w_load", f"--load_model_url={broken.path}")
+    done = run_program("--op_mode=train_w_load", f"--load={broken.path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert str(broken.replay_path(HALF)) in done.stdout
     assert re.search(r"Replaying \d+ steps to restore the environments", done.stdout)
@@ -253,7 +253,7 @@ def test_a_signal_ends_the_replay_of_environments_and_changes_nothing(tmp_path: 
     play(run, **settings)
     before = {path: path.read_bytes() for path in run.checkpoints.iterdir()}
     rows = rows_of(run)
-    flags = ["--op_mode=train_w_load", f"--load_model_url={run.path}", "--environment_max_steps=5000"]
+    flags = ["--op_mode=train_w_load", f"--load={run.path}", "--environment_max_steps=5000"]
     with subprocess.Popen(
         [sys.executable, "-c", SLOW_ENVIRONMENT, *flags],
         cwd=REPOSITORY,

@@ -8,26 +8,23 @@ from typing import Any
 
 import pytest
 
+from learner.building import make_contract
+from learner.evaluation.protocol import PROTOCOLS
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
-from learner.settings.config import (
-    AUTO,
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
-    check_setting,
-    check_settings,
-    make_config,
-    make_contract,
-    parse_resolution,
-)
+from learner.settings.config import AUTO, DEFAULTS, check_setting, check_settings, make_config
+from learner.settings.schema import table_of
 from wrappers import EnvSpec
+from wrappers.spec import parse_resolution
 
 SETTLED, _ = fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
-WHOLE = sorted(name for name in BOUNDS if not isinstance(DEFAULTS[name], float))
-FRACTIONS = sorted(name for name in BOUNDS if isinstance(DEFAULTS[name], float))
-SWITCHES = sorted(name for name, default in DEFAULTS.items() if isinstance(default, bool))
-TEXTS = ("env", "results_dir", "load_model_url", "frame_scale_resolution", "replay_parameters")
+TABLE = table_of("vtrace")
+WHOLE = sorted(name for name, field in TABLE.items() if field.type is int)
+FRACTIONS = sorted(name for name, field in TABLE.items() if field.type is float)
+BOUNDS = {name: (TABLE[name].setting.wanted, TABLE[name].setting.low, TABLE[name].setting.high) for name in WHOLE + FRACTIONS}
+CHOICES = {name: field.choices() for name, field in TABLE.items() if field.choices()}
+SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
+TEXTS = ("env", "results_dir", "load", "frame_scale_resolution", "replay_parameters")
 
 
 def config_with(**settings: Any) -> Any:
@@ -50,7 +47,7 @@ def test_bounds_are_accepted(name: str) -> None:
 
 
 NAMED = {
-    *("seed", "prepared_batches", "training_fill_in_factor", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
+    *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
 }
 """Settings whose words name the upper bound: it is not said twice."""
@@ -137,7 +134,7 @@ def test_a_resolution_is_height_then_width() -> None:
 def test_a_trace_clip_above_the_difference_clip_is_refused() -> None:
     with pytest.raises(ValueError, match="wanted the V-trace clip rho_bar >= c_bar .* got rho_bar 1 and c_bar 1.1"):
         config_with(c_bar=1.1)
-    assert config_with(rho_bar=1.1, c_bar=1.1).agent.c_bar == 1.1
+    assert config_with(rho_bar=1.1, c_bar=1.1).agent_settings.c_bar == 1.1
 
 
 def test_reproducible_and_batches_prepared_ahead_exclude_each_other() -> None:
@@ -207,19 +204,13 @@ OTHER: dict[str, Any] = {
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
     "precision": "bfloat16",
+    "preset": "quick",
+    "results_dir": "elsewhere",
+    "load": "elsewhere",
+    "resume_in": "new",
+    "verbosity": 2,
 }
 """A value other than the default, where a number or a switch does not give one by itself."""
-
-NOT_IN_THE_CONFIG = {
-    "results_dir",
-    "verbosity",
-    "load_model_url",
-    "load_optimizer_save",
-    "preflight",
-    "preset",
-    "protocol",
-    "resume_in",
-}
 
 
 def other_value(name: str) -> Any:
@@ -227,10 +218,10 @@ def other_value(name: str) -> Any:
         return OTHER[name]
     if name in SWITCHES:
         return not DEFAULTS[name]
-    return 7 if name in WHOLE and name != "verbosity" else 0.625
+    return 7 if name in WHOLE else 0.625
 
 
-@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - NOT_IN_THE_CONFIG))
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - {"agent", "protocol"}))
 def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
     changes = {name: other_value(name)}
     if name == "reproducible":
@@ -250,13 +241,19 @@ def _with(name: str) -> dict[str, Any]:
     return {"rho_bar": 2.0} if name == "c_bar" else {"c_bar": 0.5} if name == "rho_bar" else {}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "machado"])
+def test_a_protocol_arrives(protocol: str) -> None:
+    config = config_with(**{"protocol": protocol, **PROTOCOLS[protocol]})
+    assert config.evaluation.protocol == protocol
+
+
 def test_unclipped_rewards_ignore_the_method() -> None:
-    assert config_with(clip_rewards=False).agent.reward_clipping is None
-    assert config_with(reward_clipping_method="abs_one_clamp").agent.reward_clipping == "abs_one_clamp"
+    assert config_with(clip_rewards=False).agent_settings.reward_clipping is None
+    assert config_with(reward_clipping_method="abs_one_clamp").agent_settings.reward_clipping == "abs_one_clamp"
 
 
 def test_the_contract_has_the_environment_s_shapes() -> None:
     spec = EnvSpec("X", (6, 5, 3), "float32", 2, 7, ("A",) * 7, 1)
     contract = make_contract(config_with(unroll_length=9), spec)
-    assert (contract.unroll_length, contract.frame) == (9, ((6, 5, 3), "float32"))
-    assert (contract.frames_stacked, contract.acting["behaviour_logits"].shape) == (2, (7,))
+    assert (contract.unroll_length, contract.frame_shape, contract.frame_dtype) == (9, (6, 5, 3), "float32")
+    assert (contract.frames_stacked, contract.action_count) == (2, 7)

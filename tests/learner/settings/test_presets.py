@@ -11,9 +11,10 @@ from absl import flags
 from learner.evaluation.protocol import apply_protocol
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
+from learner.runs.loading import merge_settings
 from learner.settings.config import DEFAULTS, Config, make_config
-from learner.settings.presets import PRESETS, apply_preset, load_preset
-from option_flags import all_settings, define_flags, given_settings
+from learner.settings.presets import PRESETS, apply_preset, describe_presets, load_preset
+from option_flags import define_flags, given_settings
 
 SMALL = Machine(cores=2, memory_bytes=8 * 10**9, gpu=None)
 
@@ -27,7 +28,8 @@ def parsed(*arguments: str) -> flags.FlagValues:
 
 def config_of(*arguments: str) -> Config:
     values = parsed(*arguments)
-    settings, given = apply_preset(all_settings(values), given_settings(values))
+    given = apply_preset(given_settings(values))
+    settings, _ = merge_settings(given, {})
     return make_config(fit_to_machine(apply_protocol(settings, given), SMALL)[0])
 
 
@@ -44,15 +46,25 @@ def test_there_are_those_that_the_help_names() -> None:
 
 def test_flags_come_before_the_preset() -> None:
     config = config_of("--preset=atari", "--lr=0.001", "--protocol=machado")
-    assert (config.agent.lr, config.network) == (0.001, "impala_deep")
+    assert (config.agent_settings.lr, config.network) == (0.001, "impala_deep")
     assert (config.env.sticky_actions, config.env.episodic_life) == (0.25, False)
 
 
 def test_a_preset_counts_as_given_so_that_it_overrides_a_checkpoint() -> None:
-    settings, given = apply_preset(dict(DEFAULTS), {"preset": "quick", "lr": 0.5})
+    given = apply_preset({"preset": "quick", "lr": 0.5})
     assert given == {**load_preset("quick"), "preset": "quick", "lr": 0.5}
-    assert settings == {**DEFAULTS, **given}
-    assert apply_preset(dict(DEFAULTS), {}) == (DEFAULTS, {})
+    assert apply_preset({}) == {}
+
+
+def test_a_preset_without_a_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="^preset: wanted none or atari .*, got 'gone'$"):
+        load_preset("gone")
+
+
+def test_each_preset_is_described_in_a_sentence() -> None:
+    described = describe_presets()
+    assert list(described) == list(PRESETS)
+    assert all(about.endswith(".") for about in described.values())
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from wrappers import EnvConfig, make_spec, make_vector_env
 
 CPU = torch.device("cpu")
 CATCH = EnvConfig(env="Catch-v0", frames_stacked=3)
-BREAKOUT = EnvConfig(env="BreakoutNoFrameskip-v4", frame_height=12, frame_width=14, max_episode_frames=60, noop_threshold=3)
-COLOURS = EnvConfig(env="PongNoFrameskip-v4", frame_height=12, frame_width=12, max_episode_frames=40, grayscaling_frames=False)
+BREAKOUT = EnvConfig(env="BreakoutNoFrameskip-v4", frame_scale_resolution="12,14", max_episode_frames=60, noop_threshold=3)
+COLOURS = EnvConfig(env="PongNoFrameskip-v4", frame_scale_resolution="12,12", max_episode_frames=40, grayscaling_frames=False)
 GROUP = 2
 GROUPS = 3
 
@@ -34,7 +34,7 @@ def make_policy(env: EnvConfig, environments: int) -> tuple[DevicePolicy, ActorC
         action_count=spec.action_count,
         feature_count=network.feature_count,
     )
-    setup = WorkerSetup(env, spec, network.config, contract, WorkerConfig(kind="central"), ())
+    setup = WorkerSetup(env, spec, network.config, contract, WorkerConfig(worker_kind="central"), ())
     return DevicePolicy(setup, weights, environments, CPU, seed=3), network
 
 

@@ -1,0 +1,81 @@
+"""Checks of the flat table: each setting by itself, the combinations that cannot be, and settings that nothing would read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agents import AGENTS
+from learner.evaluation.protocol import check_protocol
+from learner.settings.schema import DEFAULT_AGENT, SHARED, agent_of, agent_settings, every_setting, table_of
+from setting import AUTO, SettingField
+from workers import groups_of
+from wrappers import ENVIRONMENTS
+
+
+def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
+    """The setting of this name, of this agent or else of another one. Raises ValueError."""
+    table = {**every_setting(), **(agent_settings(agent) if isinstance(agent, str) and agent in AGENTS else {})}
+    if name not in table:
+        raise ValueError(f"unknown setting {name!r}")
+    return table[name]
+
+
+def check_setting(name: str, value: Any, agent: str = DEFAULT_AGENT) -> None:
+    """Check the type and range of one setting. Raises ValueError."""
+    find_setting(name, agent).check(value)
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Check given values as far as the agent, which may stand in a checkpoint, does not matter. Raises ValueError."""
+    for name, value in given.items():
+        if name in SHARED:
+            SHARED[name].check(value)
+        else:
+            find_setting(name)
+
+
+def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse given settings that the agent or the environment's family does not take. Raises ValueError.
+
+    settings: all settings of the run, for its agent and its environment.
+    """
+    agent, env = agent_of(settings), settings["env"]
+    table = table_of(agent)
+    family = next((name for name, each in ENVIRONMENTS.items() if each.matches(env)), None)
+    for name in given:
+        if name not in table:
+            find_setting(name)
+            others = [other for other in AGENTS if name in agent_settings(other)]
+            raise ValueError(f"{name}: not a setting of agent {agent}; {_and(others)} take{'s' * (len(others) == 1)} it")
+        families = table[name].setting.families
+        if families and family and family not in families:
+            raise ValueError(f"{name}: not a setting of {env}; {_and(families)} environments take it")
+
+
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(sorted(names))
+
+
+def check_settings(flat: Mapping[str, Any]) -> None:
+    """Check every setting and the combinations that cannot be. Raises ValueError."""
+    table = table_of(agent_of(flat))
+    for name, value in flat.items():
+        if name not in table:
+            raise ValueError(f"unknown setting {name!r}")
+        if name != "preset":  # a label by now: a checkpoint may name one whose file is gone, and holds all its settings
+            table[name].check(value)
+    check_protocol(flat)
+    _check_reproducible(flat)
+    groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
+    if envs != AUTO and envs % groups:
+        wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
+        raise ValueError(f"envs_per_worker: wanted {wanted}, got {envs}")
+
+
+def _check_reproducible(flat: Mapping[str, Any]) -> None:
+    if not flat["reproducible"]:
+        return
+    for name, values in (("worker_kind", ("serial", AUTO)), ("prepared_batches", (0, AUTO))):
+        if flat[name] not in values:
+            raise ValueError(f"reproducible: wanted {name} {values[0]} or {AUTO} with it, got {flat[name]!r}")

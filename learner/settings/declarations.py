@@ -1,0 +1,246 @@
+"""The learner's own settings: the run, what it writes, how it is evaluated, and what is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal
+
+from agents import AGENTS
+from agents.compute import PRECISIONS
+from learner.evaluation.protocol import AS_SET, PROTOCOLS
+from learner.settings.presets import NO_PRESET, PRESETS
+from setting import TRAINING_MODES, Setting
+
+TEST_ONLY = ("test",)
+LOADING_MODES = ("train_w_load", "test", "export")
+RESUMING_MODES = ("train_w_load",)
+DEFAULT_AGENT = "vtrace"
+
+_Machine = partial(Setting, auto=True, kind="machine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """What is learned, for how long, and how the learner computes."""
+
+    preset: Annotated[
+        str,
+        Setting("Settings by name, a file each in presets/. The command line overrides them.", choices=(NO_PRESET, *PRESETS)),
+    ] = NO_PRESET
+    agent: Annotated[str, Setting("The algorithm. `--agent=NAME --help` lists its settings.", choices=AGENTS)] = DEFAULT_AGENT
+    environment_max_steps: Annotated[
+        int,
+        Setting(
+            "Length of the run in agent steps (one action each; the program prints frames as well).",
+            "a whole number of steps >= 1",
+            1,
+            1e15,
+        ),
+    ] = 2_000_000
+    seed: Annotated[
+        int, Setting("Seed of everything random in the run.", "a whole number from 0 to 2147483647", 0, 2**31 - 1)
+    ] = 1
+    reproducible: Annotated[bool, Setting("One process and a fixed order: the same seed gives the same bits. Slower.")] = False
+    device: Annotated[Literal["cpu", "cuda"], _Machine("Where the learner computes: auto takes the GPU if there is one.")]
+    learner_threads: Annotated[
+        int,
+        _Machine("CPU threads of the learner, or auto.", "auto or a whole number of threads >= 1", 1, 1024, measured=True),
+    ]
+    precision: Annotated[
+        str,
+        _Machine(
+            "What the hidden layers compute in: auto takes bfloat16 if the hardware multiplies it, else float32 (on a GPU with "
+            "matrix products in TF32).",
+            choices=PRECISIONS,
+            modes=TRAINING_MODES,
+        ),
+    ]
+    compile: Annotated[
+        bool,
+        Setting(
+            "Let torch.compile fuse the network's operations, in updates and a central policy; the first ones then take a "
+            "minute. Needs a C compiler on a GPU, a C++ compiler on a CPU."
+        ),
+    ] = False
+    prepared_batches: Annotated[
+        int,
+        _Machine(
+            "Most batches that are prepared ahead in the background; as few as keep the learner busy are. 0 prepares each in "
+            "the learner's own thread.",
+            "auto or a whole number of batches from 0 to 64",
+            0,
+            64,
+            modes=TRAINING_MODES,
+        ),
+    ]
+    preflight: Annotated[
+        bool,
+        Setting(
+            "Measure for two seconds before training what a step costs here: it settles worker_count, envs_per_worker and "
+            "learner_threads if they are auto, and the expected speed is printed.",
+            kind="command",
+            modes=TRAINING_MODES,
+        ),
+    ] = True
+    batch_size: Annotated[
+        int,
+        Setting(
+            "Trajectories in one update, or auto.",
+            "auto or a whole number of trajectories >= 1",
+            1,
+            65536,
+            auto=True,
+            stored=True,
+        ),
+    ]
+    unroll_length: Annotated[
+        int, Setting("Steps in one trajectory.", "a whole number of steps >= 1", 1, 10000, stored=True)
+    ] = 20
+    max_skipped_updates: Annotated[
+        int,
+        Setting(
+            "Updates in a row that may be skipped because a number was not finite. Then the last good weights return, and "
+            "after as many again the run ends.",
+            "a whole number of updates >= 1",
+            1,
+            1e6,
+        ),
+    ] = 10
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What a run writes and prints."""
+
+    results_dir: Annotated[str, Setting("Folder that run directories are made in.", kind="command")] = "results"
+    verbosity: Annotated[
+        int,
+        Setting(
+            "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics too.",
+            "0 (silent), 1 (normal) or 2 (every detail)",
+            0,
+            2,
+            kind="command",
+        ),
+    ] = 1
+    checkpoint_period: Annotated[
+        int, Setting("Updates between checkpoints.", "a whole number of updates >= 1", 1, 1e12, kind="output")
+    ] = 1000
+    checkpoints_kept: Annotated[
+        int,
+        Setting(
+            "Checkpoints that a run keeps, the newest ones; the best one is kept as well.",
+            "a whole number of checkpoints >= 1",
+            1,
+            1e6,
+            kind="output",
+        ),
+    ] = 3
+    save_replay: Annotated[
+        bool,
+        Setting(
+            "Save the replays' contents with each checkpoint too (as large as they are; reproducible runs always do).",
+            kind="output",
+        ),
+    ] = False
+    log_period: Annotated[
+        float, Setting("Seconds between rows of metrics.", "a number of seconds > 0", 1e-3, 1e6, kind="output")
+    ] = 10.0
+    return_window: Annotated[
+        int,
+        Setting(
+            "Training episodes in the mean return that is shown, and that decides which checkpoint is the best.",
+            "a whole number of episodes >= 1",
+            1,
+            1e6,
+        ),
+    ] = 100
+    profile: Annotated[
+        int,
+        Setting(
+            "Updates after warm-up whose trace is written into the run directory, for ui.perfetto.dev; 0 none.",
+            "a whole number of updates from 0 to 1000",
+            0,
+            1000,
+            kind="command",
+            modes=TRAINING_MODES,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Evaluations during training, and test mode. An evaluation plays whole episodes."""
+
+    protocol: Annotated[
+        str,
+        Setting(
+            "Atari: classic (no sticky actions, 0 to 29 no-ops, the game's own actions), machado (sticky actions 0.25, all 18 "
+            "actions, no no-ops, a lost life is no end), or as_set: what the environment's settings say.",
+            choices=(AS_SET, *PROTOCOLS),
+        ),
+    ] = AS_SET
+    eval_period: Annotated[
+        int,
+        Setting(
+            "Updates between evaluations that a process of low priority plays during training; 0: none. With them the best "
+            "checkpoint is the one with the highest evaluation.",
+            "a whole number of updates >= 0",
+            0,
+            1e12,
+        ),
+    ] = 0
+    eval_episodes: Annotated[
+        int, Setting("Whole episodes of one such evaluation.", "a whole number of episodes >= 1", 1, 1e6)
+    ] = 10
+    test_episode_count: Annotated[
+        int,
+        Setting(
+            "Test mode: whole episodes to play.", "a whole number of episodes >= 1", 1, 1e9, kind="output", modes=TEST_ONLY
+        ),
+    ] = 100
+    test_environments: Annotated[
+        int,
+        _Machine(
+            "Test mode: environments played at once, or auto.",
+            "auto or a whole number of environments >= 1",
+            1,
+            4096,
+            modes=TEST_ONLY,
+        ),
+    ]
+    greedy: Annotated[bool, Setting("Test mode: take the most probable action instead of sampling one.", kind="output")] = False
+    render: Annotated[
+        bool,
+        Setting(
+            "Test mode: show the games in a window, or write a video if there is no display.",
+            kind="command",
+            modes=TEST_ONLY,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class LoadingConfig:
+    """The checkpoint that a command loads, and how a run is resumed from it."""
+
+    load: Annotated[
+        str,
+        Setting(
+            "What to load: a run directory (its newest checkpoint), RUN/best, a checkpoint file, or latest.",
+            kind="command",
+            modes=LOADING_MODES,
+        ),
+    ] = "latest"
+    load_optimizer: Annotated[
+        bool, Setting("With train_w_load: load the optimiser's state too.", kind="command", modes=RESUMING_MODES)
+    ] = True
+    resume_in: Annotated[
+        Literal["same", "new"],
+        Setting(
+            "With train_w_load: resume in the same run directory, or in a new one that names its parent.",
+            kind="command",
+            modes=RESUMING_MODES,
+        ),
+    ] = "same"

@@ -1,0 +1,58 @@
+"""The text of `--help`: every setting with its default, grouped by what it configures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from agents import AGENTS
+from learner.settings.presets import describe_presets
+from learner.settings.renames import RENAMED
+from learner.settings.schema import OWNERS, agent_settings
+from setting import MODES, SettingField, settings_of
+
+WIDTH = 110
+
+
+def help_text(agent: str) -> str:
+    """All settings of a run with this agent, and the presets. Raises ValueError if there is no such agent."""
+    return "\n".join(_lines(agent)) + "\n"
+
+
+def _lines(agent: str) -> Iterator[str]:
+    own = agent_settings(agent)
+    yield from _wrapped(f"--op_mode={MODES[0]}  What to do; train_w_load resumes a run. One of: {', '.join(MODES)}.")
+    yield ""
+    for title, owner in OWNERS.items():
+        yield from _group(title, owner.__doc__ or "", settings_of(owner))
+        if title == "Network":
+            yield from _group(f"Agent {agent}", AGENTS[agent].config_class.__doc__ or "", own)
+    yield "Presets (--preset=NAME)"
+    for name, about in describe_presets().items():
+        yield from _wrapped(f"{name}  {about}")
+
+
+def _group(title: str, about: str, table: dict[str, SettingField]) -> Iterator[str]:
+    yield f"{title}: {about.strip().splitlines()[0]}"
+    for field in table.values():
+        yield from _wrapped(describe(field))
+    yield ""
+
+
+def describe(field: SettingField) -> str:
+    """`--name=DEFAULT  help. Wanted: bounds.` on one line."""
+    parts = [f"--[no]{field.name}={str(field.default).lower()} " if field.type is bool else f"--{field.name}={field.default} "]
+    parts.append(field.setting.help)
+    if choices := field.choices():
+        parts.append(f"One of: {', '.join(choices)}.")
+    elif field.setting.wanted:
+        parts.append(f"Wanted: {field.setting.wanted}.")
+    if old := [old for old, name in RENAMED.items() if name == field.name]:
+        parts.append(f"Old name: --{old[0]}.")
+    return " ".join(parts)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False, break_long_words=False
+    )

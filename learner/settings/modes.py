@@ -1,0 +1,35 @@
+"""Settings that a mode of the program does not use, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from learner.settings.schema import SHARED
+from setting import SettingField
+
+STARTS_ANEW = "which starts a new run; --op_mode=train_w_load resumes one from a checkpoint"
+NO_TEST = "which plays no test games; --op_mode=test does"
+NO_TRAINING = "which trains nothing"
+
+
+def unused_notes(op_mode: str, given: Iterable[str]) -> list[str]:
+    """A line for each given setting that this mode does not use.
+
+    Nothing is said of settings of training that are fitted to the machine: they are harmless elsewhere.
+    """
+    fields = [SHARED[name] for name in given if name in SHARED]
+    return [
+        f"{field.name} is not used by --op_mode={op_mode}, {_reason(op_mode, field)}"
+        for field in fields
+        if op_mode not in field.setting.modes and not _is_of_training(field)
+    ]
+
+
+def _is_of_training(field: SettingField) -> bool:
+    return field.setting.kind == "machine" and "train" in field.setting.modes
+
+
+def _reason(op_mode: str, field: SettingField) -> str:
+    if field.setting.modes == ("test",):
+        return NO_TEST
+    return STARTS_ANEW if op_mode == "train" else NO_TRAINING

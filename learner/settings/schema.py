@@ -1,0 +1,96 @@
+"""The flat table of settings, computed from the dataclasses that declare them.
+
+The table is what the command line sets, what config.json shows and what a checkpoint carries. It holds the settings that every
+run has and those of the run's agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from agents import AGENTS
+from agents.networks.settings import NetworkSettings
+from learner.settings.declarations import DEFAULT_AGENT, EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
+from replay.settings import ReplaySettings
+from setting import Kind, SettingField, settings_of
+from workers import WorkerConfig
+from wrappers.spec import EnvConfig
+
+Settings = dict[str, Any]
+Table = dict[str, SettingField]
+Owner = TypeVar("Owner")
+
+OWNERS: dict[str, type] = {
+    "Run": TrainingConfig,
+    "Workers": WorkerConfig,
+    "Replay": ReplaySettings,
+    "Network": NetworkSettings,
+    "Environment": EnvConfig,
+    "Output": OutputConfig,
+    "Evaluation and test mode": EvaluationConfig,
+    "Loading": LoadingConfig,
+}
+"""Title in `--help` -> dataclass of settings that every run has."""
+
+SHARED: Table = {name: field for owner in OWNERS.values() for name, field in settings_of(owner).items()}
+
+
+def agent_settings(agent: str) -> Table:
+    """The settings that an agent adds. Raises ValueError if there is no such agent or it declares a name that is taken."""
+    SHARED["agent"].check(agent)
+    own = settings_of(AGENTS[agent].config_class)
+    if taken := sorted(own.keys() & SHARED.keys()):
+        raise ValueError(f"{taken[0]}: wanted another name for a setting of agent {agent}: every run has this one")
+    return own
+
+
+def table_of(agent: str) -> Table:
+    """All settings of a run with this agent. Raises ValueError."""
+    return {**SHARED, **agent_settings(agent)}
+
+
+def every_setting() -> Table:
+    """The settings of all agents. If several agents declare a name, the first of them."""
+    own = [agent_settings(agent) for agent in reversed(AGENTS)]
+    return {**SHARED, **{name: field for table in own for name, field in table.items()}}
+
+
+def default_settings(agent: str = DEFAULT_AGENT) -> Settings:
+    """Every setting of a run with this agent at its default. Raises ValueError."""
+    return {name: field.default for name, field in table_of(agent).items()}
+
+
+def agent_of(settings: Mapping[str, Any]) -> str:
+    """The agent that the settings name."""
+    return settings.get("agent", DEFAULT_AGENT)
+
+
+def build(owner: Callable[..., Owner], flat: Mapping[str, Any]) -> Owner:
+    """The dataclass `owner` with its part of the flat table."""
+    return owner(**{name: flat[name] for name in settings_of(owner)})
+
+
+def _of_kind(*kinds: Kind) -> tuple[str, ...]:
+    return tuple(name for name, field in SHARED.items() if field.setting.kind in kinds)
+
+
+DEFAULTS = default_settings()
+"""Every setting of a run with the default agent."""
+
+MACHINE_SETTINGS = _of_kind("machine")
+"""Settings that are fitted to the machine and do not decide what is learned: `auto` stays `auto` in a checkpoint."""
+
+COMMAND_SETTINGS = _of_kind("command")
+"""Settings that belong to a command, not to the run that it loads."""
+
+STORED_SETTINGS = tuple(name for name, field in SHARED.items() if field.setting.stored)
+"""Settings that stored trajectories and their stores depend on."""
+
+MEASURED_SETTINGS = tuple(name for name, field in SHARED.items() if field.setting.measured)
+"""Settings that the measurement before a run may decide."""
+
+UNLEARNED_SETTINGS = tuple(
+    name for name, field in SHARED.items() if field.setting.kind in ("command", "output") or field.setting.modes == ("test",)
+)
+"""Settings that change neither what is learned nor what a score means."""
