@@ -1,6 +1,8 @@
 # make train  -- install and train Pong with settings fitted to this machine; PRESET=quick is a minute's demonstration,
 #                ARGS=--env=BreakoutNoFrameskip-v4 another game: any flags
 # make test   -- install what tests need and run every check
+# make quick  -- lint, types and the tests that are not marked slow: under a minute on two cores
+# make docs   -- write the API pages into docs/api/, from the docstrings
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
@@ -13,14 +15,21 @@ GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$
 PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
 
 BIN := $(VENV)/bin
-PACKAGES := wrappers replay agents workers learner benchmarks
+LIBRARY := wrappers replay agents workers learner
+PACKAGES := $(LIBRARY) benchmarks
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: train test lint types unit format clean
+# The full name of every module of the library. pdoc needs all of them: most folders have no __init__.py, where it finds nothing.
+MODULES = $(subst /,.,$(patsubst %.py,%,$(patsubst %/__init__.py,%.py,$(sort $(shell find $(LIBRARY) -name '*.py')))))
+
+.PHONY: train test quick lint types unit fast docs format clean
 
 train: $(VENV)/.installed
 	$(BIN)/python main.py --op_mode=train --preset=$(PRESET) $(ARGS)
 
 test: lint types unit
+
+quick: lint types fast
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -30,7 +39,15 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy main.py option_flags.py setting.py $(PACKAGES)
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
+
+fast: $(VENV)/.installed-dev
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+# The ignored warnings are about annotations of named tuples, which pdoc prints as they stand in the source.
+docs: $(VENV)/.installed-dev
+	rm -rf docs/api
+	$(BIN)/python -W 'ignore:Error parsing type annotation' -m pdoc --docformat=google --output-directory=docs/api $(MODULES)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -48,4 +65,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-exp
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/api

@@ -8,6 +8,35 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+SLOW = (
+    "tests/agents/test_compute.py",
+    "tests/benchmarks/",
+    "tests/gpu/",
+    "tests/learner/evaluation/",
+    "tests/learner/metrics/test_profiler.py",
+    "tests/learner/runs/test_resuming.py",
+    "tests/learner/serving/",
+    "tests/learner/test_",
+    "tests/replay/ring/test_storage.py::test_bytes_claimed",
+    "tests/replay/test_hammer.py",
+    "tests/replay/test_slot_store.py",
+    "tests/test_main.py",
+    "tests/test_makefile.py::test_docs",
+    "tests/test_old_checkpoints.py",
+    "tests/workers/central/",
+    "tests/workers/processes/",
+    "tests/workers/test_weights.py",
+    "tests/wrappers/test_atari_single.py",
+)
+"""Beginnings of the names of slow tests: they start processes, train or measure. `make quick` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--hammer_seconds", type=float, default=0.6, help="how long each replay kind is hammered by two threads")

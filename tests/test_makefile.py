@@ -1,26 +1,42 @@
-"""`make train` gives the program what a person means, whatever flags are in ARGS."""
+"""`make train` passes the preset and the flags of ARGS to the program. The other targets run the checks that they promise."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
+import warnings
 from pathlib import Path
+from unittest import mock
 
+import pdoc
 import pytest
 
 import main
 from learner.launch import Job
+from tests.conftest import SLOW, pytest_collection_modifyitems
 from tests.support import REPOSITORY
+
+LIBRARY = ("wrappers", "replay", "agents", "workers", "learner")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def commands(target: str, *arguments: str) -> list[list[str]]:
+    """Return the commands of `make TARGET ARGUMENTS`, each as a list of words. Nothing is run."""
+    alone = {name: value for name, value in os.environ.items() if name not in ("ARGS", "PRESET", "MAKEFLAGS", "MAKELEVEL")}
+    made = subprocess.run(
+        ["make", "--dry-run", target, *arguments], cwd=REPOSITORY, env=alone, capture_output=True, text=True, check=True
+    )
+    return [shlex.split(line) for line in made.stdout.splitlines()]
 
 
 def train_command(*arguments: str) -> list[str]:
-    """The arguments that `make train` with these of its own would give to main.py; nothing is run."""
-    alone = {name: value for name, value in os.environ.items() if name not in ("ARGS", "PRESET", "MAKEFLAGS", "MAKELEVEL")}
-    told = subprocess.run(
-        ["make", "--dry-run", "train", *arguments], cwd=REPOSITORY, env=alone, capture_output=True, text=True, check=True
-    )
-    return shlex.split(told.stdout.splitlines()[-1])[2:]
+    """Return the arguments that `make train ARGUMENTS` would give to main.py."""
+    return commands("train", *arguments)[-1][2:]
 
 
 def prepare(results: Path, *arguments: str) -> Job:
@@ -50,3 +66,45 @@ def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path) -> None:
     assert "--preset=none" in train_command("ARGS=--op_mode=train_w_load")
     with pytest.raises(ValueError, match="no run under"):
         prepare(tmp_path, "ARGS=--op_mode=train_w_load")
+
+
+def test_quick_is_test_without_the_slow_tests() -> None:
+    everything, quick = commands("test"), commands("quick")
+    assert "pytest" in everything[-1]
+    assert quick == [*everything[:-1], [*everything[-1], "-m", "not slow"]]
+
+
+def test_arguments_reach_pytest() -> None:
+    assert commands("fast", "ARGS=tests/agents -x")[-1][-2:] == ["tests/agents", "-x"]
+
+
+@pytest.mark.parametrize("beginning", SLOW)
+def test_every_entry_of_slow_names_tests(beginning: str) -> None:
+    file, _, name = beginning.partition("::")
+    found = [path for path in (REPOSITORY / "tests").rglob("test_*.py") if name_of(path).startswith(file)]
+    assert any(f"def {name or 'test_'}" in path.read_text() for path in found)
+
+
+@pytest.mark.parametrize(("name", "marks"), [(f"{SLOW[0]}::test_it", ["slow"]), ("tests/agents/test_losses.py::test_it", [])])
+def test_a_test_is_marked_slow_by_its_name(name: str, marks: list[str]) -> None:
+    item = mock.Mock(nodeid=name)
+    pytest_collection_modifyitems([item])
+    assert [call.args[0].name for call in item.add_marker.call_args_list] == marks
+
+
+def test_github_runs_these_targets_and_nothing_else() -> None:
+    workflow = (REPOSITORY / ".github" / "workflows" / "test.yml").read_text()
+    assert re.findall(r"\brun: *(.*)", workflow) == ["make quick", "make test"]
+
+
+def test_docs_have_a_page_for_every_module(tmp_path: Path) -> None:
+    command = commands("docs")[-1]
+    modules = command[command.index("--output-directory=docs/api") + 1 :]
+    files = [path.with_suffix("") for package in LIBRARY for path in (REPOSITORY / package).rglob("*.py")]
+    names = [name_of(path).removesuffix("/__init__").replace("/", ".") for path in files]
+    assert sorted(modules) == sorted(names)
+    with warnings.catch_warnings(action="ignore"):
+        pdoc.pdoc(*modules, output_directory=tmp_path)
+    for module in modules:
+        page = tmp_path / f"{module.replace('.', '/')}.html"
+        assert '<div class="docstring">' in page.read_text(), f"{module} has no docstring"
