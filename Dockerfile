@@ -1,7 +1,9 @@
-# CUDA (the default build of torch): docker build -t springbok .    then: docker run --gpus all springbok
-# CPU (a tenth of the size):         docker build -t springbok --build-arg TORCH_INDEX_URL=URL .
-#   where URL is the package index that PyTorch's install page names for the CPU build.
-# Results: docker run -v "$PWD/results:/app/results" springbok --op_mode=train
+# Build for CUDA (the default build of torch):  docker build -t springbok .
+#   Run: docker run --gpus all springbok
+# Build for the CPU (a tenth of the size):      docker build -t springbok --build-arg TORCH_INDEX_URL=URL .
+#   URL is the package index that PyTorch's install page names for the CPU build.
+# Keep the results: docker run -v "$PWD/results:/app/results" springbok --op_mode=train
+# The image contains ale-py, which is licensed under GPL-2.0; Springbok itself is MIT-licensed.
 FROM python:3.12-slim
 
 ARG TORCH_INDEX_URL=
