@@ -237,7 +237,7 @@ from main import main
 from wrappers.toy import Catch
 step = Catch.step
 def slow_step(*arguments):
-    time.sleep(0.1)
+    time.sleep(0.3)
     return step(*arguments)
 Catch.step = slow_step
 sys.exit(main(sys.argv))
@@ -246,7 +246,7 @@ sys.exit(main(sys.argv))
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_replay_of_environments_and_changes_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """The replay would take twenty seconds."""
+    """The replay would take more than a minute."""
     run = RunDirectory.create(tmp_path, "broken")
     run.write_config({}, ["main.py"], [])
     settings = settings_of("fifo and reservoir")
@@ -272,7 +272,7 @@ def test_a_signal_ends_the_replay_of_environments_and_changes_nothing(tmp_path: 
             said, _ = program.communicate(timeout=60)
         finally:
             program.kill()
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - asked < 30
     assert program.returncode == 130, said
     (line,) = said.strip().splitlines()
     assert str(run.checkpoint_paths()[-1]) in line
