@@ -72,7 +72,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
     fast = settled["device"] in machine.bfloat16
-    reason = f"the {settled['device']} {'multiplies' if fast else 'does not multiply'} bfloat16 in hardware"
+    device = "GPU" if settled["device"] == "cuda" else "CPU"
+    reason = f"the {device} {'multiplies' if fast else 'does not multiply'} bfloat16 in hardware"
     choices.choose("precision", "bfloat16" if fast else "float32", reason)
     choices.choose("test_environments", min(8 * machine.cores, MOST_TEST_ENVIRONMENTS), "episodes evaluated at once")
     return settled, choices.reasons

@@ -77,7 +77,7 @@ class HostMemory:
         return sum(astuple(self))
 
     @property
-    def beside_replays(self) -> int:
+    def without_replays(self) -> int:
         return self.total - self.replays
 
 
@@ -114,13 +114,13 @@ def _arena_bytes(config: Config) -> int:
 def check_memory(config: Config, available: int) -> None:
     """Refuse a run that does not fit into `available` bytes of host memory. Raises ValueError, naming a setting to change."""
     needed = host_memory(config)
-    if needed.beside_replays > available:
+    if needed.without_replays > available:
         raise ValueError(_too_large(config, needed, available))
     if needed.total > available:
-        room = available - needed.beside_replays
+        room = available - needed.without_replays
         raise ValueError(
             f"replay_parameters: wanted at most {_gigabytes(room)} of replays ({_gigabytes(available)} of memory are available "
-            f"now, {_gigabytes(needed.beside_replays)} of it for everything else), got {_gigabytes(needed.replays)}; "
+            f"now, {_gigabytes(needed.without_replays)} of it for everything else), got {_gigabytes(needed.replays)}; "
             'use a smaller capacity, or "memory" in its place with --compress_replay'
         )
 
@@ -153,7 +153,7 @@ def _most(config: Config, name: str, available: int) -> int:
 
 
 def check_gpu_memory(config: Config, available: int) -> None:
-    """Refuse replays that do not fit into the `available` bytes of the GPU beside what the learner needs. Raises ValueError."""
+    """Refuse replays that do not fit into the `available` bytes of the GPU together with the learner. Raises ValueError."""
     replays, room = sum(gpu_memory(config)), max(0, available - GPU_RESERVE)
     if replays > room:
         raise ValueError(

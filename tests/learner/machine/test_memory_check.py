@@ -80,9 +80,9 @@ def test_batches_count_in_the_buffers_that_hold_them() -> None:
 
 def test_replays_and_all_else_must_fit_together() -> None:
     config = config_of({"type": "standard", "memory": "1GB", "sample_ratio": 1})
-    check_memory(config, 10**9 + host_memory(config).beside_replays)
+    check_memory(config, 10**9 + host_memory(config).without_replays)
     with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most 1\.00 GB of replays .*, got 1\.00 GB") as caught:
-        check_memory(config, 10**9 + host_memory(config).beside_replays - 1)
+        check_memory(config, 10**9 + host_memory(config).without_replays - 1)
     assert len(str(caught.value).splitlines()) == 1
     assert "--compress_replay" in str(caught.value)
 
@@ -124,9 +124,9 @@ def test_frames_on_a_gpu_count_there_and_the_rest_in_host_memory() -> None:
     config = on_a_gpu(ON_A_GPU)
     (total,), (frames,) = replay_memory(config), gpu_memory(config)
     assert total == 5 * 10**9
-    check_memory(config, total - frames + host_memory(config).beside_replays)
+    check_memory(config, total - frames + host_memory(config).without_replays)
     with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most .* of replays \("):
-        check_memory(config, total - frames + host_memory(config).beside_replays - 1)
+        check_memory(config, total - frames + host_memory(config).without_replays - 1)
     check_gpu_memory(config, frames + GPU_RESERVE)
     with pytest.raises(ValueError, match=r"^replay_parameters: wanted at most .* of replays on the GPU .*, got ") as caught:
         check_gpu_memory(config, frames + GPU_RESERVE - 1)
@@ -140,18 +140,18 @@ def test_the_gpu_memory_that_is_counted_is_what_a_replay_claims_there(size: dict
     mixture = make_mixture(config.replays, contract, config.training.batch_size, 0.0, np.random.default_rng(0))
     storage = mixture.replays[0].ring.storage  # type: ignore[attr-defined]
     assert gpu_memory(config) == [storage.pool.bytes.nbytes]
-    beside = replay_memory(config)[0] - storage.pool.bytes.nbytes
-    assert 0 < beside < replay_memory(config)[0]
+    on_host = replay_memory(config)[0] - storage.pool.bytes.nbytes
+    assert 0 < on_host < replay_memory(config)[0]
     if "capacity" in size:
-        assert beside == 700 * storage.slot_bytes + len(storage.pool.bytes) * PAGE_OVERHEAD
+        assert on_host == 700 * storage.slot_bytes + len(storage.pool.bytes) * PAGE_OVERHEAD
 
 
 def test_frames_on_a_gpu_pass_through_host_memory_when_they_are_saved() -> None:
     for saved in ({"save_replay": True}, {"reproducible": True}):
         config = on_a_gpu(ON_A_GPU, **saved)
-        check_memory(config, 5 * 10**9 + host_memory(config).beside_replays)
+        check_memory(config, 5 * 10**9 + host_memory(config).without_replays)
         with pytest.raises(ValueError, match="^replay_parameters: wanted at most "):
-            check_memory(config, 5 * 10**9 + host_memory(config).beside_replays - 1)
+            check_memory(config, 5 * 10**9 + host_memory(config).without_replays - 1)
         assert describe_memory(config)[-1].endswith("on the GPU; host memory has room to save it")
 
 

@@ -123,9 +123,9 @@ def test_the_work_of_this_process_is_measured() -> None:
     assert 0.01 < record["hardware/memory_gb"] < 50
 
 
-@pytest.mark.parametrize(("answers", "told"), [(0, 37.0), (3, None)])
+@pytest.mark.parametrize(("answers", "wanted"), [(0, 37.0), (3, None)])
 def test_the_gpu_s_use_is_reported_if_the_driver_answers(
-    monkeypatch: pytest.MonkeyPatch, answers: int, told: float | None
+    monkeypatch: pytest.MonkeyPatch, answers: int, wanted: float | None
 ) -> None:
     asked: list[bytes] = []
 
@@ -146,5 +146,5 @@ def test_the_gpu_s_use_is_reported_if_the_driver_answers(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 20 * 10**9)
     record = GpuMeter(torch.device("cuda")).read()
     assert asked == [b"GPU-12-34"]
-    assert record.get("hardware/gpu_percent") == told
+    assert record.get("hardware/gpu_percent") == wanted
     assert (record["hardware/gpu_memory_gb"], record["hardware/gpu_memory_of_learner_gb"]) == (50.0, 20.0)
