@@ -140,10 +140,10 @@ def test_the_gpu_memory_that_is_counted_is_what_a_replay_claims_there(size: dict
     mixture = make_mixture(config.replays, contract, config.training.batch_size, 0.0, np.random.default_rng(0))
     storage = mixture.replays[0].ring.storage  # type: ignore[attr-defined]
     assert gpu_memory(config) == [storage.pool.bytes.nbytes]
-    on_host = replay_memory(config)[0] - storage.pool.bytes.nbytes
-    assert 0 < on_host < replay_memory(config)[0]
+    beside = replay_memory(config)[0] - storage.pool.bytes.nbytes
+    assert 0 < beside < replay_memory(config)[0]
     if "capacity" in size:
-        assert on_host == 700 * storage.slot_bytes + len(storage.pool.bytes) * PAGE_OVERHEAD
+        assert beside == 700 * storage.slot_bytes + len(storage.pool.bytes) * PAGE_OVERHEAD
 
 
 def test_frames_on_a_gpu_pass_through_host_memory_when_they_are_saved() -> None:
