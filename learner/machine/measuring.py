@@ -30,7 +30,7 @@ FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
 GPU_UPDATES = 5  # updates of one call: in a run the GPU computes one while the next is queued
 
 
-PART_SECONDS = 0.2  # for each of four parts; building them takes the rest of two seconds
+PART_SECONDS = 0.15  # for each of four parts; building them takes the rest of two seconds
 MEASURED = ("worker_count", "envs_per_worker", "learner_threads")
 """Settings that a measurement may decide, the last one on a small machine only."""
 
