@@ -32,7 +32,7 @@ ALMOST_OVER = 0.999  # progress of the run, at which steps are small: an update 
 GPU_UPDATES = 5  # updates of one call: in a run the GPU computes one while the next is queued
 
 
-PART_SECONDS = 0.2  # for each of four parts; building them takes the rest of two seconds
+PART_SECONDS = 0.15  # for each of four parts; building them takes the rest of two seconds
 
 
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
