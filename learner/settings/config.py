@@ -84,10 +84,12 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     replay_settings = build(ReplaySettings, flat)
     replays = replay_settings.replays()
     check_replays(replays, flat["batch_size"])
+    agent_settings = build(AGENTS[flat["agent"]].config_class, flat)
+    _check_needs(flat["agent"], agent_settings, replays)
     return Config(
         env=build(EnvConfig, flat),
         network_settings=build(NetworkSettings, flat),
-        agent_settings=build(AGENTS[flat["agent"]].config_class, flat),
+        agent_settings=agent_settings,
         replay_settings=replay_settings,
         workers=build(WorkerConfig, flat),
         training=build(TrainingConfig, flat),
@@ -97,3 +99,12 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         replays=replays,
         settings=portable or flat,
     )
+
+
+def _check_needs(agent: str, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
+    """Raise ValueError if the agent cannot learn from what the replays give."""
+    others = [replay.type for replay in replays if replay.type != "queue"]
+    if AGENTS[agent].needs(agent_settings).on_policy and others:
+        raise ValueError(
+            f"replay_parameters: wanted only a queue with agent {agent}, which learns from fresh trajectories, got {others[0]}"
+        )

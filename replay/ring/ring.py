@@ -85,6 +85,11 @@ class Ring:
         """The slots that hold trajectories, int64 `[size]`, in no order."""
         return self._slots[: self.size]
 
+    def ages(self, slots: np.ndarray) -> np.ndarray:
+        """Inserts since the trajectories in these slots were written, `[n]`."""
+        ages: np.ndarray = self.inserted - self._inserted_at[slots]
+        return ages
+
     def uniform(self, count: int) -> np.ndarray:
         """Returns `count` slots drawn uniformly with replacement. Raises RuntimeError before min_fill."""
         self._require_ready()
@@ -145,7 +150,7 @@ class Ring:
             distances: `[n]`, by which the slots were chosen. None if they were drawn uniformly.
         """
         np.add.at(self.draws, slots, 1)
-        self._tally.add("age", self.inserted - self._inserted_at[slots])
+        self._tally.add("age", self.ages(slots))
         self._tally.add("draws", self.draws[slots])
         if distances is not None:
             self._tally.add("distance", distances)

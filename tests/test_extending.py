@@ -1,0 +1,169 @@
+"""Every example of docs/extending.md is applied to a copy of the program, and its commands run.
+
+A block of Python after "New file `path`" is that file. In a diff, a line without a sign is searched for in the file, a `-` line
+is removed, and a `+` line is inserted after the line before it, or before the next line that is searched for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY
+
+ROOMS = ("agents", "learner", "presets", "replay", "workers", "wrappers")
+FILES = ("main.py", "option_flags.py", "setting.py")
+SECTIONS = re.split(r"^## ", (REPOSITORY / "docs" / "extending.md").read_text(), flags=re.M)[1:]
+EXAMPLES = {section.splitlines()[0]: section for section in SECTIONS}
+BLOCK = re.compile(r"(?:^New file `(?P<path>[^`]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    for room in ROOMS:
+        shutil.copytree(REPOSITORY / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(REPOSITORY / name, tmp_path)
+    return tmp_path
+
+
+def apply_diff(program: Path, text: str) -> None:
+    for part in re.split(r"^--- .*\n\+\+\+ b/", text, flags=re.M)[1:]:
+        name, _, body = part.partition("\n")
+        path = program / name
+        path.write_text(edited(path.read_text().splitlines(), body.splitlines()))
+
+
+def edited(lines: list[str], diff: list[str]) -> str:
+    position = 0  # in `lines`, behind the last line that was found or inserted
+    waiting: list[str] = []  # lines to insert before the next line that is found
+    anchored = False
+    for line in diff:
+        sign, content = line[:1], line[1:]
+        if line.startswith("@@"):
+            anchored = False
+        elif sign == "+" and anchored:
+            lines.insert(position, content)
+            position += 1
+        elif sign == "+":
+            waiting.append(content)
+        else:
+            position = lines.index(content)
+            lines[position:position] = waiting
+            position += len(waiting)
+            waiting, anchored = [], True
+            if sign == "-":
+                del lines[position]
+            else:
+                position += 1
+    assert not waiting
+    return "\n".join(lines) + "\n"
+
+
+def run(program: Path, command: str) -> str:
+    words = shlex.split(command)
+    assert words[:2] == ["python", "main.py"]
+    done = subprocess.run(
+        [sys.executable, *words[1:]],
+        cwd=program,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def run_example(program: Path, name: str) -> list[str]:
+    """Apply an example and run its commands. Returns what each printed."""
+    printed = []
+    for block in BLOCK.finditer(EXAMPLES[name]):
+        if block["kind"] == "python":
+            assert not (program / block["path"]).exists()
+            (program / block["path"]).write_text(block["text"])
+        elif block["kind"] == "diff":
+            apply_diff(program, block["text"])
+        else:
+            printed += [run(program, command) for command in block["text"].splitlines()]
+    return printed
+
+
+def changed_files(program: Path) -> set[str]:
+    """Files that differ from the program's own, or are new."""
+    found = set()
+    for room in ROOMS:
+        for path in (program / room).rglob("*.py"):
+            own = REPOSITORY / path.relative_to(program)
+            if not own.is_file() or own.read_text() != path.read_text():
+                found.add(str(path.relative_to(program)))
+    return found
+
+
+def summary(program: Path) -> dict[str, float]:
+    return json.loads((program / "results" / "latest" / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("A loss term", {"agents/vtrace/agent.py"}),
+        ("A network", {"agents/networks/torsos.py"}),
+        ("A reward transform", {"agents/rewards.py"}),
+        ("A replay kind", {"replay/kinds/recent.py", "replay/__init__.py", "replay/parameters.py"}),
+    ],
+)
+def test_an_example_runs_and_edits_no_more_files_than_it_says(program: Path, name: str, files: set[str]) -> None:
+    run_example(program, name)
+    assert changed_files(program) == files
+    assert summary(program)["steps"] >= 4000
+
+
+def test_the_loss_term_is_a_metric(program: Path) -> None:
+    run_example(program, "A loss term")
+    assert "losses/logit_penalty" in (program / "results" / "latest" / "metrics.csv").read_text().splitlines()[0]
+
+
+def test_the_environment_is_learned(program: Path) -> None:
+    printed = run_example(program, "An environment")
+    assert changed_files(program) == {"wrappers/corridor.py", "wrappers/__init__.py"}
+    assert summary(program)["mean_return"] > 0.85, printed[0]
+    assert "Corridor-v0" in printed[1]
+
+
+def test_the_agent_learns_resumes_is_tested_and_exported(program: Path) -> None:
+    printed = run_example(program, "An agent")
+    assert changed_files(program) == {"agents/reinforce.py", "agents/__init__.py"}
+    lines = (program / "agents" / "reinforce.py").read_text().splitlines()
+    assert len(lines) < 80
+    assert "--baseline_weight=0.5" in printed[0]
+    assert summary(program)["steps"] >= 60_000
+    (result,) = (program / "results" / "latest").resolve().glob("evaluation_*.json")
+    assert json.loads(result.read_text())["summary"]["mean_return"] > 0.9
+    assert list((program / "results" / "latest").resolve().glob("exported_*/policy.pt2"))
+
+
+def test_an_on_policy_agent_refuses_replayed_trajectories(program: Path) -> None:
+    for block in BLOCK.finditer(EXAMPLES["An agent"]):
+        if block["kind"] == "python":
+            (program / block["path"]).write_text(block["text"])
+        elif block["kind"] == "diff":
+            apply_diff(program, block["text"])
+    done = subprocess.run(
+        [sys.executable, "main.py", "--op_mode=train", "--agent=reinforce", "--preset=pong_fast"],
+        cwd=program,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: replay_parameters: wanted only a queue with agent reinforce")
