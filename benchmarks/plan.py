@@ -198,7 +198,7 @@ def _read_settings(where: str, given: object, shared: Settings) -> Settings:
             {name: json.dumps(value) if isinstance(value, list) else value for name, value in given.items()}
         )
         if set_by_suite := [name for name in settings if name in SET_BY_SUITE]:
-            raise ValueError(f"wanted no {set_by_suite[0]}, the suite sets it")
+            raise ValueError(f"wanted no {set_by_suite[0]}, because the suite sets it, got {settings[set_by_suite[0]]!r:.80}")
         settings = {**shared, **settings}
         for name, value in settings.items():
             check_setting(name, value, agent_of(settings))

@@ -89,7 +89,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "elite_insertion": {**CATCH, **_mixture(type="elite", insert_strategy="elite_insertion")},
     "attentive": {**CATCH, **_mixture(type="attentive")},
     "custom": {**CATCH, **CUSTOM},
-    "compression": {**CATCH, **STANDARD, "compress_replay": True},
+    "compression": {**CATCH, **STANDARD, "use_replay_compression": True},
     "clear_laser": {**CATCH, **STANDARD, **CLEAR, **LASER},
     "pong": {**PONG, **STANDARD},
 }
@@ -105,7 +105,7 @@ def flags_of(setting: Mapping[str, Any], steps: int) -> list[str]:
     """Return the flags of a run of so many agent steps, without its results folder."""
     fresh_steps = FIXED["batch_size"] * setting["unroll_length"]  # of an update, at most
     period = max(1, steps // fresh_steps // CHECKPOINTS)
-    values = {**FIXED, **setting, "environment_max_steps": steps, "checkpoint_period": period}
+    values = {**FIXED, **setting, "environment_max_steps": steps, "save_model_period": period}
     return [f"--{name}={value}" for name, value in values.items()]
 
 

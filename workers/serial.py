@@ -66,7 +66,7 @@ class SerialWorkers(Workers):
         should_stop: asked before each replayed step of a worker. Raises ReplayStopped once it returns true.
         """
         # Format 2 saved a text that begins with the same two numbers.
-        saved = [int(number) for number in re.findall(r"\\d+", str(state["settings"]))[:2]]
+        saved = [int(number) for number in re.findall(r"\d+", str(state["settings"]))[:2]]
         if saved != self._settings():
             raise ValueError(f"wanted [worker_count, envs_per_worker] {self._settings()}, got {saved}")
         for worker, rollout in enumerate(self._rollouts):

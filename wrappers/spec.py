@@ -23,11 +23,6 @@ from setting import Setting, check_fields
 _Stored = partial(Setting, stored=True)
 _Atari = partial(Setting, stored=True, families=("atari",))
 
-_IN_SIGNATURE = (
-    *("env", "frame_height", "frame_width", "frames_stacked", "skipped_frames", "noop_threshold", "grayscaling_frames"),
-    *("episodic_life", "fire_reset", "sticky_actions", "full_action_space", "max_episode_frames"),
-)
-
 
 def parse_resolution(text: str) -> tuple[int, int]:
     """The height and width in pixels that `height,width` names. Raises ValueError."""
@@ -84,10 +79,6 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    def signature(self) -> str:
-        """The text by which a saved run recognises its environment. Files on disk hold it, so its form must not change."""
-        return f"EnvConfig({', '.join(f'{name}={getattr(self, name)!r}' for name in _IN_SIGNATURE)})"
 
     @property
     def frame_height(self) -> int:

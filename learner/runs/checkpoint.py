@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from learner.runs.untrusted import load_plain
-from learner.settings.config import DEFAULTS, Settings
+from learner.settings.config import Settings
+from learner.settings.renames import rename_settings
 
 FORMAT = 3
 FIRST_FORMAT, UNNAMED_MODULES = 1, 2
@@ -161,7 +162,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         raise ValueError("replay is not a checksum")
     return Checkpoint(
         # Settings that this version no longer has are left out.
-        settings={name: value for name, value in settings.items() if name in DEFAULTS},
+        settings=rename_settings(settings),
         spec=spec,
         protocol=protocol,
         counters=_parse_counters(_of_type(dict, content, "counters")),

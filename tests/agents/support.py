@@ -20,8 +20,8 @@ CONFIG = VTraceConfig(
     rho_bar=1.5,
     c_bar=1.0,
     pg_rho_bar=2.0,
-    lambda_=0.95,
-    reward_clipping="abs_one_clamp",
+    vtrace_lambda=0.95,
+    reward_clipping_method="abs_one_clamp",
 )
 CLEAR = replace(
     CONFIG,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plan import check_suite, plan_runs, read_suite
+from benchmarks.plan import PLAN_FILE, check_suite, plan_runs, read_suite
 from benchmarks.runs import find_runs
-from option_flags import define_flags
+from option_flags import define_flags, given_settings, op_mode
 from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
 from tests.support import REPOSITORY
 
@@ -43,9 +43,27 @@ def test_the_program_takes_the_arguments(tmp_path: Path) -> None:
     values = flags.FlagValues()
     define_flags(values)
     values(["main.py", *plan.arguments()])
-    assert (values.op_mode, values.env, values.seed, values.network) == ("train", "Catch-v0", 1, "mlp")
-    assert json.loads(values.replay_parameters) == HALF_REPLAYED
-    assert Path(values.results_dir) == plan.folder
+    given = given_settings(values)
+    assert op_mode(values) == "train"
+    assert (given["env"], given["seed"], given["network"]) == ("Catch-v0", 1, "mlp")
+    assert json.loads(given["replay_parameters"]) == HALF_REPLAYED
+    assert Path(given["results_dir"]) == plan.folder
+
+
+def test_old_names_of_settings_are_read(tmp_path: Path) -> None:
+    suite = read_suite(write_suite(tmp_path, common={"avg_buff_size": 5}, variants={"a": {"save_model_period": 7}}))
+    assert suite.variants == {"a": {"return_window": 5, "checkpoint_period": 7}}
+    with pytest.raises(ValueError, match="common: return_window: wanted one value, got 6 and, under the old name"):
+        read_suite(write_suite(tmp_path, common={"avg_buff_size": 5, "return_window": 6}))
+
+
+def test_a_run_begun_under_old_names_is_resumed(tmp_path: Path) -> None:
+    plan = plan_runs(read_suite(write_suite(tmp_path, variants={"a": {"return_window": 5}})), tmp_path)[0]
+    plan.write()
+    write_run(plan.folder / "Catch-v0_100")
+    file = plan.folder / PLAN_FILE
+    file.write_text(file.read_text().replace("return_window", "avg_buff_size"))
+    plan.check_begun()
 
 
 def test_a_run_is_started_then_resumed_then_finished(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_settings_cover_every_kind_of_replay() -> None:
         for name in SETTINGS
         for replay in prepare(["main.py", *flags_of(SETTINGS[name], same_bits.STEPS)]).config.replays
     ]
-    assert {replay.type for replay in replays} == {"queue", "standard", "elite", "attentive", "custom"}
+    assert {replay.type for replay in replays} == {"queue", "standard", "elite", "attentive"}
     assert {replay.retention for replay in replays} == {"fifo", "reservoir"}
     assert {"elite_insertion"} <= {replay.insert_strategy for replay in replays}
     assert {replay.compress for replay in replays} == {False, True}

@@ -168,7 +168,7 @@ def test_a_damaged_replay_is_not_restored(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_queue_alone_needs_no_filling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, said = resume(trained(tmp_path), capsys)
-    assert "replays" not in said
+    assert "start empty" not in said
 
 
 def test_a_reproducible_run_warns_if_it_resumes_from_one_that_was_not(
@@ -183,7 +183,7 @@ def test_a_saved_state_of_other_workers_ends_the_run_in_one_line(tmp_path: Path,
     run = trained(tmp_path, reproducible=True)
     given = {"environment_max_steps": 600, "envs_per_worker": 3, "load": str(run.path)}
     assert launch.run(command(tmp_path, "train_w_load", **given)) == 1
-    assert "wanted workers of [1, 3" in capsys.readouterr().out.splitlines()[-1]
+    assert "[worker_count, envs_per_worker] [1, 3]" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_run_directory_without_room_is_one_line(
@@ -257,7 +257,7 @@ def test_processes_that_cannot_be_started_are_one_line_and_no_run(
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError(), RuntimeError("can't allocate memory: 7 bytes")]
 )
-@pytest.mark.parametrize("place", ["HeadStart", "_load_replay"])
+@pytest.mark.parametrize("place", ["HeadStart", "load_saved_replay"])
 def test_too_little_memory_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, place: str
 ) -> None:
@@ -353,7 +353,7 @@ def test_flags_that_a_mode_does_not_use_are_noted(tmp_path: Path) -> None:
     notes = command(tmp_path, "train", **unused).notes
     assert [line.split()[0] for line in notes] == list(unused)
     assert notes[0] == (
-        "load_model_url is not used by --op_mode=train, which starts anew; --op_mode=train_w_load goes on from a checkpoint"
+        "load is not used by --op_mode=train, which starts a new run; --op_mode=train_w_load resumes one from a checkpoint"
     )
     assert notes[3] == "render is not used by --op_mode=train, which plays no test games; --op_mode=test does"
     run = trained(tmp_path)
@@ -372,7 +372,7 @@ def test_unused_settings_of_a_preset_are_not_noted(tmp_path: Path, monkeypatch: 
 
 def test_an_optimizer_that_starts_anew_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
-    note = "load_optimizer=False (the optimiser starts anew)"
+    note = "load_optimizer=False (the optimiser's moments start at zero)"
     assert note not in resume(run, capsys)[1]
     assert note in resume(run, capsys, load_optimizer=False, environment_max_steps=900)[1]
 

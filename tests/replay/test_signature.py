@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learner.runs.checkpoint_file import read_file
 
 from learner.runs import loading
-from learner.runs.checkpoint import load_checkpoint
+from learner.runs.checkpoint import load_checkpoint, read_file
 from learner.runs.loading import load_fitting_replay
 from replay import ReplayConfig, make_mixture
 from replay.base import Encoded

@@ -17,7 +17,7 @@ from wrappers import EnvConfig, Step, VectorEnv, atari, make_spec, make_vector_e
 from wrappers.atari import known_ids, matches, notes, rom_of
 
 NOOP = 0
-BREAKOUT = EnvConfig(env="BreakoutNoFrameskip-v4", frame_height=42, frame_width=42)
+BREAKOUT = EnvConfig(env="BreakoutNoFrameskip-v4", frame_scale_resolution="42,42")
 BREAKOUT_LIVES = 5
 BANK_HEIST_LIVES = 4
 
@@ -78,7 +78,7 @@ def test_actions_are_those_of_the_game_asked_for(env_id: str, full: bool, count:
 
 @pytest.mark.parametrize(("gray", "frame_shape"), [(True, (42, 50)), (False, (42, 50, 3))])
 def test_observations_are_as_the_spec_says(gray: bool, frame_shape: tuple[int, ...]) -> None:
-    config = EnvConfig(frame_height=42, frame_width=50, frames_stacked=3, skipped_frames=2, grayscaling_frames=gray)
+    config = EnvConfig(frame_scale_resolution="42,50", frames_stacked=3, skipped_frames=2, grayscaling_frames=gray)
     spec, env = make_spec(config), make_vector_env(config, 2)
     assert (spec.frame_shape, spec.frame_dtype, spec.frames_per_step) == (frame_shape, "uint8", 2)
     first, then = env.reset(1), env.step(np.zeros(2, dtype=np.int64)).observations
@@ -154,7 +154,7 @@ def test_without_episodic_life_only_the_game_ends() -> None:
 
 
 def test_returns_are_raw_sums_over_whole_games() -> None:
-    config = EnvConfig(env="SpaceInvadersNoFrameskip-v4", frame_height=42, frame_width=42)
+    config = EnvConfig(env="SpaceInvadersNoFrameskip-v4", frame_scale_resolution="42,42")
     total, length, games, lives_lost, largest = 0.0, 0, 0, 0, 0.0
     for step in _play(config, 600, seed=3):
         total += float(step.rewards[0])
@@ -232,13 +232,13 @@ def test_a_new_game_with_fewer_lives_than_the_old_one_had_is_no_lost_life(monkey
 
 
 def test_a_game_without_fire_keeps_its_actions_after_a_lost_life() -> None:
-    steps = _play(EnvConfig(env="MsPacmanNoFrameskip-v4", frame_height=42, frame_width=42), 600)
+    steps = _play(EnvConfig(env="MsPacmanNoFrameskip-v4", frame_scale_resolution="42,42"), 600)
     assert any(step.terminated[0] and not step.episode_length[0] for step in steps)
     assert all(step.action_used[0] or step.reset[0] for step in steps)
 
 
 def test_a_time_limit_counts_emulator_frames_and_truncates() -> None:
-    steps = _play(EnvConfig(max_episode_frames=401, frame_height=42, frame_width=42), 102)
+    steps = _play(EnvConfig(max_episode_frames=401, frame_scale_resolution="42,42"), 102)
     assert [t for t, step in enumerate(steps, start=1) if step.truncated[0]] == [101]
     assert not steps[100].terminated[0]
     assert steps[100].episode_length[0] == 101
@@ -322,7 +322,7 @@ def test_evaluation_plays_whole_games_and_keeps_the_other_settings() -> None:
 
 
 def test_preprocessing_is_described_in_the_order_in_which_it_is_done() -> None:
-    lines = atari.describe(EnvConfig(env="PongNoFrameskip-v4", skipped_frames=3, frame_width=42)).preprocessing
+    lines = atari.describe(EnvConfig(env="PongNoFrameskip-v4", skipped_frames=3, frame_scale_resolution="84,42")).preprocessing
     assert [line.split()[0] for line in lines] == ["repeat", "take", "convert", "resize"]
     assert "3" in lines[0]
     assert "84 x 42" in lines[-1]

@@ -13,7 +13,7 @@ import pytest
 from wrappers import EnvConfig, Step, VectorEnv, make_single_env, make_vector_env
 from wrappers.atari_single import AtariSingle, draw_below
 
-SMALL: dict[str, Any] = {"frame_height": 42, "frame_width": 42}
+SMALL: dict[str, Any] = {"frame_scale_resolution": "42,42"}
 
 
 def _actions(env: VectorEnv, seed: int, steps: int) -> np.ndarray:
@@ -54,8 +54,8 @@ def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:
         ("MsPacman", {**SMALL, "full_action_space": True, "skipped_frames": 3, "frames_stacked": 2}, 650, ["lives"]),
         ("BankHeist", SMALL, 700, ["lives", "game_overs"]),
         ("BeamRider", {"frames_stacked": 1, "skipped_frames": 1, "max_episode_frames": 70}, 150, ["truncations"]),
-        ("Tennis", {**SMALL, "frame_width": 160, "max_episode_frames": 202}, 110, ["truncations"]),
-        ("Enduro", {"frame_height": 210, "frame_width": 160, "max_episode_frames": 99}, 60, ["truncations"]),
+        ("Tennis", {**SMALL, "frame_scale_resolution": "42,160", "max_episode_frames": 202}, 110, ["truncations"]),
+        ("Enduro", {"frame_scale_resolution": "210,160", "max_episode_frames": 99}, 60, ["truncations"]),
     ],
 )
 def test_the_chain_equals_the_native_environment(game: str, settings: dict[str, Any], steps: int, covers: list[str]) -> None:
@@ -175,7 +175,7 @@ def test_bad_seeds_actions_and_order_are_refused() -> None:
 
 def test_the_rendered_screen_shows_what_the_policy_sees() -> None:
     """Many games draw an object only in every other emulator frame, so single frames would hide it."""
-    config = EnvConfig(env="AsteroidsNoFrameskip-v4", frame_height=210, frame_width=160, noop_threshold=0)
+    config = EnvConfig(env="AsteroidsNoFrameskip-v4", frame_scale_resolution="210,160", noop_threshold=0)
     env = make_single_env(config, "rgb_array")
     env.reset(5)
     for _ in range(12):

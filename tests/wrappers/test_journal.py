@@ -12,7 +12,7 @@ from wrappers.journal import JournaledEnv, ReplayStopped
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Catch-v0": {},
-    "BreakoutNoFrameskip-v4": {"frame_height": 20, "frame_width": 20, "sticky_actions": 0.25, "max_episode_frames": 120},
+    "BreakoutNoFrameskip-v4": {"frame_scale_resolution": "20,20", "sticky_actions": 0.25, "max_episode_frames": 120},
 }
 
 

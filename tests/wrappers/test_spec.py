@@ -13,8 +13,8 @@ from wrappers.spec import EnvConfig, EnvSpec
     ("field", "value"),
     [
         ("env", ""),
-        ("frame_height", 0),
-        ("frame_width", -84),
+        ("frame_scale_resolution", "0,84"),
+        ("frame_scale_resolution", "84,-84"),
         ("frames_stacked", 0),
         ("skipped_frames", 0),
         ("skipped_frames", 4.0),
@@ -38,7 +38,7 @@ def test_a_bad_field_is_refused_by_name_in_one_line(field: str, value: Any) -> N
 
 
 def test_values_at_the_limits_are_accepted() -> None:
-    config = EnvConfig(frame_height=1, frame_width=1, frames_stacked=1, skipped_frames=1, noop_threshold=0)
+    config = EnvConfig(frame_scale_resolution="1,1", frames_stacked=1, skipped_frames=1, noop_threshold=0)
     assert (config.noop_threshold, EnvConfig(sticky_actions=1).sticky_actions) == (0, 1)
 
 

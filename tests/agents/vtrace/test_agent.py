@@ -45,7 +45,7 @@ def loss_by_hand(network: ActorCritic, batch: Batch, config: VTraceConfig) -> to
             trusted = not acted or relevant_by_hand(log_pi, log_mu, config)
             kept = float(not batch.reset[t, b]) * trusted
             delta = min(config.rho_bar, ratio) * (reward + discount * values[t + 1] - values[t])
-            error = kept * (delta + discount * config.lambda_ * min(config.c_bar, ratio) * error)
+            error = kept * (delta + discount * config.vtrace_lambda * min(config.c_bar, ratio) * error)
             vs[t] = values[t] + error
             advantage = min(config.pg_rho_bar, ratio) * (reward + discount * vs[t + 1] - values[t])
             entropy = -(log_pi.exp() * log_pi).sum()
@@ -123,7 +123,7 @@ def change_action(batch: Batch, row: int, column: int) -> None:
 def test_a_replaced_action_changes_no_weight_but_its_reward_does() -> None:
     def weights_after(batch: Batch) -> torch.Tensor:
         network = make_network_here()
-        VTraceAgent(replace(CONFIG, reward_clipping=None), network).update(batch, 0.0)
+        VTraceAgent(replace(CONFIG, clip_rewards=False), network).update(batch, 0.0)
         return torch.nn.utils.parameters_to_vector(network.parameters())
 
     other_action, other_reward = random_batch(), random_batch()

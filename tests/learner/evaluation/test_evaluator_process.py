@@ -50,7 +50,7 @@ def make_loop(spec: EnvSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> E
     SharedWeights(shared).publish(network, 1)
     setup = EvaluatorSetup(
         env=EnvConfig(env=spec.env),
-        network="mlp",
+        network=network.config,
         episodes=5,
         environments=2,
         greedy=False,

@@ -30,7 +30,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"fire_reset": False}, "no FIRE"),
     ({"sticky_actions": 0.25}, "sticky actions 0.25"),
     ({"skipped_frames": 2}, "frame skip 2"),
-    ({"frame_height": 42, "frame_width": 40}, "42x40"),
+    ({"frame_scale_resolution": "42,40"}, "42x40"),
     ({"grayscaling_frames": False}, "RGB"),
     ({"frames_stacked": 1}, "stack of 1"),
     ({"max_episode_frames": 18_000}, "18,000"),

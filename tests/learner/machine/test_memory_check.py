@@ -27,7 +27,6 @@ from replay import make_mixture
 from replay.ring.storage import PAGE_OVERHEAD
 from tests.support import small_config
 from workers import WORKERS
-from wrappers import make_spec
 
 ATARI: dict[str, Any] = {"env": "PongNoFrameskip-v4", "network": "nature", "frames_stacked": 4}
 
@@ -72,7 +71,7 @@ def test_batches_count_in_the_buffers_that_hold_them() -> None:
     def batches(**settings: Any) -> int:
         return host_memory(small_config(batch_size=16, **settings)).batches
 
-    one = 16 * make_contract(small_config(), make_spec(small_config().env)).bytes_per_trajectory
+    one = 16 * make_contract(small_config()).bytes_per_trajectory
     assert batches(prepared_batches=0) == one + one  # a buffer, and the stacked observations of one frame each
     assert batches(prepared_batches=4) == 6 * one + one
     assert batches(prepared_batches=0, device="cuda") == one

@@ -14,7 +14,7 @@ from agents import AGENTS
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
-from learner.settings.config import Config
+from learner.settings.config import DEFAULTS, Config
 from tests.builders import network_of
 from tests.learner.runs.support import make_checkpoint
 from tests.support import small_config
@@ -108,9 +108,23 @@ def test_a_sound_newest_is_loaded_whatever_the_best_is(tmp_path: Path) -> None:
 
 def test_the_command_overrides_the_checkpoint_which_overrides_defaults() -> None:
     saved = {"lr": 0.1, "gamma": 0.5, "verbosity": 2}
-    merged, notes = merge_settings({"lr": 0.2, "gamma": 0.9, "verbosity": 1, "seed": 3}, saved, {"lr": 0.3})
-    assert merged == {"lr": 0.3, "gamma": 0.5, "verbosity": 1, "seed": 3}
+    merged, notes = merge_settings({"lr": 0.3, "seed": 3}, saved)
+    assert merged == {**DEFAULTS, "lr": 0.3, "gamma": 0.5, "seed": 3}
     assert notes == ["lr=0.3 (overrides the checkpoint's 0.1)"]
+
+
+def test_unknown_settings_of_a_checkpoint_are_left_out_and_named() -> None:
+    merged, notes = merge_settings({}, {"lr": 0.1, "momentum_of_old": 3, "zeta": None})
+    assert merged == {**DEFAULTS, "lr": 0.1}
+    (note,) = notes
+    assert "momentum_of_old, zeta" in note
+
+
+def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
+    with pytest.raises(ValueError, match="^agent: wanted vtrace as in the checkpoint, got other$"):
+        merge_settings({"agent": "other"}, {"lr": 0.1})
+    with pytest.raises(ValueError, match="^agent: wanted vtrace, got 'other'$"):
+        merge_settings({}, {"agent": "other"})
 
 
 def fitting(config: Config) -> Checkpoint:
@@ -141,7 +155,7 @@ def test_a_fitting_checkpoint_is_accepted(optimizer: str, tmp_path: Path) -> Non
 def test_another_optimizer_is_refused_unless_its_state_is_left_out() -> None:
     checkpoint = fitting(small_config(optimizer="rmsprop"))
     config = small_config(optimizer="adam")
-    with pytest.raises(ValueError, match="^optimizer: wanted rmsprop .* got adam; .*--noload_optimizer_save"):
+    with pytest.raises(ValueError, match="^optimizer: wanted rmsprop .* got adam; .*--noload_optimizer"):
         check_fit(config, checkpoint, load_optimizer=True)
     check_fit(config, checkpoint, load_optimizer=False)
 

@@ -14,7 +14,6 @@ from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.settings.config import AUTO, DEFAULTS, check_setting, check_settings, make_config
 from learner.settings.schema import table_of
-from wrappers import EnvSpec
 from wrappers.spec import parse_resolution
 
 SETTLED, _ = fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
@@ -253,7 +252,7 @@ def test_unclipped_rewards_ignore_the_method() -> None:
 
 
 def test_the_contract_has_the_environment_s_shapes() -> None:
-    spec = EnvSpec("X", (6, 5, 3), "float32", 2, 7, ("A",) * 7, 1)
-    contract = make_contract(config_with(unroll_length=9), spec)
-    assert (contract.unroll_length, contract.frame_shape, contract.frame_dtype) == (9, (6, 5, 3), "float32")
-    assert (contract.frames_stacked, contract.action_count) == (2, 7)
+    settings = {"env": "PongNoFrameskip-v4", "frame_scale_resolution": "60,50", "grayscaling_frames": False}
+    contract = make_contract(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings))
+    assert (contract.unroll_length, contract.frame) == (9, ((60, 50, 3), "uint8"))
+    assert (contract.frames_stacked, contract.acting["behaviour_logits"].shape) == (2, (6,))
