@@ -23,7 +23,7 @@ from tests.support import REPOSITORY, small_config
 OLD_FILE = REPOSITORY / "tests" / "fixtures" / "run_of_format_2" / "checkpoints" / "replay_000000199.pt"
 OLD_CONTRACT = trajectory_contract(5, (10, 5), "uint8", 1, 3, 256)
 OLD_REPR = (
-    "trajectory_contract(unroll_length=5, frame_shape=(10, 5), frame_dtype='uint8', frames_stacked=1, action_count=3, "
+    "TrajectoryContract(unroll_length=5, frame_shape=(10, 5), frame_dtype='uint8', frames_stacked=1, action_count=3, "
     "feature_count=256)"
 )
 OLD_CONFIGS = (ReplayConfig("queue", 1, 0.5), ReplayConfig("elite", 20, 0.5))
@@ -98,7 +98,7 @@ def test_a_missing_field_is_named() -> None:
         check_contract(without, OLD_CONTRACT)
 
 
-@pytest.mark.parametrize("text", ["", "3", "f(", "trajectory_contract()", OLD_REPR.replace("(10, 5)", "x"), "[1]\n" * 99])
+@pytest.mark.parametrize("text", ["", "3", "f(", "TrajectoryContract()", OLD_REPR.replace("(10, 5)", "x"), "[1]\n" * 99])
 def test_any_other_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ValueError, match="wanted a contract, got ") as caught:
         check_contract(text, OLD_CONTRACT)

@@ -24,7 +24,7 @@ from pathlib import Path
 from learner.runs.lock import locked
 from workers.processes import launcher
 with locked(Path(sys.argv[1])):
-    launcher.prepare()
+    launcher.start_fork_server()
     subprocess.Popen(["sleep", "30"])
     print("ready", flush=True)
     time.sleep(30)
