@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,7 +52,7 @@ class Parts:
     total_frames: int
 
     def stop(self) -> None:
-        """End all that runs beside the loop; safe to call at any time and twice."""
+        """End the processes and threads that run next to the loop. May be called at any time, also twice."""
         self.evaluations.stop()
         self.feeder.stop()
         self.workers.stop()
@@ -66,10 +67,9 @@ def build(
     load_optimizer: bool,
     replay: dict[str, Any] | None,
 ) -> Parts:
-    """Build all parts; what was saved comes back, but for what was under way. Only the workers' processes run already: they get
-    ready beside the rest, and have ended where that fails.
+    """Build all parts and restore what was saved. The workers' processes are already running, and are stopped if this fails.
 
-    replay: what was saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError where it does not fit.
+    replay: the replays saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError if they do not fit.
     """
     settings = config.training
     _prepare_torch(config)
@@ -77,6 +77,7 @@ def build(
     device = torch.device(settings.device)
     spec = make_spec(config.env)
     counters = replace(resumed.counters) if resumed else Counters()
+    total_frames = settings.environment_max_steps * spec.frames_per_step
     network = on_device(make_network(make_network_config(config, settings.precision)), device)
     workers = head_start.take_workers(config, network)
     with ExitStack() as undo:
@@ -87,17 +88,7 @@ def build(
             restore_generators(resumed.generators, generator)
         elif config.network_settings.calibrate_input:
             network.calibrate(head_start.random_observations().to(device))
-        total_frames = settings.environment_max_steps * spec.frames_per_step
-        mixture = make_mixture(
-            config.replays,
-            workers.setup.contract,
-            settings.batch_size,
-            config.replay_settings.replay_fill_fraction,
-            generator,
-            encode=Encoder(network, workers.weights, spec.frames_stacked, device) if needs_encode(config.replays) else None,
-            progress=lambda: counters.frames / total_frames,  # of the batches taken so far
-            device=device,
-        )
+        mixture = _make_mixture(config, workers, network, generator, progress=lambda: counters.frames / total_frames)
         if replay:
             restore_replays(replay, mixture)
         feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
@@ -112,22 +103,8 @@ def build(
             workers=workers,
             mixture=mixture,
             feeder=feeder,
-            recorder=Recorder(
-                config,
-                run,
-                counters,
-                Sources(workers, mixture, feeder, skipped),
-                resumed=resumed,
-                to_fill_in=0 if replay else trajectories_to_fill_in(config),
-                charts=agent_class(config).charts,
-            ),
-            saver=Saver(
-                run,
-                config.output.checkpoints_kept,
-                config.output.return_window,
-                resumed,
-                evaluated=config.evaluation.eval_period > 0,
-            ),
+            recorder=_make_recorder(config, run, counters, Sources(workers, mixture, feeder, skipped), resumed, bool(replay)),
+            saver=_make_saver(config, run, resumed),
             evaluations=EvaluationSchedule(config, run, network, resumed),
             counters=counters,
             generator=generator,
@@ -135,6 +112,44 @@ def build(
         )
         undo.pop_all()
     return parts
+
+
+def _make_mixture(
+    config: Config,
+    workers: Workers,
+    network: FeatureNetwork,
+    generator: np.random.Generator,
+    *,
+    progress: Callable[[], float],
+) -> Mixture:
+    """progress: the share of the training that the batches taken so far make up, 0 to 1."""
+    device = torch.device(config.training.device)
+    encoder = None
+    if needs_encode(config.replays):
+        encoder = Encoder(network, workers.weights, make_spec(config.env).frames_stacked, device)
+    return make_mixture(
+        config.replays,
+        workers.setup.contract,
+        config.training.batch_size,
+        config.replay_settings.replay_fill_fraction,
+        generator,
+        encode=encoder,
+        progress=progress,
+        device=device,
+    )
+
+
+def _make_recorder(
+    config: Config, run: RunDirectory, counters: Counters, sources: Sources, resumed: Checkpoint | None, replay_restored: bool
+) -> Recorder:
+    to_fill_in = 0 if replay_restored else trajectories_to_fill_in(config)
+    return Recorder(config, run, counters, sources, resumed=resumed, to_fill_in=to_fill_in, charts=agent_class(config).charts)
+
+
+def _make_saver(config: Config, run: RunDirectory, resumed: Checkpoint | None) -> Saver:
+    output = config.output
+    evaluated = config.evaluation.eval_period > 0
+    return Saver(run, output.checkpoints_kept, output.return_window, resumed, evaluated=evaluated)
 
 
 def _prepare_torch(config: Config) -> None:

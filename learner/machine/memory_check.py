@@ -49,7 +49,7 @@ def check_replay_devices(config: Config) -> None:
             )
         if replay.compress:
             raise ValueError(
-                f'replay_parameters[{index}]: wanted --nouse_replay_compression or "device": "cpu", got '
+                f'replay_parameters[{index}]: wanted --nocompress_replay or "device": "cpu", got '
                 f'"device": "{replay.device}" with --compress_replay'
             )
 

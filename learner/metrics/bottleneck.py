@@ -248,7 +248,7 @@ def _less_preparing(evidence: Evidence) -> str:
     replays = evidence.config.replays
     ways = [
         *(["a smaller lambda_batch_multiplier"] if any(replay.type in COMPARING_REPLAYS for replay in replays) else []),
-        *(["--nouse_replay_compression"] if any(replay.compress for replay in replays) else []),
+        *(["--nocompress_replay"] if any(replay.compress for replay in replays) else []),
     ]
     return " or ".join(ways) or "a smaller --frame_scale_resolution"
 

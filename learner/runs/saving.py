@@ -33,7 +33,7 @@ class Saver:
         kept: number of newest checkpoints to keep.
         window: episodes whose mean return decides which checkpoint is best. A checkpoint with fewer episodes never is.
         resumed: the checkpoint that the run resumes from. A best checkpoint of a later update is put aside.
-        evaluated: evaluations decide which is best (`learner/evaluation/evaluations.py`), not the training's returns.
+        evaluated: evaluations decide which is best (`learner/evaluation/schedule.py`), not the training's returns.
 
     Attributes:
         error: why the last save failed, or None if it did not.

@@ -1,4 +1,4 @@
-"""A run resumes in its own directory or a new one, with its replay or without, and log lines say which."""
+"""A run resumes in its own directory or a new one, and log lines say which. What fails is one line."""
 
 from __future__ import annotations
 
@@ -14,39 +14,14 @@ import torch
 
 from agents.vtrace.agent import VTraceAgent
 from learner import launch, parts
-from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.lock import LOCK_NAME, locked
 from learner.skipping import SkippedUpdates
-from tests.support import CATCH
+from tests.learner.launching import MIXTURE, command, resume, trained
 from workers.processes.out_of_memory import describe
-
-MIXTURE = json.dumps(
-    [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]
-)
-
-
-def command(results: Path, mode: str, **given: Any) -> launch.Job:
-    given = {"results_dir": str(results), **given}
-    if mode == "train":
-        given = {**CATCH, "environment_max_steps": 300, "log_period": 1e5, **given}
-    return launch.prepare(mode, given, ["main.py", mode])
-
-
-def trained(results: Path, **given: Any) -> RunDirectory:
-    assert launch.run(command(results, "train", **given)) == 0
-    return RunDirectory((results / "latest").resolve())
-
-
-def resume(run: RunDirectory, capsys: pytest.CaptureFixture[str], **given: Any) -> tuple[RunDirectory, str]:
-    """Resume a run. Returns the run directory and the console output."""
-    capsys.readouterr()
-    given = {"environment_max_steps": 600, **given}
-    assert launch.run(command(run.path.parent, "train_w_load", load=str(run.path), **given)) == 0
-    return RunDirectory((run.path.parent / "latest").resolve()), capsys.readouterr().out
 
 
 def test_a_run_resumes_in_its_own_directory_and_keeps_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,49 +103,6 @@ def test_a_path_that_is_not_utf8_trains_and_resumes(tmp_path: Path, capsys: pyte
     assert "replay_0" in said
 
 
-def test_a_saved_replay_is_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Resuming in a new directory reads it from the checkpoint's folder."""
-    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
-    (path,) = run.replay_paths()
-    again, said = resume(run, capsys, resume_in="new")
-    assert f"The replays are restored from {path}" in said
-    assert "replays start empty" not in said
-    assert len(again.replay_paths()) == 1
-
-
-@pytest.mark.parametrize(
-    ("saved", "given", "reason"),
-    [
-        (False, {}, "saved without --save_replay"),
-        (True, {"unroll_length": 5}, "unroll_length was 10"),
-        (True, {"replay_parameters": MIXTURE.replace("40", "60")}, "replay_parameters was"),
-    ],
-)
-def test_replays_that_start_empty_say_so_and_why(
-    saved: bool, given: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=saved)
-    _, said = resume(run, capsys, **given)
-    (line,) = [line for line in said.splitlines() if "replays start empty" in line]
-    assert reason in line
-    assert f"{12 if '60' in str(given) else 8} trajectories fill them" in line  # a fifth of the capacity
-
-
-def test_a_damaged_replay_is_not_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True)
-    (path,) = run.replay_paths()
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    path.write_bytes(damaged)
-    _, said = resume(run, capsys)
-    assert f"The replays start empty ({path}: damaged: its checksum does not match)" in said
-
-
-def test_a_queue_alone_needs_no_filling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, said = resume(trained(tmp_path), capsys)
-    assert "start empty" not in said
-
-
 def test_a_reproducible_run_warns_if_it_resumes_from_one_that_was_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,36 +142,6 @@ def test_a_failed_last_save_ends_the_run_with_exit_code_1_and_one_line(
     assert sum("was not saved: No space left on device" in line for line in said) == 2  # after 5 updates of 8, and last
     assert said[-1] == "error: the last checkpoint could not be saved: No space left on device"
     assert not [line for line in said if "--load=" in line]
-
-
-def test_a_saved_replay_is_restored_with_frames_on_another_device(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The learner's device is the CPU here. Only training asks for the device: any machine may test or export."""
-    on_a_gpu, smaller = (json.loads(MIXTURE) for _ in range(2))
-    on_a_gpu[1]["device"] = "cuda"
-    smaller[1]["capacity"] = 30
-    with monkeypatch.context() as patch:
-        patch.setattr(launch, "check_replay_devices", lambda config: None)
-        patch.setattr(launch, "free_gpu_memory", lambda: 10**12)
-        run = trained(tmp_path, replay_parameters=json.dumps(on_a_gpu), save_replay=True)
-    for mode in ("test", "export"):
-        command(tmp_path, mode, load=str(run.path))
-    with pytest.raises(ValueError, match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got '):
-        command(tmp_path, "train_w_load", load=str(run.path), environment_max_steps=600)
-    _, said = resume(run, capsys, replay_parameters=MIXTURE)
-    assert "The replays are restored from" in said
-    _, said = resume(run, capsys, replay_parameters=json.dumps(smaller), environment_max_steps=900)
-    assert "The replays start empty (replay_parameters was" in said
-
-
-def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "check_replay_devices", lambda config: None)
-    monkeypatch.setattr(launch, "free_gpu_memory", lambda: GPU_RESERVE + 10**6)
-    (replay,) = ({**entry, "device": "cuda", "sample_ratio": 1} for entry in json.loads(MIXTURE) if entry["type"] != "queue")
-    command(tmp_path, "train", replay_parameters=json.dumps([replay]))
-    with pytest.raises(ValueError, match="on the GPU"):
-        command(tmp_path, "train", replay_parameters=json.dumps([{**replay, "capacity": 10**5}]))
 
 
 def test_processes_that_cannot_be_started_are_one_line_and_no_run(
@@ -394,17 +296,3 @@ def test_an_export_names_the_environment(
     monkeypatch.setattr("learner.serving.export.export_policy", lambda *_: 0)
     assert launch.run(command(tmp_path, "export", load=str(run.path))) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"
-
-
-def test_restored_replays_are_not_filled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.0)
-    monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.0)
-    queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
-    fills = json.dumps([queue, {"type": "standard", "capacity": 200, "sample_ratio": 0.5}])
-    for save_replay, told in ((True, False), (False, True)):
-        settings = {"environment_max_steps": 2000, "replay_parameters": fills, "batch_size": 16, "save_replay": save_replay}
-        run = trained(tmp_path / str(save_replay), **settings)
-        _, said = resume(run, capsys, environment_max_steps=4000)
-        assert ("filling replays: " in said) == told

@@ -171,7 +171,7 @@ def test_a_replay_on_a_gpu_wants_a_learner_there_and_no_compression() -> None:
         match=r'^replay_parameters\[1\]: wanted --device=cuda or "device": "cpu", got "device": "cuda" with --device=cpu$',
     ):
         check_replay_devices(config_of(queue, {**ON_A_GPU, "sample_ratio": 0.5}))
-    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted --nouse_replay_compression or .*, got .*$"):
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted --nocompress_replay or .*, got .*$"):
         check_replay_devices(on_a_gpu(ON_A_GPU, compress_replay=True))
 
 

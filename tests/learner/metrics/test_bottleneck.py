@@ -176,9 +176,9 @@ def test_a_feeder_thread_that_is_too_slow() -> None:
     assert found.name == "batch preparation"
     assert "the learner waits 34 %" in found.line
     assert "lambda_batch_multiplier" in found.line
-    assert "--nouse_replay_compression" not in found.line
+    assert "--nocompress_replay" not in found.line
     compressed = bottleneck(SLOW_THREAD, prepared_batches=2, compress_replay=True)
-    assert "--nouse_replay_compression" in compressed.line
+    assert "--nocompress_replay" in compressed.line
     assert "--frame_scale_resolution" in bottleneck(SLOW_THREAD, prepared_batches=2).line
 
 
