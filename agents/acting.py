@@ -1,4 +1,4 @@
-"""The one declaration of what a policy writes beside its action. Every store of trajectories is laid out from it."""
+"""The one declaration of what a policy writes with its action. Every store of trajectories is laid out from it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Agent(ABC):
 
     @classmethod
     def acting(cls, config: Any, network: NetworkConfig) -> Acting:
-        """The fields that acting stores beside the action. By default those that the network's `choose` returns."""
+        """The fields that acting stores with the action. By default those that the network's `choose` returns."""
         return network.network_class.acting(network)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What takes seconds to get ready and needs nothing else: begun once settings are checked, taken over by `learner/parts.py`."""
+"""Starts processes as soon as the settings are checked, because that takes seconds. `learner/parts.py` takes them over."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wrappers import make_spec
 
 
 class HeadStart:
-    """Processes that build environments or play at random beside a measurement, or whatever else comes next.
+    """Processes that build environments or play at random while the program measures the machine.
 
-    A context manager: what has begun and was not taken over ends with it. resumed: what the run goes on from. Raises OSError or
-    WorkerError where no process can be started.
+    A context manager: on exit it ends the processes that were not taken over. resumed: the checkpoint that the run continues.
+    Raises OSError or WorkerError if no process can be started.
     """
 
     def __init__(self, config: Config, resumed: Checkpoint | None) -> None:
@@ -41,7 +41,7 @@ class HeadStart:
         self._end_workers()
 
     def take_workers(self, config: Config, network: FeatureNetwork) -> Workers:
-        """The workers of the run, their processes started; config: as measurements have left it."""
+        """The workers of the run, with running processes. config: the final settings, after the measurements."""
         setup = worker_setup(config, self._resumed)
         if self._workers and self._workers.setup != setup:
             self._end_workers()
@@ -52,7 +52,7 @@ class HeadStart:
         return workers
 
     def random_observations(self) -> Tensor:
-        """What random play has seen; once."""
+        """The observations of random play. May be called once."""
         if self._random_play:
             return self._random_play.observations()
         return random_observations(self._config.env, self._config.training.seed, available_cores())
@@ -64,14 +64,14 @@ class HeadStart:
 
 
 def run_seeds(config: Config, resumed: Checkpoint | None) -> tuple[np.random.SeedSequence, np.random.SeedSequence]:
-    """Of the workers, and of what the replays draw; others after every resume."""
+    """The seeds of the workers and of the replays' draws. They differ after every resume."""
     seeds = np.random.SeedSequence(config.training.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
     workers, sampling = seeds.spawn(2)
     return workers, sampling
 
 
 def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
-    """All that the workers of a run are told."""
+    """What the workers of a run are built from."""
     settings, spec = config.training, make_spec(config.env)
     seeds, _ = run_seeds(config, resumed)
     precision = settings.precision if config.workers.worker_kind == "central" else acting_precision(settings)

@@ -1,4 +1,4 @@
-"""What a training is made of, built once: the loop in `learner/train.py` only uses it."""
+"""Builds the parts of a training once. The loop in `learner/train.py` uses them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def train(
         _save_what_is_left(parts)
         raise
     except SkippingError:
-        parts.recorder.write_record()  # and nothing is saved: since the last good weights were kept there was no better update
+        parts.recorder.write_record()  # nothing is saved: no update since the last good weights was better
         raise
     finally:
         parts.stop()
@@ -66,7 +66,10 @@ def train(
 
 
 def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None, signals: StopSignals) -> None:
-    """Start all that runs beside the loop; what was under way goes on. Raises ReplayStopped at a signal in the meantime."""
+    """Start the workers and evaluations, and continue what was in progress.
+
+    Raises ReplayStopped if a signal comes meanwhile.
+    """
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)

@@ -20,7 +20,7 @@ class ReplayConfig:
     """One entry of `--replay_parameters`. sample_ratio: its part of every batch, in (0, 1].
 
     capacity: trajectories. memory: bytes, where the entry names them instead; capacity is then the number of trajectories
-    that they hold in any case, and 0 as long as nobody knows how large those are (see `replay.memory`). compress: keep the
+    that they hold in any case, and 0 until their size is known (see `replay.memory`). compress: keep the
     frames compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
 
     retention: what a full standard replay keeps, `fifo` or `reservoir`. insert_strategy: which trajectory makes room in a
@@ -72,7 +72,7 @@ Encode = Callable[[Fields], Encoded]
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """What a replay is handed beside its settings.
+    """What a replay receives besides its settings.
 
     share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
     current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1]. device: the learner's.

@@ -44,7 +44,7 @@ class TrajectoryContract:
         frames_stacked: S.
         frame: one frame of an observation.
         action: one action.
-        acting: name -> field that acting stores for each step beside the action (`agents.acting.Acting`).
+        acting: name -> field that acting stores for each step with the action (`agents.acting.Acting`).
         feature_count: F, the size of the network's last hidden layer; 0 if no replay in use compares features.
     """
 
@@ -57,7 +57,7 @@ class TrajectoryContract:
 
     @property
     def policy_fields(self) -> dict[str, Field]:
-        """Everything that a policy returns for one environment beside the action."""
+        """Everything that a policy returns for one environment with the action."""
         features = {FEATURES: Field((self.feature_count,), "float32")} if self.feature_count else {}
         return {**self.acting, **features}
 

@@ -191,8 +191,8 @@ class Workers(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Begin what takes workers seconds before they can collect, beside the caller. Needs no weights; `start` does it where
-        nobody has."""
+        """Begin the start-up of the workers, which takes seconds, in the background. Needs no weights. `start` calls it if
+        needed."""
 
     @abstractmethod
     def start(self) -> None:
@@ -209,11 +209,11 @@ class Workers(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End whatever runs beside this process at once, without a word; takes no lock, so a signal handler may call it."""
+        """End all processes of the workers at once, without a message. Takes no lock, so a signal handler may call it."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End every worker and give the memory back; safe to call at any time and twice."""
+        """End every worker and give the memory back; may be called at any time, also twice."""
 
 
 def allocate_arena(setup: WorkerSetup, layout: Mapping[str, Field]) -> SharedArrays:

@@ -25,7 +25,7 @@ class LearnerGone(Exception):
 class Acted(NamedTuple):
     """A policy's answer to N observations.
 
-    actions: `[N, *shape]`; fields: what the rollout stores beside them, `[N, *shape]` each.
+    actions: `[N, *shape]`; fields: what the rollout stores with them, `[N, *shape]` each.
     """
 
     actions: np.ndarray
@@ -89,5 +89,5 @@ class CpuPolicy:
 
 
 def stored_fields(thought: Thought, chosen: Chosen, with_features: bool) -> dict[str, Tensor]:
-    """The tensors that the rollout stores beside the actions: those of the agent and, for some replays, the features."""
+    """The tensors that the rollout stores with the actions: those of the agent and, for some replays, the features."""
     return {**chosen.fields, FEATURES: thought.features} if with_features else chosen.fields

@@ -60,7 +60,7 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
         shared.arrays["observations"][:] = random_observations(env_config, seed, threads).numpy()
     except WorkerError as failure:
         error = str(failure)
-    except Exception as failure:  # a process boundary: whoever waits says it
+    except Exception as failure:  # a process boundary: the waiting process raises it
         error = f"{traceback.format_exc()}random play before training: {failure}"
     with contextlib.suppress(OSError):
         words.send(error)

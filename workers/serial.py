@@ -29,7 +29,7 @@ class SerialWorkers(Workers):
         self._free: list[Block] = []
 
     def prepare(self) -> None:
-        return  # nothing runs beside this process
+        return  # there are no other processes
 
     def start(self) -> None:
         config = self.setup.config
@@ -110,7 +110,7 @@ class SerialWorkers(Workers):
         self._free.append(block)
 
     def kill(self) -> None:
-        return  # nothing runs beside this process
+        return  # there are no other processes
 
     def stop(self) -> None:
         for rollout in self._rollouts:

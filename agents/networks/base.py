@@ -96,7 +96,7 @@ class FeatureNetwork(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def acting(cls, config: NetworkConfig) -> Acting:
-        """The fields that `choose` returns beside the actions."""
+        """The fields that `choose` returns with the actions."""
 
     @abstractmethod
     def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:

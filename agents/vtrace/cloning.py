@@ -1,7 +1,7 @@
-"""CLEAR's cloning losses (Rolnick et al. 2019, arXiv:1811.11682): keep close, on replayed data, to what acted then.
+"""CLEAR's cloning losses (Rolnick et al. 2019, arXiv:1811.11682): on replayed data, stay close to the policy that acted.
 
-Pure functions, SUMMED over time and the replayed columns, coefficients not applied. The paper's text was not at hand: the
-direction KL(behaviour || current) and the squared value difference follow three independent implementations that agree.
+Pure functions, SUMMED over time and the replayed columns, coefficients not applied. The direction KL(behaviour || current)
+and the squared value difference follow three independent implementations that agree.
 """
 
 from __future__ import annotations

@@ -89,13 +89,13 @@ class MetricsWriter:
                 tensorboard.close()
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Training goes on without its metrics if the disk is full, so an OSError is only a warning."""
+        """Training continues without metrics if the disk is full: an OSError is only a warning."""
         try:
             action(*arguments)
             self._failing = False
         except OSError as error:
             if not self._failing:
-                log.warning("Metrics could not be written: %s; training goes on", error.strerror or error)
+                log.warning("Metrics could not be written: %s; training continues", error.strerror or error)
             self._failing = True
 
     def _write(self, counters: Mapping[str, float], record: Record) -> None:

@@ -1,6 +1,6 @@
 """The frozen Config of one run, built from the flat table of settings.
 
-Each part is the dataclass that stands beside what it configures. A bad value raises ValueError with one line: what was
+Each part is a dataclass in the file of the code that it configures. A bad value raises ValueError with one line: what was
 wanted and what came.
 """
 

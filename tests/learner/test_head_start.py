@@ -13,7 +13,8 @@ import torch
 
 from learner.building import make_network_shapes
 from learner.head_start import HeadStart
-from learner.settings.config import BOUNDS, Config
+from learner.settings.config import Config
+from learner.settings.schema import table_of
 from tests.support import children_named, small_config
 from workers import WorkerError, random_observations, random_play
 
@@ -107,7 +108,7 @@ def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_any_seed_that_a_run_may_have_is_one_for_random_play() -> None:
-    _, smallest, largest = BOUNDS["seed"]
+    seeds = table_of("vtrace")["seed"].setting
     config = small_config(env="PongNoFrameskip-v4")
-    for seed in (int(smallest), int(largest)):
+    for seed in (seeds.low, seeds.high):
         assert len(random_observations(config.env, seed)) > 0

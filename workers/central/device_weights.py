@@ -1,6 +1,6 @@
 """The newest weights on the learner's device, for readers in other threads of its process; no trip through host memory.
 
-Two copies: while the device still computes the one, readers take the other, so that nobody who acts waits for an update. The
+Two copies: while the device still computes the one, readers take the other, so that acting never waits for an update. The
 learner runs at most one update ahead of its device.
 """
 
@@ -34,7 +34,7 @@ class DeviceWeights(Weights):
 
     @torch.no_grad()
     def publish(self, network: nn.Module, version: int) -> None:
-        self._written[self._newest].wait()  # from now on nobody begins to read the other copy
+        self._written[self._newest].wait()  # from now on no reader starts on the other copy
         with self._lock:
             target = 1 - self._newest
             for read in self._read[target]:

@@ -1,7 +1,7 @@
-"""The thread that lets one policy act for all workers: hears who asks, acts for all of them at once, answers each.
+"""The thread that lets one policy act for all workers: it collects requests, acts for all of them at once, and answers each.
 
 Each worker process has its own two pipes, and this thread alone closes the learner's ends of them. A worker that is killed or
-stopped, at whatever instruction, keeps nobody waiting but itself.
+stopped, at any instruction, makes no other worker wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Line:
 
 
 class InferenceServer:
-    """Acts with `policy` for every worker that is connected. on_failure: is told what went wrong, in this thread."""
+    """Acts with `policy` for every worker that is connected. on_failure: called with the exception, in this thread."""
 
     def __init__(
         self, policy: DevicePolicy, shared: SharedArrays, config: WorkerConfig, on_failure: Callable[[Exception], None]

@@ -162,7 +162,7 @@ def test_a_record_that_cannot_be_written_is_one_warning(
                 patch.setattr(writer._tensorboard, "add_scalar", refuse)
             writer.write({**dict.fromkeys(MetricsWriter.LEADING, 1), "steps": step}, {"losses/a": step})
     writer.close()
-    assert lines == 2 * ["Metrics could not be written: No space left on device; training goes on"]
+    assert lines == 2 * ["Metrics could not be written: No space left on device; training continues"]
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
     assert [event.step for event in events.Scalars("losses/a")] == [100, 200, 600, 800]
@@ -172,7 +172,7 @@ def test_a_record_that_cannot_be_written_is_one_warning(
 def test_an_animation_may_come_before_the_first_record_and_may_be_missing(run: RunDirectory, lines: list[str]) -> None:
     writer = MetricsWriter(run)
     writer.add_animation("eval/episode", run.animation, 3)
-    assert lines == ["Metrics could not be written: No such file or directory; training goes on"]
+    assert lines == ["Metrics could not be written: No such file or directory; training continues"]
     Image.new("L", (4, 2)).save(run.animation)
     writer.add_animation("eval/episode", run.animation, 7)
     writer.close()
