@@ -35,7 +35,7 @@ def _define(values: flags.FlagValues, name: str, text: str, *, switch: bool) -> 
 
 
 def op_mode(values: flags.FlagValues) -> str:
-    """What the command is to do, one of `MODES`. Raises ValueError."""
+    """The mode of the command, one of `MODES`. Raises ValueError for any other."""
     mode = MODES[0] if values[OP_MODE].value is None else values[OP_MODE].value
     if mode not in MODES:
         raise ValueError(f"{OP_MODE}: wanted {' or '.join(MODES)}, got {mode!r}")

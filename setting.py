@@ -29,7 +29,7 @@ Kind = Literal["run", "machine", "output", "command"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the program knows about a setting beside its type and its default.
+    """The declaration of a setting, besides its type and its default.
 
     Args:
         help: sentences for `--help`, with the unit.

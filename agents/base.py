@@ -1,4 +1,4 @@
-"""What every agent offers to the learner's loop."""
+"""The interface of an agent, as the learner's loop uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replay.batch import Batch
 
 @dataclass(frozen=True)
 class Needs:
-    """What an agent asks of the run. It is known from the settings alone, and checked before anything starts.
+    """Requirements of an agent on the run. They are known from the settings alone and checked before anything starts.
 
     Args:
         on_policy: whether the agent learns from fresh trajectories only, so that no replay but a queue makes sense.
@@ -26,7 +26,10 @@ class Needs:
 
 
 class Updated(NamedTuple):
-    """What one update reports. scalars: for the metrics, still on the device, so that nothing waits for them."""
+    """The report of one update.
+
+    scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
+    """
 
     scalars: Mapping[str, Tensor]
     learning_rate: float
@@ -52,12 +55,12 @@ class Agent(ABC):
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
-        """What the agent asks of the run."""
+        """The agent's requirements on the run."""
         return Needs()
 
     @classmethod
     def value_meaning(cls, config: Any) -> str:
-        """What the network's values estimate, for readers of an exported policy."""
+        """One sentence on the quantity that the network's values estimate, for readers of an exported policy."""
         return "see the agent's documentation"
 
     @abstractmethod

@@ -16,7 +16,7 @@ from torch import Tensor
 Made = TypeVar("Made")
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""What a network's torso may compute in; weights, heads and losses are float32 whatever it is."""
+"""The precisions in which a torso may compute. Weights, heads and losses are always float32."""
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # mallopt's numbers, from malloc.h
 LARGEST_FROM_HEAP = (1 << 30, 1 << 25)  # bytes; older C libraries refuse more than the second

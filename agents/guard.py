@@ -53,10 +53,10 @@ class Guard:
             self._step_where(finite.all(), take_step)
         elif finite.all():
             take_step()
-        told = finite.to("cpu", non_blocking=True)
+        flags = finite.to("cpu", non_blocking=True)
         copied = Fence(self._device)
         copied.record()
-        self._pending.append(_Checked(tuple(quantities), told, copied, on_device))
+        self._pending.append(_Checked(tuple(quantities), flags, copied, on_device))
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.

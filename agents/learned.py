@@ -1,6 +1,6 @@
-"""What every agent needs and none should copy: the passes, one guarded optimiser step, and saving and loading of its state.
+"""The base class of all agents that learn: the passes, one guarded optimiser step, and saving and loading of its state.
 
-An agent of its own is a subclass with `config_class`, `network_class` and `losses`; see docs/extending.md.
+A new agent is a subclass with `config_class`, `network_class` and `losses`; see docs/extending.md.
 """
 
 from __future__ import annotations

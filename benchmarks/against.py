@@ -117,8 +117,8 @@ def compare(commit: str, settings: Sequence[str], turns: int, window: float) -> 
     with unpacked(commit) as tree:
         for number in range(turns):
             found.append(take_turn((tree, REPOSITORY), number, settings, window))
-            told = ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios(found[-1]).items())
-            print(f"Turn {number + 1} of {turns}: {told}", file=sys.stderr, flush=True)
+            figures = ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios(found[-1]).items())
+            print(f"Turn {number + 1} of {turns}: {figures}", file=sys.stderr, flush=True)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the settings and the environment amount to: the network, the agent, and the contract of trajectories."""
+"""Builds the network, the agent and the trajectory contract from the settings and the environment."""
 
 from __future__ import annotations
 

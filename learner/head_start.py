@@ -71,7 +71,7 @@ def run_seeds(config: Config, resumed: Checkpoint | None) -> tuple[np.random.See
 
 
 def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
-    """What the workers of a run are built from."""
+    """The settings, contract and seeds that the workers of a run are built from."""
     settings, spec = config.training, make_spec(config.env)
     seeds, _ = run_seeds(config, resumed)
     precision = settings.precision if config.workers.worker_kind == "central" else acting_precision(settings)

@@ -1,4 +1,4 @@
-"""What every replay offers, the settings of one replay in a mixture, and what it is handed when it is built."""
+"""The interface of a replay, the settings of one replay in a mixture, and the context in which it is built."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ReplayConfig:
 
 
 class Encoded(NamedTuple):
-    """What the current network makes of n trajectories: features float32 `[n, T, F]` and policy logits float32 `[n, T, A]`."""
+    """The current network's output for n trajectories: features float32 `[n, T, F]` and policy logits float32 `[n, T, A]`."""
 
     features: np.ndarray
     logits: np.ndarray
@@ -72,7 +72,7 @@ Encode = Callable[[Fields], Encoded]
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """What a replay receives besides its settings.
+    """The context that a replay is built with, besides its settings.
 
     share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
     current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1]. device: the learner's.
@@ -96,7 +96,7 @@ class Replay(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What a state that is loaded must have been made with."""
+        """The settings that a saved state must share with this replay to be loaded."""
 
     @abstractmethod
     def has_room(self) -> bool:

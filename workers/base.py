@@ -1,4 +1,4 @@
-"""What the learner asks of its workers, whatever kind they are, and what they need to start."""
+"""The interface of all kinds of workers, as the learner uses it, and the data that starts them."""
 
 from __future__ import annotations
 

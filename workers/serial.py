@@ -83,7 +83,7 @@ class SerialWorkers(Workers):
         self._free = [self._block(worker) for worker in state["free"]]
 
     def _settings(self) -> list[int]:
-        """What decides how many environments there are and how they are divided."""
+        """The settings that decide how many environments there are and how they are divided."""
         return [self.setup.config.worker_count, self.setup.config.envs_per_worker]
 
     def _block(self, worker: int) -> Block:

@@ -58,7 +58,7 @@ class Family(Protocol):
         """Return one environment that can be rendered. It gives the observations, rewards and ends of `make_vector`."""
 
     def describe(self, config: EnvConfig) -> EnvDescription:
-        """What evaluation and export need to know; `EnvDescription(config)` describes a plain environment."""
+        """The facts that evaluation and export need; `EnvDescription(config)` describes a plain environment."""
 
 
 ENVIRONMENTS: dict[str, Family] = {
@@ -73,7 +73,7 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def describe_env(config: EnvConfig) -> EnvDescription:
-    """What evaluation and export need to know of the environment that `config` names."""
+    """The facts that evaluation and export need about the environment that `config` names."""
     return _family(config.env).describe(config)
 
 

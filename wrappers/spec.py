@@ -127,7 +127,7 @@ class Display:
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What evaluation and export need to know of an environment beyond its `EnvSpec`.
+    """The facts that evaluation and export need about an environment, besides its `EnvSpec`.
 
     evaluation_config: the environment in which an agent is evaluated; its episodes are whole games.
     protocols: published evaluation protocols of the family, name -> the settings that each prescribes.

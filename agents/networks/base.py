@@ -1,4 +1,4 @@
-"""What every network of this program has: a torso that turns observations into features, and heads that the agent names.
+"""The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
 The features are the last hidden layer. Stacked frames become channels. Observations are scaled, centred and cast here and
 nowhere else.
@@ -50,7 +50,7 @@ class NetworkConfig:
 
 
 class Thought(NamedTuple):
-    """What a network makes of N observations, as tensors only.
+    """The output of a network for N observations, as tensors only.
 
     output: what the heads return, a NamedTuple of tensors `[N, ...]`. features: float32 `[N, F]`.
     """
@@ -60,7 +60,10 @@ class Thought(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What an agent does and stores. actions: `[N]`; fields: each `[N, *shape]`, as `acting` declares them."""
+    """Actions, and the fields that are stored with them.
+
+    actions: `[N]`; fields: each `[N, *shape]`, as `acting` declares them.
+    """
 
     actions: Tensor
     fields: dict[str, Tensor]

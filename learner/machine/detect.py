@@ -18,7 +18,7 @@ UNLIMITED = sys.maxsize
 
 @dataclass(frozen=True)
 class Machine:
-    """What this process may use.
+    """The resources that this process may use.
 
     Args:
         cores: logical processors.

@@ -27,7 +27,10 @@ MIN_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What limits a run. name: one of a few words. line: one sentence with the numbers behind it and what to change."""
+    """The part that limits a run.
+
+    name: one of a few words. line: one sentence with the numbers behind it and what to change.
+    """
 
     name: str
     line: str

@@ -111,7 +111,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """What a run writes and prints."""
+    """Files and console output of a run."""
 
     results_dir: Annotated[str, Setting("Folder that run directories are made in.", kind="command")] = "results"
     verbosity: Annotated[
