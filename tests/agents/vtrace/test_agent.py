@@ -133,6 +133,31 @@ def test_a_replaced_action_changes_no_weight_but_its_reward_does() -> None:
     assert not weights_after(other_reward).equal(weights_after(random_batch()))
 
 
+def test_value_flows_back_through_a_row_in_which_the_environment_pressed_fire() -> None:
+    """A -> a life is lost -> the environment presses FIRE -> B -> reward 1: the values are 0.99^2, 0.99 and 1."""
+    rows = 3
+    batch = Batch(
+        observations=torch.eye(4)[: rows + 1].reshape(rows + 1, 1, 1, 4),  # A, the row of FIRE, B, and what follows B
+        actions=torch.zeros(rows, 1, dtype=torch.int64),
+        rewards=torch.tensor([[0.0], [0.0], [1.0]]),
+        terminated=torch.tensor([[False], [False], [True]]),
+        reset=torch.zeros(rows, 1, dtype=torch.bool),
+        action_used=torch.tensor([[True], [False], [True]]),
+        acting={"behaviour_logits": torch.zeros(rows, 1, A), "behaviour_values": torch.zeros(rows, 1)},
+        is_replay=torch.tensor([False]),
+        source=torch.tensor([0]),
+    )
+    config = VTraceConfig(
+        lr=0.01, optimizer="adam", gamma=0.99, policy_gradient_loss_weight=0.0, entropy_loss_weight=0.0, value_loss_weight=1.0
+    )
+    network = network_of("mlp", (1, 4), A, generator=torch.Generator().manual_seed(1))
+    agent = VTraceAgent(config, network)
+    for update in range(200):
+        agent.update(batch, update / 200)
+    values = network(batch.observations[:rows].flatten(0, 1)).values
+    torch.testing.assert_close(values, torch.tensor([0.99**2, 0.99, 1.0]), atol=2e-3, rtol=0)
+
+
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
 def test_state_dict_brings_back_the_same_next_step(optimizer: str) -> None:
     config = replace(CONFIG, optimizer=optimizer)
