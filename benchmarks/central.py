@@ -32,6 +32,7 @@ from workers.clocks import CLOCKS
 from workers.policy import Acted
 from workers.processes import launcher
 from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, make_spec
+from wrappers.spaces import Discrete
 
 NAME = "Sleeping-v0"
 STEADY_SECONDS = 2.0  # until all workers step
@@ -88,7 +89,7 @@ class SleepingFamily:
         return env_id == NAME
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
-        return EnvSpec(NAME, (10, 5), "uint8", config.frames_stacked, 6, ("NOOP",) * 6, 1)
+        return EnvSpec(NAME, (10, 5), "uint8", config.frames_stacked, Discrete(6, ("NOOP",) * 6))
 
     def describe(self, config: EnvConfig) -> EnvDescription:
         return EnvDescription(config)

@@ -74,7 +74,7 @@ def stepping(config: Config, environments: int, threads: int, budget: float) -> 
     env = make_vector_env(config.env, environments, threads)
     env.reset(1)
     generator = np.random.default_rng(0)
-    actions = env.spec.action_count
+    actions = env.spec.action.mask_size
     call = seconds_a_call(lambda: env.step(generator.integers(actions, size=environments)), torch.device("cpu"), budget)
     env.close()
     return {"microseconds_a_step": 1e6 * call / environments, "steps_per_second": environments / call}

@@ -74,7 +74,7 @@ def replay_figures(config: Config, steps: int) -> dict[str, Any]:
     slots, out = contract.allocate(ENVIRONMENTS), contract.allocate(BATCH_SIZE)
     env = make_vector_env(config.env, ENVIRONMENTS)
     rollout = Rollout(
-        env, RandomPolicy(spec.action_count), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=np.arange(ENVIRONMENTS)
+        env, RandomPolicy(spec.action.mask_size), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=np.arange(ENVIRONMENTS)
     )
     seconds: dict[str, list[float]] = {f"{name}_{what}": [] for name in replays for what in ("insert", "sample")}
     for turn in range(filling + TIMED_ROUNDS):

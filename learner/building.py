@@ -23,11 +23,12 @@ def make_network_config(config: Config, precision: str = "float32") -> NetworkCo
     """The description of the run's network, for observations and actions of its environment."""
     spec = make_spec(config.env)
     return NetworkConfig(
-        torso=config.network,
+        settings=config.network_settings,
         observation_shape=spec.observation_shape,
-        action_count=spec.action_count,
+        action=spec.action,
         network_class=agent_class(config).network_class,
         precision=precision,
+        leaves=spec.leaves,
     )
 
 
@@ -50,7 +51,7 @@ def make_contract(config: Config) -> TrajectoryContract:
         unroll_length=config.training.unroll_length,
         frames_stacked=spec.frames_stacked,
         frame=Field(spec.frame_shape, spec.frame_dtype),
-        action=Field((), "int64"),
+        action=Field(spec.action.shape, spec.action.dtype),
         acting=agent_class(config).acting(config.agent_settings, network).fields,
         feature_count=make_network_shapes(config).feature_count if needs_features(config.replays) else 0,
     )

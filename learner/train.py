@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +134,7 @@ def _checkpoint(parts: Parts) -> Checkpoint:
     """The run as it is now. Its tensors are live: the next update changes them, so they are written before it."""
     return Checkpoint(
         settings=parts.config.settings,
-        spec=asdict(parts.spec),
+        spec=parts.spec.to_json(),
         protocol=evaluation_protocol(parts.config.env, parts.config.evaluation.greedy),
         counters=parts.counters,
         agent=parts.agent.state_dict(),

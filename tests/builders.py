@@ -9,27 +9,30 @@ import torch
 
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import NetworkConfig, make_network
+from agents.networks.settings import NetworkSettings
 from replay.batch import Batch, HostBatch, make_batch
 from replay.trajectory import Field, TrajectoryContract
+from wrappers.spaces import ActionSpace, Discrete
 
 
 def network_config(
-    name: str, observation_shape: tuple[int, ...], action_count: int, precision: str = "float32"
+    name: str, observation_shape: tuple[int, ...], action: ActionSpace | int, precision: str = "float32"
 ) -> NetworkConfig:
-    """An actor-critic of `action_count` actions."""
-    return NetworkConfig(name, observation_shape, action_count, ActorCritic, precision)
+    """An actor-critic. action: a space, or the number of discrete actions."""
+    space = Discrete(action) if isinstance(action, int) else action
+    return NetworkConfig(NetworkSettings(name), observation_shape, space, ActorCritic, precision)
 
 
 def network_of(
     name: str,
     observation_shape: tuple[int, ...],
-    action_count: int,
+    action: ActionSpace | int,
     *,
     precision: str = "float32",
     generator: torch.Generator | None = None,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
-    network: ActorCritic = make_network(network_config(name, observation_shape, action_count, precision), generator)
+    network: ActorCritic = make_network(network_config(name, observation_shape, action, precision), generator)
     return network
 
 

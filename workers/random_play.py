@@ -74,7 +74,7 @@ def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> T
     generator = np.random.default_rng(seed)
     seen = []
     for index in range(STEPS):
-        step = env.step(generator.integers(env.spec.action_count, size=ENVIRONMENTS))
+        step = env.step(env.spec.action.sample(generator, ENVIRONMENTS))
         if index % EVERY == 0:
             seen.append(torch.from_numpy(step.observations.copy()))
     env.close()

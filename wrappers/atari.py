@@ -24,7 +24,8 @@ from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
 from wrappers.atari_protocols import PROTOCOLS, preprocessing, protocol_settings, protocol_text
-from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
+from wrappers.episodes import EpisodeStatistics, check_seed
+from wrappers.spaces import Discrete
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 EMULATOR_FRAMES_PER_SECOND = 60
@@ -57,8 +58,7 @@ def make_spec(config: EnvConfig) -> EnvSpec:
         frame_shape=size if config.grayscaling_frames else (*size, 3),
         frame_dtype="uint8",
         frames_stacked=config.frames_stacked,
-        action_count=len(meanings),
-        action_meanings=meanings,
+        action=Discrete(len(meanings), meanings),
         frames_per_step=config.skipped_frames,
     )
 
@@ -113,7 +113,9 @@ def fire_action(spec: EnvSpec, config: EnvConfig) -> int | None:
     FIRE is pressed in every game whose action set has it, because the native environment decides so too. With
     `full_action_space` that is every game.
     """
-    return spec.action_meanings.index("FIRE") if config.fire_reset and "FIRE" in spec.action_meanings else None
+    assert isinstance(spec.action, Discrete)
+    meanings = spec.action.meanings
+    return meanings.index("FIRE") if config.fire_reset and "FIRE" in meanings else None
 
 
 @cache
@@ -189,7 +191,7 @@ class AtariVector(VectorEnv):
         return observations
 
     def step(self, actions: np.ndarray) -> Step:
-        actions = check_actions(actions, self.num_envs, self.spec.action_count)
+        actions = self.spec.action.check(actions, self.num_envs)
         reset = self._ended  # next-step autoreset: an environment that ended in the last step ignores its action now
         action_used = ~(reset | self._press_fire)  # rows without the policy's own action get no policy gradient
         if self._fire is not None and self._press_fire.any():

@@ -21,7 +21,7 @@ from ale_py.env import AtariEnv
 from gymnasium.wrappers import FrameStackObservation, OrderEnforcing
 
 from wrappers.atari import fire_action, make_spec, rom_of
-from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
+from wrappers.episodes import EpisodeStatistics, check_seed
 from wrappers.spec import EnvConfig, Step, VectorEnv
 
 AtariReset = tuple[np.ndarray, dict[str, Any]]
@@ -185,7 +185,7 @@ class AtariSingle(VectorEnv):
         return np.asarray(observation)[None]
 
     def step(self, actions: np.ndarray) -> Step:
-        action = int(check_actions(actions, self.num_envs, self.spec.action_count)[0])
+        action = int(self.spec.action.check(actions, self.num_envs)[0])
         reset = self._ended
         reward: SupportsFloat = 0.0
         if reset:  # next-step autoreset: the action is ignored

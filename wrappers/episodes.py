@@ -1,4 +1,4 @@
-"""Shared parts of the environment families: checks of seeds and actions, and statistics of episodes."""
+"""Shared parts of the environment families: checks of seeds, and statistics of episodes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ def check_seed(seed: int | np.integer, num_envs: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 1 <= seed <= largest:
         raise ValueError(f"seed: wanted an integer from 1 to {largest} for {num_envs} environments, got {seed!r}")
     return int(seed)
-
-
-def check_actions(actions: np.ndarray, num_envs: int, action_count: int) -> np.ndarray:
-    """Return the actions as int64 `[num_envs]`. Raises ValueError for a wrong shape or an action out of range.
-
-    An action out of range could hang a native environment.
-    """
-    if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
-        raise ValueError(f"actions: wanted integers of shape ({num_envs},), got {actions.dtype} {actions.shape}")
-    if actions.min() < 0 or actions.max() >= action_count:
-        raise ValueError(f"actions: wanted values from 0 to {action_count - 1}, got {actions.tolist()}")
-    return actions.astype(np.int64, copy=False)
 
 
 class EpisodeStatistics:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wrappers.spaces import ActionSpace, Discrete, MultiDiscrete
 from wrappers.spec import Step, VectorEnv
 
 
@@ -21,12 +22,13 @@ class ReplayStopped(Exception):
 
 
 class JournaledEnv(VectorEnv):
-    """Forwards every call and records it. An action takes one byte, so an environment may have at most 256 actions."""
+    """Forwards every call and records it. An action out of at most 256 takes one byte."""
 
     def __init__(self, env: VectorEnv) -> None:
         self.env = env
         self.spec = env.spec
         self.num_envs = env.num_envs
+        self._dtype = np.dtype(_journal_dtype(env.spec.action))
         self._seed = 0
         self._actions = bytearray()
 
@@ -37,15 +39,16 @@ class JournaledEnv(VectorEnv):
 
     def step(self, actions: np.ndarray) -> Step:
         step = self.env.step(actions)
-        self._actions += actions.astype(np.uint8).tobytes()
+        self._actions += actions.astype(self._dtype).tobytes()
         return step
 
     def close(self) -> None:
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the seed, and the actions as uint8 `[steps, N]`."""
-        actions = np.frombuffer(bytes(self._actions), np.uint8).reshape(-1, self.num_envs)
+        """Return the seed, and the actions as `[steps, N, *action_shape]`, uint8 if that holds all of them."""
+        shape = (-1, self.num_envs, *self.spec.action.shape)
+        actions = np.frombuffer(bytes(self._actions), self._dtype).reshape(shape)
         return {"seed": self._seed, "actions": torch.from_numpy(actions.copy())}
 
     def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> np.ndarray:
@@ -57,5 +60,10 @@ class JournaledEnv(VectorEnv):
         for actions in state["actions"].numpy():
             if should_stop():
                 raise ReplayStopped
-            observations = self.step(actions.astype(np.int64)).observations
+            observations = self.step(actions.astype(self.spec.action.dtype)).observations
         return observations
+
+
+def _journal_dtype(action: ActionSpace) -> str:
+    counts = (action.count,) if isinstance(action, Discrete) else action.counts if isinstance(action, MultiDiscrete) else ()
+    return "uint8" if counts and max(counts) <= 256 else action.dtype

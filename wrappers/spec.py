@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from setting import Setting, check_fields
+from wrappers.spaces import ActionSpace, Leaf, leaves_to_json
 
 # What an environment gives decides what is stored. Families other than Atari do not read the second kind.
 _Stored = partial(Setting, stored=True)
@@ -93,23 +94,35 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Shapes and counts of one environment, which are known before any process starts.
+    """Shapes and spaces of one environment, which are known before any process starts.
 
-    frame_shape: shape of ONE frame, `[H, W]` or `[H, W, C]`. An observation is `[frames_stacked, *frame_shape]`.
-    frames_per_step: emulator frames that one step advances; 1 for environments without an emulator.
+    Args:
+        env: its id.
+        frame_shape: shape of ONE frame, such as `[H, W]`, `[H, W, C]` or `[F]`. An observation is
+            `[frames_stacked, *frame_shape]`.
+        frame_dtype: name of a frame's numpy dtype.
+        frames_stacked: frames of an observation.
+        action: what an action is.
+        frames_per_step: emulator frames that one step advances; 1 for environments without an emulator.
+        leaves: the parts of a frame that has several. It is then uint8 `[bytes]`, see `wrappers.spaces.Packing`.
     """
 
     env: str
     frame_shape: tuple[int, ...]
     frame_dtype: str
     frames_stacked: int
-    action_count: int
-    action_meanings: tuple[str, ...]
-    frames_per_step: int
+    action: ActionSpace
+    frames_per_step: int = 1
+    leaves: tuple[Leaf, ...] = ()
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
         return (self.frames_stacked, *self.frame_shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that describes the environment in checkpoints."""
+        plain = {**vars(self), "frame_shape": list(self.frame_shape), "action": self.action.to_json()}
+        return {**plain, "leaves": leaves_to_json(self.leaves)}
 
 
 @dataclass(frozen=True)
@@ -186,7 +199,7 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def step(self, actions: np.ndarray) -> Step:
-        """Advance every environment by one action, int64 `[N]`. Raises ValueError for an action out of range."""
+        """Advance every environment by one action, `[N, *action_shape]`. Raises ValueError for an action out of range."""
 
     def render(self) -> np.ndarray:
         """Return the screen, uint8 `[H, W, 3]`. Raises RuntimeError if the environment was not made for rendering."""

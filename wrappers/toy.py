@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
+from wrappers.episodes import EpisodeStatistics, check_seed
+from wrappers.spaces import Discrete
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 CATCH = "Catch-v0"
@@ -44,9 +45,7 @@ def make_spec(config: EnvConfig) -> EnvSpec:
         frame_shape=(ROWS, COLUMNS),
         frame_dtype="uint8",
         frames_stacked=config.frames_stacked,
-        action_count=len(ACTION_MEANINGS),
-        action_meanings=ACTION_MEANINGS,
-        frames_per_step=1,
+        action=Discrete(len(ACTION_MEANINGS), ACTION_MEANINGS),
     )
 
 
@@ -97,7 +96,7 @@ class Catch(VectorEnv):
     def step(self, actions: np.ndarray) -> Step:
         if not self._generators:
             raise RuntimeError("wanted a reset before the first step, got a step")
-        actions = check_actions(actions, self.num_envs, self.spec.action_count)
+        actions = self.spec.action.check(actions, self.num_envs)
         reset = self._ended  # next-step autoreset: these boards ignore their actions and start an episode
         self._paddle = np.clip(self._paddle + actions - ACTION_MEANINGS.index("STAY"), 0, COLUMNS - 1)
         self._steps += 1

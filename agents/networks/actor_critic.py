@@ -11,6 +11,7 @@ from agents.acting import Acting
 from agents.distributions import sample_categorical
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
 from replay.trajectory import Field
+from wrappers.spaces import Discrete
 
 _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
@@ -27,7 +28,7 @@ class ActorCritic(FeatureNetwork):
     """A categorical policy and a state value, each a linear layer on the features."""
 
     def make_heads(self) -> None:
-        self.policy_head = nn.Linear(self.feature_count, self.config.action_count)
+        self.policy_head = nn.Linear(self.feature_count, _count(self.config))
         self.value_head = nn.Linear(self.feature_count, 1)
 
     def heads(self, features: Tensor) -> PolicyOutput:
@@ -41,7 +42,7 @@ class ActorCritic(FeatureNetwork):
     def acting(cls, config: NetworkConfig) -> Acting:
         return Acting(
             {
-                "behaviour_logits": Field((config.action_count,), "float32"),  # of the policy that acted
+                "behaviour_logits": Field((_count(config),), "float32"),  # of the policy that acted
                 "behaviour_values": Field((), "float32"),
             }
         )
@@ -50,3 +51,9 @@ class ActorCritic(FeatureNetwork):
         output: PolicyOutput = thought.output
         actions = output.logits.argmax(-1) if greedy else sample_categorical(output.logits, generator)
         return Chosen(actions, {"behaviour_logits": output.logits, "behaviour_values": output.values})
+
+
+def _count(config: NetworkConfig) -> int:
+    if not isinstance(config.action, Discrete):
+        raise ValueError(f"env: wanted discrete actions, got {config.action.describe()}")
+    return config.action.count

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.compute import PRECISIONS
+from agents.networks.settings import NetworkSettings
 from agents.networks.torsos import make_torso
+from wrappers.spaces import ActionSpace, Leaf
 
 _BYTE_SCALE = 1.0 / 255.0
 _CALIBRATED_AT_ONCE = 50  # observations; a float32 copy of all would be the largest memory of a whole run
@@ -27,24 +29,24 @@ class NetworkConfig:
     """All that is needed to build the same network again, in this process or another. It is sent to processes as it is.
 
     Args:
-        torso: a key of `agents.networks.torsos.TORSOS`.
+        settings: the torso and its sizes.
         observation_shape: `[S, H, W]`, `[S, H, W, C]` or, for `mlp`, also `[S, F]`; the environment's `observation_shape`.
-        action_count: number of discrete actions A.
+        action: the environment's actions.
         network_class: the class that adds the heads. It must be found by its name in other processes.
         precision: what the torso computes in, a key of `PRECISIONS`. Weights are float32 in any case.
+        leaves: the parts of a frame that has several, see `wrappers.spec.EnvSpec`.
     """
 
-    torso: str
+    settings: NetworkSettings
     observation_shape: tuple[int, ...]
-    action_count: int
+    action: ActionSpace
     network_class: type[FeatureNetwork]
     precision: str = "float32"
+    leaves: tuple[Leaf, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.observation_shape or min(self.observation_shape) < 1:
             raise ValueError(f"observation_shape: wanted sizes of 1 or more, got {self.observation_shape}")
-        if self.action_count < 1:
-            raise ValueError(f"action_count: wanted 1 or more, got {self.action_count}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision: wanted {' or '.join(PRECISIONS)}, got {self.precision!r}")
 
@@ -78,7 +80,7 @@ class FeatureNetwork(nn.Module, ABC):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.torso = make_torso(config.torso, config.observation_shape)
+        self.torso = make_torso(config.settings.network, config.observation_shape)
         self.feature_count = self.torso.feature_count
         self.make_heads()
         self.register_buffer("input_mean", _channels_last_zeros(_input_shape(config.observation_shape)))

@@ -13,6 +13,7 @@ from typing import Any
 
 from wrappers import EnvConfig, describe_env, make_spec
 from wrappers.atari_protocols import PROTOCOLS as ATARI_PROTOCOLS
+from wrappers.spaces import ActionSpace, Discrete
 
 AS_SET = "as_set"  # value of the setting `protocol`: the other settings stand for themselves
 OWN = "own"  # name of a protocol that is none of the published ones
@@ -33,7 +34,7 @@ def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
         "full_games": True,
         "rewards": "raw",
         "actions": "greedy" if greedy else "sampled",
-        "action_count": spec.action_count,
+        **_described_actions(spec.action),
         "frame_shape": list(spec.frame_shape),
         "frames_stacked": spec.frames_stacked,
         "frame_skip": spec.frames_per_step,
@@ -63,7 +64,7 @@ def describe_protocol(config: EnvConfig, greedy: bool) -> str:
     phrases = (
         "full games",
         f"{protocol['rewards']} rewards",
-        f"{protocol['actions']} actions (of {protocol['action_count']})",
+        f"{protocol['actions']} actions ({_actions_in_words(protocol)})",
         f"{size} frames",
         f"stack of {protocol['frames_stacked']}",
         f"frame skip {protocol['frame_skip']}",
@@ -71,6 +72,14 @@ def describe_protocol(config: EnvConfig, greedy: bool) -> str:
         *description.protocol_text,
     )
     return f"{config.env}{name}: {', '.join(phrases)}"
+
+
+def _described_actions(action: ActionSpace) -> dict[str, Any]:
+    return {"action_count": action.count} if isinstance(action, Discrete) else {"action_space": action.to_json()}
+
+
+def _actions_in_words(protocol: Mapping[str, Any]) -> str:
+    return f"of {protocol['action_count']}" if "action_count" in protocol else str(protocol["action_space"]["kind"])
 
 
 def apply_protocol(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
     generator = np.random.default_rng(0)
 
     def step() -> None:
-        env.step(generator.integers(env.spec.action_count, size=num_envs))
+        env.step(env.spec.action.sample(generator, num_envs))
 
     return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, env.close)
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from learner.runs.untrusted import load_plain
 from learner.settings.config import Settings
 from learner.settings.renames import rename_settings
+from wrappers.spaces import Discrete, action_space
 
 FORMAT = 3
 FIRST_FORMAT, UNNAMED_MODULES = 1, 2
@@ -151,7 +152,8 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
     for name, part in (("settings", settings), ("spec", spec), ("protocol", protocol)):
         if not isinstance(part, dict):
             raise ValueError(f"{name} is not a dictionary")
-    _of_type(int, spec, "action_count")
+    spec = _upgraded_spec(spec)
+    action_space(spec["action"])
     _of_type(str, spec, "env")
     _of_type(list, spec, "frame_shape")
     agent = _parse_agent(_of_type(dict, content, "agent"))
@@ -172,6 +174,15 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         returns=[_finite(value) for value in _of_type(list, content, "returns")],
         replay=replay,
     )
+
+
+def _upgraded_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec as it is saved now. Until there were other spaces it held the number of actions and their names."""
+    if "action" in spec:
+        return {**spec, "action": _of_type(dict, spec, "action")}
+    meanings = list(spec.get("action_meanings", ()))
+    action = {"kind": Discrete.kind, "count": _of_type(int, spec, "action_count"), "meanings": meanings}
+    return {**{name: value for name, value in spec.items() if not name.startswith("action_")}, "action": action, "leaves": []}
 
 
 def _parse_agent(agent: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from learner.settings.schema import COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS,
 from replay import parse_replay_parameters
 from replay.signature import check_saved_mixture
 from wrappers import make_spec
+from wrappers.spaces import action_space, same_actions
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
@@ -82,10 +83,11 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
     """
     spec = make_spec(config.env)
     network = make_network_shapes(config)
-    if checkpoint.spec["action_count"] != spec.action_count:
+    saved_action = action_space(checkpoint.spec["action"])
+    if not same_actions(saved_action, spec.action):
         raise ValueError(
-            f"load: wanted a checkpoint for the {spec.action_count} actions of {config.env.env}, got one for the "
-            f"{checkpoint.spec['action_count']} actions of {checkpoint.spec['env']}"
+            f"load: wanted a checkpoint for {spec.action.summary()} of {config.env.env}, got one for "
+            f"{saved_action.summary()} of {checkpoint.spec['env']}"
         )
     optimizer = config.settings.get("optimizer")
     saved = checkpoint.settings.get("optimizer", optimizer)

@@ -28,6 +28,7 @@ from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from workers import random_observations
 from wrappers import EnvSpec, describe_env, make_spec
+from wrappers.spaces import Discrete
 
 log = logging.getLogger("springbok")
 
@@ -170,10 +171,10 @@ def describe(
             "preprocessing": list(describe_env(config.env).preprocessing),
         },
         "outputs": {
-            "logits": {"shape": ["batch", spec.action_count], "meaning": "sample the action from softmax(logits)"},
+            "logits": {"shape": ["batch", spec.action.mask_size], "meaning": "sample the action from softmax(logits)"},
             "values": {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent_settings)},
         },
-        "actions": list(spec.action_meanings),
+        "actions": list(spec.action.meanings) if isinstance(spec.action, Discrete) else spec.action.to_json(),
         "network": config.network,
         "checkpoint": checkpoint_path.name,
         "training": asdict(checkpoint.counters),

@@ -117,7 +117,7 @@ def test_the_serial_kind_names_the_worker_and_the_environment(monkeypatch: pytes
     monkeypatch.setattr(serial, "make_vector_env", lambda config, num_envs: envs.pop(0))
     config = small_config(frames_stacked=2, worker_count=2)
     spec = envs[0].spec
-    learned = network_of("mlp", spec.observation_shape, spec.action_count)
+    learned = network_of("mlp", spec.observation_shape, spec.action)
     setup = WorkerSetup(config.env, spec, learned.config, make_contract(config), config.workers, (1, 2))
     workers = SerialWorkers(setup, learned)
     workers.weights.publish(learned, 0)

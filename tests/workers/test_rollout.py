@@ -77,7 +77,7 @@ def collect(env_config: EnvConfig, unroll_length: int, blocks: int, num_envs: in
     spec = make_spec(env_config)
     contract = make_contract(replace(config, env=env_config))
     env = RecordingEnv(make_vector_env(env_config, num_envs))
-    policy = RandomPolicy(spec.action_count)
+    policy = RandomPolicy(spec.action.mask_size)
     slots = contract.allocate(blocks * num_envs)
     poison_arrays(slots)
     seconds = np.zeros(len(CLOCKS))
@@ -130,7 +130,7 @@ def test_clocks_count_stepping_acting_and_writing() -> None:
 def test_computing_is_counted_beside_waiting_for_a_core() -> None:
     """A policy that sleeps takes time and computes nothing."""
     env = make_vector_env(CATCH, 2)
-    policy = RandomPolicy(env.spec.action_count)
+    policy = RandomPolicy(env.spec.action.mask_size)
     answer = policy.answer
 
     def sleep_and_answer() -> Acted:

@@ -23,7 +23,7 @@ BANK_HEIST_LIVES = 4
 
 
 def _random_actions(env: VectorEnv, steps: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(env.spec.action_count, size=(steps, env.num_envs))
+    return np.random.default_rng(seed).integers(env.spec.action.mask_size, size=(steps, env.num_envs))
 
 
 def _play(config: EnvConfig, steps: int, num_envs: int = 1, seed: int = 1, num_threads: int = 1) -> list[Step]:
@@ -72,8 +72,8 @@ def test_every_game_for_one_player_has_an_id_and_no_other() -> None:
 )
 def test_actions_are_those_of_the_game_asked_for(env_id: str, full: bool, count: int) -> None:
     spec = make_spec(EnvConfig(env=env_id, full_action_space=full))
-    assert spec.action_count == count == len(spec.action_meanings)
-    assert spec.action_meanings[:2] == (("NOOP", "FIRE"))
+    assert spec.action.mask_size == count == len(spec.action.meanings)
+    assert spec.action.meanings[:2] == (("NOOP", "FIRE"))
 
 
 @pytest.mark.parametrize(("gray", "frame_shape"), [(True, (42, 50)), (False, (42, 50, 3))])
@@ -186,7 +186,7 @@ def test_fire_is_pressed_after_every_lost_life() -> None:
 
 def test_the_fire_that_is_pressed_replaces_the_action() -> None:
     asked_for_left, asked_for_fire = make_vector_env(BREAKOUT, 1), make_vector_env(BREAKOUT, 1)
-    left, fire = (asked_for_left.spec.action_meanings.index(name) for name in ("LEFT", "FIRE"))
+    left, fire = (asked_for_left.spec.action.meanings.index(name) for name in ("LEFT", "FIRE"))
     asked_for_left.reset(1)
     asked_for_fire.reset(1)
     due = False

@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {"frame_scale_resolution": "42,42"}
 
 
 def _actions(env: VectorEnv, seed: int, steps: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(env.spec.action_count, size=(steps, 1))
+    return np.random.default_rng(seed).integers(env.spec.action.mask_size, size=(steps, 1))
 
 
 def _compare(config: EnvConfig, seed: int, steps: int) -> Counter[str]:

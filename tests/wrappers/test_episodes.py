@@ -1,11 +1,11 @@
-"""Statistics of episodes against counts by hand, and the checks of seeds and actions."""
+"""Statistics of episodes against counts by hand, and the check of seeds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from wrappers.episodes import EpisodeStatistics, check_actions, check_seed
+from wrappers.episodes import EpisodeStatistics, check_seed
 
 
 def _update(statistics: EpisodeStatistics, rewards: list[float], reset: list[bool], ended: list[bool]) -> tuple:
@@ -52,19 +52,3 @@ def test_a_bad_seed_is_refused(seed: int) -> None:
 
 def test_the_largest_seed_is_accepted() -> None:
     assert check_seed(np.int64(2**31 - 2), num_envs=2) == 2**31 - 2
-
-
-@pytest.mark.parametrize("actions", [[3, 0], [0, -1]])
-def test_actions_out_of_range_are_refused(actions: list[int]) -> None:
-    with pytest.raises(ValueError, match="actions: wanted values from 0 to 2"):
-        check_actions(np.array(actions), 2, 3)
-
-
-@pytest.mark.parametrize("actions", [np.zeros(3, dtype=np.int64), np.zeros((2, 1), dtype=np.int64), np.zeros(2)])
-def test_actions_of_the_wrong_shape_or_type_are_refused(actions: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"actions: wanted integers of shape \(2,\)"):
-        check_actions(actions, 2, 3)
-
-
-def test_checked_actions_are_int64() -> None:
-    assert check_actions(np.array([2, 0], dtype=np.int32), 2, 3).dtype == np.int64

@@ -146,7 +146,7 @@ def test_a_termination_at_the_time_limit_is_no_truncation() -> None:
 def test_the_board_has_its_own_size() -> None:
     spec = make_spec(EnvConfig(env="Catch-v0", frame_scale_resolution="84,84", frames_stacked=2, skipped_frames=4))
     assert spec.observation_shape == (2, 10, 5)
-    assert (spec.frames_per_step, spec.action_count, len(spec.action_meanings)) == (1, 3, 3)
+    assert (spec.frames_per_step, spec.action.mask_size, len(spec.action.meanings)) == (1, 3, 3)
     observations = make_vector_env(_config(2), 3).reset(1)
     assert (observations.shape, observations.dtype) == ((3, *spec.observation_shape), spec.frame_dtype)
 

@@ -261,7 +261,7 @@ def test_convolutions_refuse_vectors(name: str) -> None:
 def test_unknown_names_and_impossible_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"network: wanted one of \['impala_deep'.*got 'alexnet'"):
         network_of("alexnet", (4, 84, 84), 6)
-    with pytest.raises(ValueError, match="action_count: wanted 1 or more, got 0"):
+    with pytest.raises(ValueError, match="actions: wanted 1 or more, got 0"):
         network_of("nature", (4, 84, 84), 0)
     with pytest.raises(ValueError, match=r"observation_shape: wanted sizes of 1 or more, got \(0, 4\)"):
         network_of("mlp", (0, 4), 2)

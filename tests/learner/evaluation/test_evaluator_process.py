@@ -45,7 +45,7 @@ def make_loop(spec: EnvSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> E
         make_vector=make_vector,
     )
     monkeypatch.setitem(ENVIRONMENTS, "fake", family)
-    network = network_of("mlp", spec.observation_shape, spec.action_count)
+    network = network_of("mlp", spec.observation_shape, spec.action)
     shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
     SharedWeights(shared).publish(network, 1)
     setup = EvaluatorSetup(

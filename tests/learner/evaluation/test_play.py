@@ -17,7 +17,7 @@ SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
 
 
 def uniform_policy(seed: int = 0, *, greedy: bool = False) -> EvaluationPolicy:
-    network = network_of("mlp", SPEC.observation_shape, SPEC.action_count)
+    network = network_of("mlp", SPEC.observation_shape, SPEC.action)
     torch.nn.init.zeros_(network.policy_head.weight)
     return EvaluationPolicy(network, torch.device("cpu"), greedy=greedy, seed=seed)
 
@@ -78,7 +78,7 @@ def test_a_stop_keeps_the_finished_episodes() -> None:
 
 
 def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribution() -> None:
-    network = network_of("mlp", SPEC.observation_shape, SPEC.action_count)
+    network = network_of("mlp", SPEC.observation_shape, SPEC.action)
     torch.nn.init.zeros_(network.policy_head.weight)
     network.policy_head.bias.data = torch.log(torch.tensor([0.2, 0.5, 0.3]))
     observations = np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8)

@@ -27,7 +27,7 @@ def collected() -> tuple[SerialWorkers, torch.nn.Module]:
     config = small_config(replay_parameters=ELITE, frames_stacked=3)
     spec = make_spec(config.env)
     contract = make_contract(config)
-    network = network_of(config.network, spec.observation_shape, spec.action_count)
+    network = network_of(config.network, spec.observation_shape, spec.action)
     three = replace(config.workers, worker_count=3)
     setup = WorkerSetup(config.env, spec, make_network_config(config), contract, three, (1, 11, 21), poison=True)
     workers = SerialWorkers(setup, network)

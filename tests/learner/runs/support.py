@@ -33,7 +33,7 @@ def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
     optimizer.step()
     return Checkpoint(
         settings={"env": "Catch-v0", "seed": 7, "lr": 1e-3, "render": False},
-        spec={"env": "Catch-v0", "action_count": 3, "frame_shape": [10, 5]},
+        spec={"env": "Catch-v0", "frame_shape": [10, 5], "action": {"kind": "discrete", "count": 3, "meanings": []}},
         protocol={"sticky_actions": 0.25},
         counters=Counters(steps=2**40, frames=2**42, updates=updates, episodes=11, trajectories=12, seconds=13.5),
         agent={"modules": {"network": network.state_dict()}, "optimizers": {"network": optimizer.state_dict()}},

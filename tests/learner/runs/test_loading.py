@@ -130,7 +130,7 @@ def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
 def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
-    agent = AGENTS["vtrace"](config.agent_settings, network_of(config.network, spec.observation_shape, spec.action_count))
+    agent = AGENTS["vtrace"](config.agent_settings, network_of(config.network, spec.observation_shape, spec.action))
     agent.optimizer.zero_grad()
     output = agent.network(torch.ones((3, *spec.observation_shape), dtype=torch.uint8))
     (output.logits.sum() + output.values.sum()).backward()
@@ -138,7 +138,7 @@ def fitting(config: Config) -> Checkpoint:
     return replace(
         make_checkpoint(),
         settings=config.settings,
-        spec={"env": spec.env, "action_count": spec.action_count, "frame_shape": list(spec.frame_shape)},
+        spec=spec.to_json(),
         agent=agent.state_dict(),
     )
 

@@ -25,13 +25,13 @@ GROUPS = 3
 
 def make_policy(env: EnvConfig, environments: int) -> tuple[DevicePolicy, ActorCritic]:
     spec = make_spec(env)
-    network = network_of("mlp", spec.observation_shape, spec.action_count)
+    network = network_of("mlp", spec.observation_shape, spec.action)
     weights = DeviceWeights(network)
     weights.publish(network, 4)
     contract = trajectory_contract(
         frame_shape=spec.frame_shape,
         frames_stacked=spec.frames_stacked,
-        action_count=spec.action_count,
+        action_count=spec.action.mask_size,
         feature_count=network.feature_count,
     )
     setup = WorkerSetup(env, spec, network.config, contract, WorkerConfig(worker_kind="central"), ())

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.networks.settings import NetworkSettings
 from learner.building import make_contract, make_network_config
 from replay.trajectory import poison_arrays
 from tests.builders import network_of
@@ -40,9 +41,9 @@ POISONED_FRAME = 0xA5
 def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
     config = small_config(worker_kind="cpu", **{"worker_count": 2, **settings})
     spec = make_spec(config.env)
-    learned = network_of(config.network, spec.observation_shape, spec.action_count)
+    learned = network_of(config.network, spec.observation_shape, spec.action)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    described = replace(make_network_config(config), torso=network)
+    described = replace(make_network_config(config), settings=NetworkSettings(network))
     setup = WorkerSetup(config.env, spec, described, make_contract(config), config.workers, seeds, poison=True)
     workers = CpuWorkers(setup, learned)
     workers.weights.publish(learned, 3)
