@@ -22,6 +22,9 @@ HELP_FLAGS = {"--help", "-help", "-h", "--helpfull"}
 
 LONGEST_LINE = 1000  # characters
 
+LOADER_WITHOUT_MEMORY = "failed to map segment"
+"""The system's words in an ImportError for a library that does not fit into the memory limit."""
+
 
 def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
@@ -40,6 +43,11 @@ def main(command: list[str]) -> int:
     except (flags.Error, ValueError) as error:
         print(f"error: {refusal(error)}", file=sys.stderr)
         return 2
+    except (ImportError, MemoryError) as error:
+        if isinstance(error, ImportError) and LOADER_WITHOUT_MEMORY not in str(error):
+            raise
+        print(f"error: wanted memory for the program's libraries, got none; raise the limit (ulimit -v): {error}", file=sys.stderr)
+        return 1
     from learner import launch
 
     return launch.run(job)
