@@ -16,7 +16,8 @@ from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import WorkerError
 from workers.processes.launcher import start_process
-from wrappers import make_spec, make_vector_env
+from wrappers import EnvSpec, make_spec, make_vector_env
+from wrappers.spaces import Packing
 from wrappers.spec import EnvConfig
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
@@ -79,6 +80,13 @@ def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> T
             seen.append(torch.from_numpy(step.observations.copy()))
     env.close()
     observations = torch.cat(seen)
-    if observations.is_floating_point() and not observations.isfinite().all():
-        raise WorkerError("random play before training: wanted finite observations, got others")
+    floats = _float_parts(env.spec, observations.numpy())
+    if wrong := next((name for name, values in floats.items() if not np.isfinite(values).all()), None):
+        raise WorkerError(f"random play before training: wanted finite {wrong}, got others")
     return observations
+
+
+def _float_parts(spec: EnvSpec, observations: np.ndarray) -> dict[str, np.ndarray]:
+    """The parts of observations `[N, S, *frame_shape]` that may hold non-finite numbers, by name."""
+    parts = Packing(spec.leaves).unpack(observations) if spec.leaves else {"observations": observations}
+    return {name: values for name, values in parts.items() if values.dtype.kind == "f"}
