@@ -1,4 +1,4 @@
-"""Runs with normalised inputs and rewards, and with several leaves: they learn, resume to the bit, and export what they learned."""
+"""Runs with normalised inputs and rewards, and with several leaves, learn, resume to the bit, and export what they learned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VECTOR: dict[str, Any] = {
     "normalise_observations": True,
     "normalise_rewards": True,
     "optimizer": "adam",
-    "lr": 3e-3,
+    "lr": 1e-2,
     "gamma": 0.5,
     "unroll_length": 5,
 }
@@ -49,7 +49,7 @@ def test_a_network_of_normalised_vectors_learns_and_is_exported(
 ) -> None:
     run = trained(tmp_path, **VECTOR, environment_max_steps=8000)
     checkpoint = newest(run)
-    assert np.mean(checkpoint.returns[-50:]) > 15, "the best return is 20, that of random play -7"
+    assert np.mean(checkpoint.returns[-50:]) > 18, "the best return is 20, that of random play -7"
     numbers = checkpoint.agent["numbers"]
     fresh_steps = 5 * 4 * checkpoint.counters.updates
     assert float(numbers["observations"]["weight"]) == pytest.approx(800 + fresh_steps, abs=1)  # 800 of random play
@@ -69,7 +69,7 @@ def test_a_network_of_normalised_vectors_learns_and_is_exported(
 
 
 def test_moments_and_returns_resume_to_the_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {**VECTOR, "reproducible": True, "replay_parameters": MIXTURE, "lr_end_value": 3e-3}
+    settings = {**VECTOR, "reproducible": True, "replay_parameters": MIXTURE, "lr_end_value": 1e-2}
     whole = newest(trained(tmp_path / "whole", **settings, environment_max_steps=600))
     run = trained(tmp_path / "halves", **settings, environment_max_steps=300)
     resumed, _ = resume(run, capsys, environment_max_steps=600)
@@ -84,7 +84,7 @@ def test_several_leaves_pass_through_replays_and_are_learned_under_their_mask(tm
     settings = {**VECTOR, "env": leafy.LEAFY, "normalise_rewards": False, "frames_stacked": 2, "replay_parameters": MIXTURE}
     run = trained(tmp_path, **settings, environment_max_steps=6000)
     checkpoint = newest(run)
-    assert np.mean(checkpoint.returns[-50:]) > 15
+    assert np.mean(checkpoint.returns[-50:]) > 18
     assert checkpoint.agent["modules"]["network"]["inputs.1.mean"].shape == (2, 2)
     assert checkpoint.spec["leaves"][0]["name"] == ACTION_MASK
     assert np.nanmax(read_metrics(run.metrics)["updates/skipped"]) == 0
