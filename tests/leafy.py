@@ -55,6 +55,7 @@ class Guess(VectorEnv):
 
     def __init__(self, config: EnvConfig, num_envs: int) -> None:
         self.spec, self.num_envs = make_spec(config), num_envs
+        self.noise = 1e-3  # standard deviation of feature 1 of the vector
         self._statistics = EpisodeStatistics(num_envs)
         self._generator = np.random.default_rng(0)
         self._steps, self._ended = np.zeros(num_envs, int), np.zeros(num_envs, bool)
@@ -86,7 +87,7 @@ class Guess(VectorEnv):
         return self._stack.copy()
 
     def _frame(self) -> np.ndarray:
-        noise = 1e-3 * self._generator.normal(size=self.num_envs)
+        noise = self.noise * self._generator.normal(size=self.num_envs)
         vector = np.stack([1000.0 + 0.5 * self._number, noise], 1).astype(np.float32)
         if not self.spec.leaves:
             return vector

@@ -15,6 +15,7 @@ from torch import Tensor
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import WorkerError
+from workers.finite import float_parts
 from workers.processes.launcher import start_process
 from wrappers import EnvSpec, make_spec, make_vector_env
 from wrappers.spaces import ACTION_MASK, MultiDiscrete, Packing
@@ -81,8 +82,9 @@ def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> T
             seen.append(torch.from_numpy(step.observations.copy()))
     env.close()
     observations = torch.cat(seen)
-    floats = _float_parts(env.spec, observations.numpy())
-    if wrong := next((name for name, values in floats.items() if not np.isfinite(values).all()), None):
+    packing = Packing(env.spec.leaves) if env.spec.leaves else None
+    floats = float_parts(packing, observations.numpy())
+    if wrong := next((name for name, values in floats if not np.isfinite(values).all()), None):
         raise WorkerError(f"random play before training: wanted finite {wrong}, got others")
     return observations
 
@@ -98,9 +100,3 @@ def random_actions(spec: EnvSpec, observations: np.ndarray, generator: np.random
     scores = np.where(mask, generator.random(mask.shape), -1.0)
     drawn = [part.argmax(1) for part in np.split(scores, np.cumsum(counts)[:-1], axis=1)]
     return np.stack(drawn, 1).reshape(actions.shape)
-
-
-def _float_parts(spec: EnvSpec, observations: np.ndarray) -> dict[str, np.ndarray]:
-    """The parts of observations `[N, S, *frame_shape]` that may hold non-finite numbers, by name."""
-    parts = Packing(spec.leaves).unpack(observations) if spec.leaves else {"observations": observations}
-    return {name: values for name, values in parts.items() if values.dtype.kind == "f"}

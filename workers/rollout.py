@@ -8,8 +8,9 @@ import numpy as np
 
 from replay.trajectory import RETURNS, Arrays
 from workers.clocks import Clocks
-from workers.finite import check_environments
+from workers.finite import check_environments, float_parts
 from workers.policy import Policy
+from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
 
 
@@ -43,7 +44,7 @@ class Rollout:
         self.clocks = Clocks(seconds)
         self.unroll_length = slots["actions"].shape[1]
         self.environment_ids = environment_ids
-        self._float_frames = np.dtype(env.spec.frame_dtype).kind == "f"
+        self._packing = Packing(env.spec.leaves) if env.spec.leaves else None
         self.return_discount = return_discount
         self.returns = np.zeros(env.num_envs)  # discounted rewards of each environment's episode so far
         self.observations = env.reset(seed)
@@ -88,9 +89,9 @@ class Rollout:
             self._check_observations()
 
     def _check_observations(self) -> None:
-        """Frames of whole numbers are finite by their dtype."""
-        if self._float_frames:
-            check_environments("observations", self.observations, self.environment_ids)
+        """Whole numbers are finite by their dtype."""
+        for name, values in float_parts(self._packing, self.observations):
+            check_environments(name, values, self.environment_ids)
 
 
 def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.ndarray:
