@@ -38,6 +38,7 @@ class Setting:
         high: largest accepted number.
         choices: the accepted names, or a registry (a mapping) whose names they are, or a function that returns them. They are
             read when they are needed, so a registry may grow. A field whose type is a `Literal` needs none.
+        pattern: regular expression of the texts that are accepted beside `choices`; `wanted` says what they are.
         check: raises ValueError for a text that cannot be read.
         auto: whether the default is `auto`, which is fitted to the machine before the dataclass is built.
         kind: `run` settings decide what is learned or what a score means. `machine` settings are fitted to the machine, so
@@ -54,6 +55,7 @@ class Setting:
     low: float = -math.inf
     high: float = math.inf
     choices: Iterable[str] | Callable[[], Iterable[str]] = ()
+    pattern: str = ""
     check: Callable[[str], object] | None = None
     auto: bool = False
     kind: Kind = "run"
@@ -81,7 +83,7 @@ class SettingField:
     def wanted(self) -> str:
         """The accepted values in words."""
         if choices := self.choices():
-            return " or ".join(choices)
+            return " or ".join((*choices, self.setting.wanted) if self.setting.pattern else choices)
         defaults = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         return self.setting.wanted or defaults[self.type]
 
@@ -101,7 +103,7 @@ class SettingField:
         if self.setting.auto and value == AUTO:
             return
         if self.choices():
-            good = value in self.choices()
+            good = value in self.choices() or self._matches(value)
         elif self.type in (int, float):
             return self._check_number(value)
         else:
@@ -110,6 +112,10 @@ class SettingField:
             raise ValueError(f"{self.name}: wanted {self.wanted()}, got {value!r}")
         if self.setting.check:
             self.setting.check(value)
+
+    def _matches(self, value: Any) -> bool:
+        pattern = self.setting.pattern
+        return bool(pattern) and isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
     def _check_number(self, value: Any) -> None:
         low, high = self.setting.low, self.setting.high

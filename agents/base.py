@@ -63,6 +63,11 @@ class Agent(ABC):
         """One sentence on the quantity that the network's values estimate, for readers of an exported policy."""
         return "see the agent's documentation"
 
+    def calibrate(self, observations: Tensor) -> None:
+        """Learn the scale of observations `[N, *observation_shape]` of random play, before the first update."""
+        if self.network.config.settings.calibrate_input:
+            self.network.calibrate(observations)
+
     @abstractmethod
     def update(self, batch: Batch, progress: float) -> Updated:
         """Learn from a batch. progress: the part of the run's budget that is used, in [0, 1].
@@ -79,7 +84,10 @@ class Agent(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """`modules` and `optimizers` by name, as tensors and plain data. The tensors are live: the next update changes them."""
+        """`modules`, `optimizers` and `numbers` by name, as tensors and plain data.
+
+        The tensors are live: the next update changes them.
+        """
 
     @abstractmethod
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:

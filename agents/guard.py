@@ -41,22 +41,24 @@ class Guard:
         self._pending: deque[_Checked] = deque()
         self._reasons: list[str | None] = []
 
-    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None]) -> None:
-        """Take a step if all quantities, of any shape, are finite.
+    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None]) -> Tensor:
+        """Take a step if all quantities, of any shape, are finite. Returns whether they are, bool `[]` on the device.
 
         Their order decides which is reported: causes come before consequences. The first step makes the optimiser's moments,
         which could not be reverted, so it is always checked before it is taken.
         """
         finite = torch.stack([_largest(quantity.detach()) for quantity in quantities.values()]).isfinite()
+        sound = finite.all()
         on_device = self.reads_late and bool(self._optimizer.state)
         if on_device:
-            self._step_where(finite.all(), take_step)
-        elif finite.all():
+            self._step_where(sound, take_step)
+        elif sound:
             take_step()
         flags = finite.to("cpu", non_blocking=True)
         copied = Fence(self._device)
         copied.record()
         self._pending.append(_Checked(tuple(quantities), flags, copied, on_device))
+        return sound
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.

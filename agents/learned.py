@@ -16,7 +16,9 @@ from torch import Tensor
 from agents.base import Agent, Updated
 from agents.guard import Guard
 from agents.networks.base import FeatureNetwork
+from agents.networks.statistics import ObservationMoments, RunningMoments
 from agents.passes import NetworkPasses
+from agents.rewards import RewardScale
 from agents.schedules import linear_schedule
 from replay.batch import Batch
 from setting import Setting, check_fields
@@ -45,9 +47,21 @@ class LearnedConfig:
     gradient_clip_by_norm_threshold: Annotated[
         float, Setting("Global gradient norm above which gradients are scaled down.", "a gradient norm > 0", 1e-9, 1e9)
     ] = 40.0
+    normalise_rewards: Annotated[
+        bool,
+        Setting(
+            "Divide rewards by the running standard deviation of their discounted sum and clip them at 10, for learning; "
+            "reported returns stay raw. It takes the place of --clip_rewards."
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.normalise_rewards and getattr(self, "clip_rewards", False):
+            raise ValueError(
+                "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "
+                "--nonormalise_rewards"
+            )
 
 
 class Loss(NamedTuple):
@@ -90,7 +104,11 @@ class LearnedAgent(Agent):
         self.replay_names = tuple(replay_names)
         self.passes = NetworkPasses(network, threads, compiled=compiled)
         self.optimizer = make_optimizer(config, network)
-        self.guard = Guard(self.optimizer, next(network.parameters()).device)
+        device = next(network.parameters()).device
+        self.guard = Guard(self.optimizer, device)
+        normalises = network.config.settings.normalise_observations
+        self.observation_moments = ObservationMoments(network) if normalises else None
+        self.reward_scale = RewardScale(device) if config.normalise_rewards else None
 
     @abstractmethod
     def losses(self, batch: Batch, outputs: Any) -> Losses:
@@ -101,7 +119,15 @@ class LearnedAgent(Agent):
             outputs: what the network's heads return for all T+1 rows, each tensor `[T+1, B, ...]`.
         """
 
+    def calibrate(self, observations: Tensor) -> None:
+        super().calibrate(observations)
+        if self.observation_moments:
+            self.observation_moments.calibrate(observations)
+
     def update(self, batch: Batch, progress: float) -> Updated:
+        inputs = _float_inputs(batch, self.network)  # raw rewards: scaling would hide a non-finite one
+        if self.reward_scale:
+            batch = self.reward_scale.scaled(batch)
         rows, columns = batch.observations.shape[:2]
         leaves = self.passes.forward(batch.observations.flatten(0, 1))
         outputs = type(leaves)(*(leaf.unflatten(0, (rows, columns)) for leaf in leaves))
@@ -115,7 +141,12 @@ class LearnedAgent(Agent):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         values = {name: term.value for name, term in terms.items()}
-        self.guard.step({**_float_inputs(batch), **values, "gradient": gradient_norm}, self._step)
+        sound = self.guard.step({**inputs, **values, "gradient": gradient_norm}, self._step)
+        # After the step: the batch was acted with the statistics of before, so acting and learning see the same inputs.
+        if self.reward_scale:
+            self.reward_scale.settle(sound)
+        if self.observation_moments:
+            self.observation_moments.merge(batch, sound)
         scalars = {
             **per_step(terms, batch.rewards.numel()),
             "losses/gradient_norm": gradient_norm,
@@ -144,10 +175,24 @@ class LearnedAgent(Agent):
 
     def state_dict(self) -> dict[str, Any]:
         self.guard.settle()
-        return {"modules": {NETWORK: self.network.state_dict()}, "optimizers": {NETWORK: self.optimizer.state_dict()}}
+        return {
+            "modules": {NETWORK: self.network.state_dict()},
+            "optimizers": {NETWORK: self.optimizer.state_dict()},
+            "numbers": {name: moments.state_dict() for name, moments in self._moments().items()},
+        }
+
+    def _moments(self) -> dict[str, RunningMoments]:
+        """The running moments that are kept beside the network, by their names in a checkpoint."""
+        return {
+            **({"observations": self.observation_moments} if self.observation_moments else {}),
+            **({"rewards": self.reward_scale.moments} if self.reward_scale else {}),
+        }
 
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         check_weights(self.network, state["modules"][NETWORK])
+        for name, moments in self._moments().items():
+            if name in state.get("numbers", {}):
+                moments.check_state_dict(state["numbers"][name])
         if load_optimizer:
             self._check_moments(state["optimizers"][NETWORK]["state"])
 
@@ -172,6 +217,9 @@ class LearnedAgent(Agent):
         """Moments come from `state`, the optimiser's settings from the config."""
         self.guard.settle()
         self.network.load_state_dict(state["modules"][NETWORK])
+        for name, running in self._moments().items():
+            if name in state.get("numbers", {}):  # a run may begin to scale rewards when it is resumed
+                running.load_state_dict(state["numbers"][name])
         if load_optimizer:
             moments = state["optimizers"][NETWORK]["state"]
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
@@ -218,7 +266,8 @@ def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _float_inputs(batch: Batch) -> dict[str, Tensor]:
+def _float_inputs(batch: Batch, network: FeatureNetwork) -> dict[str, Tensor]:
     """The parts of a batch that may hold non-finite numbers."""
-    inputs = {"observations": batch.observations, "rewards": batch.rewards, **batch.acting}
-    return {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
+    inputs = {"rewards": batch.rewards, **batch.acting}
+    floats = {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
+    return {**network.float_inputs(batch.observations.flatten(0, 1)), **floats}

@@ -1,14 +1,19 @@
-"""Reward clipping: the learner's own view of raw rewards.
+"""Reward clipping and scaling: the learner's own view of raw rewards.
 
-Trajectories store raw rewards, summed over the frames that a step skips; what clips them sees only that sum.
+Trajectories store raw rewards, summed over the frames that a step skips. Clipping and scaling see only that sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
+
+from agents.networks.inputs import CLIP, VARIANCE_EPSILON
+from agents.networks.statistics import Moments, RunningMoments, merged, moments_of
+from replay.batch import Batch
 
 _SOFT_SCALE = 5.0
 _SOFT_NEGATIVE_FACTOR = 0.3
@@ -47,3 +52,30 @@ def clip_rewards(rewards: Tensor, method: str | None) -> Tensor:
     if method not in REWARD_CLIPPING:
         raise ValueError(f"reward clipping: wanted None or one of {sorted(REWARD_CLIPPING)}, got {method!r}")
     return REWARD_CLIPPING[method](rewards)
+
+
+class RewardScale:
+    """Divides rewards by the running standard deviation of their discounted sum over the episode so far.
+
+    The moments are those of `Batch.discounted_returns`. No mean is taken off, since that would change the task. A batch is
+    merged first and then scaled by the new value. Replayed columns are scaled alike, but not merged.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.moments = RunningMoments(1, device)
+        self._next: Moments | None = None
+
+    @torch.no_grad()
+    def scaled(self, batch: Batch) -> Batch:
+        """The batch with scaled rewards, clipped at 10. `settle` keeps or drops its part of the moments."""
+        assert batch.discounted_returns is not None
+        counted = batch.action_used & ~batch.is_replay  # a step whose action was ignored belongs to no return
+        fresh = moments_of(batch.discounted_returns.reshape(-1, 1), counted.flatten())
+        self._next = merged(self.moments.now, fresh)
+        deviation = (self._next.variance + VARIANCE_EPSILON).sqrt()
+        return replace(batch, rewards=(batch.rewards / deviation).clamp(-CLIP, CLIP).to(batch.rewards.dtype))
+
+    def settle(self, sound: Tensor) -> None:
+        """Keep the moments of the last batch if its update was applied. sound: bool `[]` on the device."""
+        assert self._next is not None
+        self.moments.take(self._next, sound)

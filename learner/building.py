@@ -47,6 +47,7 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
 def make_contract(config: Config) -> TrajectoryContract:
     """The contract of the run's trajectories."""
     spec, network = make_spec(config.env), make_network_config(config)
+    scales_rewards = getattr(config.agent_settings, "normalise_rewards", False)
     return TrajectoryContract(
         unroll_length=config.training.unroll_length,
         frames_stacked=spec.frames_stacked,
@@ -54,4 +55,5 @@ def make_contract(config: Config) -> TrajectoryContract:
         action=Field(spec.action.shape, spec.action.dtype),
         acting=agent_class(config).acting(config.agent_settings, network).fields,
         feature_count=make_network_shapes(config).feature_count if needs_features(config.replays) else 0,
+        return_discount=config.agent_settings.gamma if scales_rewards else None,
     )

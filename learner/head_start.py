@@ -27,7 +27,7 @@ class HeadStart:
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
-        if config.workers.worker_kind != "serial" and config.network_settings.calibrate_input and not resumed:
+        if config.workers.worker_kind != "serial" and config.network_settings.wants_random_play and not resumed:
             self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
         if config.workers.worker_kind == "cpu":  # others need the learner's network
             shapes = make_network_shapes(config)

@@ -34,6 +34,7 @@ from learner.settings.modes import unused_notes
 from learner.settings.presets import apply_preset
 from learner.settings.renames import rename_settings
 from learner.settings.schema import DEFAULTS, SHARED
+from learner.settings.settle import settle
 from learner.skipping import SkippingError
 from setting import TRAINING_MODES
 from workers import WorkerError
@@ -117,6 +118,8 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         notes.append("load_optimizer=False (the optimiser's moments start at zero)")
     settings = apply_protocol(settings, given)
     check_settings(settings)
+    settings, lines = settle(settings, given)
+    notes += lines
     if op_mode == "train_w_load" and checkpoint:
         check_same_protocol(settings, checkpoint.settings)
     settled, chosen = fit_to_machine(settings, machine)

@@ -86,8 +86,8 @@ def build(
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
             restore_generators(resumed.generators, generator)
-        elif config.network_settings.calibrate_input:
-            network.calibrate(head_start.random_observations().to(device))
+        elif config.network_settings.wants_random_play:
+            agent.calibrate(head_start.random_observations().to(device))
         mixture = _make_mixture(config, workers, network, generator, progress=lambda: counters.frames / total_frames)
         if replay:
             restore_replays(replay, mixture)

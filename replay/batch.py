@@ -40,6 +40,7 @@ class Batch:
     acting: name -> `[T, B, *shape]`, the fields that the agent's `acting` declares.
     is_replay: bool `[B]`, whether the column comes from a replay that may give a trajectory more than once.
     source: int `[B]`, index of the column's replay in the mixture.
+    discounted_returns: float32 `[T, B]`, discounted rewards of the episode so far; None unless the contract has a discount.
     """
 
     observations: Tensor
@@ -51,6 +52,7 @@ class Batch:
     acting: Mapping[str, Tensor]
     is_replay: Tensor
     source: Tensor
+    discounted_returns: Tensor | None = None
 
 
 def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.device) -> Batch:

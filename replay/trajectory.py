@@ -18,6 +18,9 @@ Arrays = dict[str, np.ndarray]
 FEATURES = "behaviour_features"
 """Field of the acting network's features, which some replays compare with those of the current network."""
 
+RETURNS = "discounted_returns"
+"""Field of the discounted rewards of the episode so far, if rewards are normalised."""
+
 Signature = dict[str, list[Any]]
 """Name -> [shape, dtype] of every field of a contract, as plain data."""
 
@@ -46,6 +49,7 @@ class TrajectoryContract:
         action: one action.
         acting: name -> field that acting stores for each step with the action (`agents.acting.Acting`).
         feature_count: F, the size of the network's last hidden layer; 0 if no replay in use compares features.
+        return_discount: discount of the returns so far, which the scale of rewards is learned from; None to store none.
     """
 
     unroll_length: int
@@ -54,6 +58,7 @@ class TrajectoryContract:
     action: Field
     acting: Mapping[str, Field]
     feature_count: int = 0
+    return_discount: float | None = None
 
     @property
     def policy_fields(self) -> dict[str, Field]:
@@ -73,6 +78,8 @@ class TrajectoryContract:
             "truncated": Field(steps, "bool"),  # a time limit: the next row still holds the episode's own final observation
             "reset": Field(steps, "bool"),  # an autoreset: the next observation is an episode's first
             "action_used": Field(steps, "bool"),  # false: the environment replaced or ignored this action
+            # Discounted rewards of the episode so far, also of rows before this trajectory.
+            **({} if self.return_discount is None else {RETURNS: Field(steps, "float32")}),
             **{name: Field((*steps, *shape), dtype) for name, (shape, dtype) in self.policy_fields.items()},
             "policy_version": Field(steps, "int64"),  # updates that the acting policy had seen
             "episode_return": Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
@@ -87,7 +94,8 @@ class TrajectoryContract:
     @property
     def batch_fields(self) -> tuple[str, ...]:
         """The fields that go to the learner's device as they are."""
-        return ("actions", "rewards", "terminated", "reset", "action_used", *self.acting)
+        returns = () if self.return_discount is None else (RETURNS,)
+        return ("actions", "rewards", "terminated", "reset", "action_used", *returns, *self.acting)
 
     @property
     def bytes_per_trajectory(self) -> int:

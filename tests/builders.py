@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,15 +13,20 @@ from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
 from replay.batch import Batch, HostBatch, make_batch
 from replay.trajectory import Field, TrajectoryContract
-from wrappers.spaces import ActionSpace, Discrete
+from wrappers.spaces import ActionSpace, Discrete, Leaf
 
 
 def network_config(
-    name: str, observation_shape: tuple[int, ...], action: ActionSpace | int, precision: str = "float32"
+    name: str,
+    observation_shape: tuple[int, ...],
+    action: ActionSpace | int,
+    precision: str = "float32",
+    leaves: tuple[Leaf, ...] = (),
+    **settings: Any,
 ) -> NetworkConfig:
-    """An actor-critic. action: a space, or the number of discrete actions."""
+    """An actor-critic. action: a space, or the number of discrete actions. settings: others of `NetworkSettings`."""
     space = Discrete(action) if isinstance(action, int) else action
-    return NetworkConfig(NetworkSettings(name), observation_shape, space, ActorCritic, precision)
+    return NetworkConfig(NetworkSettings(name, **settings), observation_shape, space, ActorCritic, precision, leaves)
 
 
 def network_of(
@@ -30,9 +36,13 @@ def network_of(
     *,
     precision: str = "float32",
     generator: torch.Generator | None = None,
+    leaves: tuple[Leaf, ...] = (),
+    **settings: Any,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
-    network: ActorCritic = make_network(network_config(name, observation_shape, action, precision), generator)
+    network: ActorCritic = make_network(
+        network_config(name, observation_shape, action, precision, leaves, **settings), generator
+    )
     return network
 
 

@@ -117,6 +117,7 @@ def summary(program: Path) -> dict[str, float]:
     [
         ("A loss term", {"agents/vtrace/agent.py"}),
         ("A network", {"agents/networks/torsos.py"}),
+        ("A network in a file of your own", set()),
         ("A reward transform", {"agents/rewards.py"}),
         ("A replay kind", {"replay/kinds/recent.py", "replay/__init__.py", "replay/parameters.py"}),
     ],

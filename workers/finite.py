@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+
+from wrappers.spaces import Packing
 
 
 class NotFiniteError(RuntimeError):
@@ -23,6 +27,20 @@ def check_environments(name: str, values: np.ndarray, environment_ids: np.ndarra
     if not finite.all():
         first = np.argwhere(~finite)[0]
         raise NotFiniteError(f"environment {environment_ids[first[0]]}: wanted finite {name}, got {values[tuple(first)]}")
+
+
+def float_parts(packing: Packing | None, observations: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and values of each part of observations `[N, S, *frame_shape]` that may hold non-finite numbers.
+
+    packing: of frames with several leaves; only the newest frame of these is looked at. None for other frames.
+    """
+    if packing is None:
+        if observations.dtype.kind == "f":
+            yield "observations", observations
+        return
+    for leaf in packing.leaves:
+        if np.dtype(leaf.dtype).kind == "f":
+            yield leaf.name, np.ascontiguousarray(observations[:, -1, packing.parts[leaf.name]]).view(leaf.dtype)
 
 
 def check_policy(version: int, *outputs: np.ndarray) -> None:

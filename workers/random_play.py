@@ -15,8 +15,10 @@ from torch import Tensor
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import WorkerError
+from workers.finite import float_parts
 from workers.processes.launcher import start_process
-from wrappers import make_spec, make_vector_env
+from wrappers import EnvSpec, make_spec, make_vector_env
+from wrappers.spaces import ACTION_MASK, MultiDiscrete, Packing
 from wrappers.spec import EnvConfig
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
@@ -70,15 +72,31 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
 def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> Tensor:
     """800 observations `[N, S, *frame_shape]` of uniformly random play; about a second on two cores. Raises WorkerError."""
     env = make_vector_env(env_config, ENVIRONMENTS, threads)
-    env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
+    shown = env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
     generator = np.random.default_rng(seed)
     seen = []
     for index in range(STEPS):
-        step = env.step(env.spec.action.sample(generator, ENVIRONMENTS))
+        step = env.step(random_actions(env.spec, shown, generator))
+        shown = step.observations
         if index % EVERY == 0:
             seen.append(torch.from_numpy(step.observations.copy()))
     env.close()
     observations = torch.cat(seen)
-    if observations.is_floating_point() and not observations.isfinite().all():
-        raise WorkerError("random play before training: wanted finite observations, got others")
+    packing = Packing(env.spec.leaves) if env.spec.leaves else None
+    floats = float_parts(packing, observations.numpy())
+    if wrong := next((name for name, values in floats if not np.isfinite(values).all()), None):
+        raise WorkerError(f"random play before training: wanted finite {wrong}, got others")
     return observations
+
+
+def random_actions(spec: EnvSpec, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Uniformly random actions for N observations `[N, S, *frame_shape]`, legal ones if there is an action mask."""
+    actions = spec.action.sample(generator, len(observations))
+    if not any(leaf.name == ACTION_MASK for leaf in spec.leaves):
+        return actions
+    mask = Packing(spec.leaves).unpack(observations[:, -1])[ACTION_MASK] > 0
+    counts = spec.action.counts if isinstance(spec.action, MultiDiscrete) else (spec.action.mask_size,)
+    # The largest of random numbers that illegal actions lack: each legal action is as likely as any other.
+    scores = np.where(mask, generator.random(mask.shape), -1.0)
+    drawn = [part.argmax(1) for part in np.split(scores, np.cumsum(counts)[:-1], axis=1)]
+    return np.stack(drawn, 1).reshape(actions.shape)

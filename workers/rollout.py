@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from replay.trajectory import Arrays
+from replay.trajectory import RETURNS, Arrays
 from workers.clocks import Clocks
-from workers.finite import check_environments
+from workers.finite import check_environments, float_parts
 from workers.policy import Policy
+from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
 
 
@@ -23,6 +24,7 @@ class Rollout:
         seconds: float64 `[len(CLOCKS)]`, the worker's clocks.
         seed: of environment 0; environment i has seed + i.
         environment_ids: int `[N]`, the numbers of these environments in the run.
+        return_discount: of the contract; None if it stores no returns.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Rollout:
         *,
         seed: int,
         environment_ids: np.ndarray,
+        return_discount: float | None = None,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -41,7 +44,9 @@ class Rollout:
         self.clocks = Clocks(seconds)
         self.unroll_length = slots["actions"].shape[1]
         self.environment_ids = environment_ids
-        self._float_frames = np.dtype(env.spec.frame_dtype).kind == "f"
+        self._packing = Packing(env.spec.leaves) if env.spec.leaves else None
+        self.return_discount = return_discount
+        self.returns = np.zeros(env.num_envs)  # discounted rewards of each environment's episode so far
         self.observations = env.reset(seed)
         self._check_observations()
         self.first = np.ones(env.num_envs, bool)  # whether the observation is its episode's first
@@ -62,6 +67,8 @@ class Rollout:
                 self.policy.ask(self.observations, self.first)
             yield
             self._step(rows, t)
+        if self.return_discount is not None:
+            self.returns = discount_returns(rows, self.returns, self.return_discount)
         check_environments("rewards", rows["rewards"], self.environment_ids)
 
     def _step(self, rows: Arrays, t: int) -> None:
@@ -82,6 +89,25 @@ class Rollout:
             self._check_observations()
 
     def _check_observations(self) -> None:
-        """Frames of whole numbers are finite by their dtype."""
-        if self._float_frames:
-            check_environments("observations", self.observations, self.environment_ids)
+        """Whole numbers are finite by their dtype."""
+        for name, values in float_parts(self._packing, self.observations):
+            check_environments(name, values, self.environment_ids)
+
+
+def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.ndarray:
+    """Fill the discounted rewards of the episode so far, R_t = discount * R_{t-1} + r_t, of N trajectories.
+
+    A row whose action was ignored adds nothing, and an episode begins with 0, also after a truncated one.
+
+    Args:
+        rows: fields of the trajectories, `[N, T]` each.
+        returns: float64 `[N]`, before row 0.
+        discount: per step.
+
+    Returns what row 0 of the next trajectories continues from, float64 `[N]`.
+    """
+    for t in range(rows["rewards"].shape[1]):
+        returns = np.where(rows["action_used"][:, t], discount * returns + rows["rewards"][:, t], returns)
+        rows[RETURNS][:, t] = returns
+        returns = np.where(rows["terminated"][:, t] | rows["truncated"][:, t], 0.0, returns)
+    return returns

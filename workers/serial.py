@@ -38,7 +38,15 @@ class SerialWorkers(Workers):
             env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
             policy = CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features)
             ids = config.environments_of(worker, 0)
-            rollout = Rollout(env, policy, self.slots, self.seconds[worker], seed=seed, environment_ids=ids)
+            rollout = Rollout(
+                env,
+                policy,
+                self.slots,
+                self.seconds[worker],
+                seed=seed,
+                environment_ids=ids,
+                return_discount=self.setup.contract.return_discount,
+            )
             self._envs.append(env)
             self._policies.append(policy)
             self._rollouts.append(rollout)
@@ -55,6 +63,7 @@ class SerialWorkers(Workers):
             "settings": self._settings(),
             "envs": [env.state_dict() for env in self._envs],
             "observations": [torch.from_numpy(rollout.observations.copy()) for rollout in self._rollouts],
+            "returns": [torch.from_numpy(rollout.returns.copy()) for rollout in self._rollouts],
             "generators": [policy.generator.get_state() for policy in self._policies],
             "free": free,
             "filled": {worker: self._rows(worker) for worker in filled},
@@ -76,6 +85,8 @@ class SerialWorkers(Workers):
                     f"{self.setup.env.env}: wanted the observations of before from the same seed and actions, got others; was "
                     "it saved with another ale-py?"
                 )
+            if "returns" in state:  # before rewards could be normalised nothing needed them
+                rollout.returns = state["returns"][worker].numpy().copy()
             self._policies[worker].generator.set_state(state["generators"][worker])
         for worker, rows in state["filled"].items():
             for name, own in self._rows(worker).items():

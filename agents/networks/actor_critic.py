@@ -15,6 +15,8 @@ from wrappers.spaces import Discrete
 
 _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
+_ILLEGAL = -1e8
+"""Logit of an illegal action. It is finite, so that entropies and divergences stay finite."""
 
 
 class PolicyOutput(NamedTuple):
@@ -28,11 +30,15 @@ class ActorCritic(FeatureNetwork):
     """A categorical policy and a state value, each a linear layer on the features."""
 
     def make_heads(self) -> None:
-        self.policy_head = nn.Linear(self.feature_count, _count(self.config))
-        self.value_head = nn.Linear(self.feature_count, 1)
+        self.policy_head = nn.Linear(self.head_feature_count, _count(self.config))
+        self.value_head = nn.Linear(self.head_feature_count, 1)
 
-    def heads(self, features: Tensor) -> PolicyOutput:
-        return PolicyOutput(logits=self.policy_head(features), values=self.value_head(features).squeeze(-1))
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
+        of_policy, of_value = self.split_features(features)
+        logits = self.policy_head(of_policy)
+        if mask is not None:
+            logits = logits.masked_fill(mask == 0, _ILLEGAL)
+        return PolicyOutput(logits=logits, values=self.value_head(of_value).squeeze(-1))
 
     def head_gain(self, layer: nn.Module) -> float | None:
         """A small policy gain makes the first policy nearly uniform, whatever the observation."""

@@ -1,13 +1,13 @@
 """The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
-The features are the last hidden layer. Stacked frames become channels. Observations are scaled, centred and cast here and
-nowhere else.
+The features are the last hidden layer. Stacked frames become channels. `agents/networks/inputs.py` scales, centres and casts
+observations, for this class alone.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -16,12 +16,26 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.compute import PRECISIONS
+from agents.networks.inputs import (
+    InputScale,
+    calibrate,
+    channels_last_zeros,
+    input_parts,
+    network_input,
+    normalised,
+    part_of,
+    scale_of,
+    scaled,
+    unpack,
+)
+from agents.networks.joint import make_joint_torso
 from agents.networks.settings import NetworkSettings
-from agents.networks.torsos import make_torso
-from wrappers.spaces import ActionSpace, Leaf
+from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf, Packing
 
-_BYTE_SCALE = 1.0 / 255.0
-_CALIBRATED_AT_ONCE = 50  # observations; a float32 copy of all would be the largest memory of a whole run
+__all__ = ["Chosen", "FeatureNetwork", "NetworkConfig", "Thought", "make_network", "network_input", "on_device"]
+
+Observations = Tensor | Mapping[str, Tensor]
+"""N observations `[N, *observation_shape]`. Those with leaves are packed bytes, or name -> leaf `[N, S, *shape]`."""
 
 
 @dataclass(frozen=True)
@@ -72,27 +86,47 @@ class Chosen(NamedTuple):
 
 
 class FeatureNetwork(nn.Module, ABC):
-    """A torso and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network itself."""
+    """A torso and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network itself.
+
+    head_feature_count: features that one head reads. feature_count: all features; twice as many with `--separate_value`.
+    """
 
     input_mean: Tensor
     input_scale: Tensor
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
+        settings = config.settings
         self.config = config
-        self.torso = make_torso(config.settings.network, config.observation_shape)
-        self.feature_count = self.torso.feature_count
+        self.packing = Packing(config.leaves) if config.leaves else None
+        self.parts = input_parts(config.observation_shape, config.leaves)
+        self._normalised = tuple(settings.normalise_observations and part.is_vector for part in self.parts)
+        if settings.normalise_observations and not any(self._normalised):
+            shape = list(self.parts[0].shape)
+            raise ValueError(f"normalise_observations: wanted vectors, got images {shape}; --calibrate_input scales images")
+        self.torso = make_joint_torso(settings, self.parts)
+        self.value_torso = make_joint_torso(settings, self.parts) if settings.separate_value else None
+        self.head_feature_count = self.torso.feature_count
+        self.feature_count = self.head_feature_count * (2 if settings.separate_value else 1)
         self.make_heads()
-        self.register_buffer("input_mean", _channels_last_zeros(_input_shape(config.observation_shape)))
-        self.register_buffer("input_scale", torch.ones(()))
+        if self.packing:
+            pairs = zip(self.parts, self._normalised, strict=True)
+            self.inputs = nn.ModuleList(InputScale(part.input_shape, normalised=own) for part, own in pairs)
+        else:
+            shape_in = self.parts[0].input_shape
+            self.register_buffer("input_mean", channels_last_zeros(shape_in))
+            self.register_buffer("input_scale", torch.ones(shape_in if self._normalised[0] else ()))
 
     @abstractmethod
     def make_heads(self) -> None:
-        """Make the layers that read `feature_count` features."""
+        """Make the layers that read `head_feature_count` features."""
 
     @abstractmethod
-    def heads(self, features: Tensor) -> Any:
-        """Outputs for float32 features `[N, F]`: a NamedTuple of tensors `[N, ...]`."""
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> Any:
+        """Outputs for float32 features `[N, feature_count]`: a NamedTuple of tensors `[N, ...]`.
+
+        mask: uint8 `[N, mask_size]`, 1 for a legal action; None if the environment has no mask.
+        """
 
     @abstractmethod
     def head_gain(self, layer: nn.Module) -> float | None:
@@ -107,49 +141,116 @@ class FeatureNetwork(nn.Module, ABC):
     def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
         """Actions for N observations. greedy: take the best action instead of exploring."""
 
-    def forward(self, observations: Tensor) -> Any:
-        """Outputs for N observations `[N, *observation_shape]`, uint8 or floating point."""
-        return self.heads(self.features(observations))
+    def forward(self, observations: Observations) -> Any:
+        """Outputs for N observations, uint8 or floating point."""
+        return self._outputs(self.features(observations), observations)
 
-    def think(self, observations: Tensor) -> Thought:
+    def think(self, observations: Observations) -> Thought:
         """The same with the features, for acting."""
         features = self.features(observations)
-        return Thought(self.heads(features), features)
+        return Thought(self._outputs(features, observations), features)
 
-    def features(self, observations: Tensor) -> Tensor:
-        """The last hidden layer, float32 `[N, F]`, of N observations `[N, *observation_shape]`."""
-        if observations.shape[1:] != self.config.observation_shape:
-            wanted = f"[N, {', '.join(map(str, self.config.observation_shape))}]"
-            raise ValueError(f"observations: wanted {wanted}, got {list(observations.shape)}")
+    def features(self, observations: Observations) -> Tensor:
+        """The last hidden layer, float32 `[N, feature_count]`, of N observations."""
         dtype = PRECISIONS[self.config.precision]
-        inputs = network_input(observations)
-        scale = self.input_scale * _scale_of(observations)
-        offset = -self.input_mean * self.input_scale
-        inputs = torch.addcmul(offset.to(dtype), inputs.to(dtype), scale.to(dtype))
-        with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
-            features: Tensor = self.torso(inputs)
+        inputs = self._inputs(observations, dtype)
+        with torch.autocast(inputs[0].device.type, dtype, enabled=dtype != torch.float32):
+            features: Tensor = self.torso(*inputs)
+            if self.value_torso is not None:
+                features = torch.cat([features, self.value_torso(*inputs)], -1)
         return features.float()
 
+    def split_features(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The features that the policy and the value read, `[N, head_feature_count]` each."""
+        if self.value_torso is None:
+            return features, features
+        policy, value = features.split(self.head_feature_count, -1)
+        return policy, value
+
+    def leaves_of(self, observations: Observations) -> Mapping[str, Tensor]:
+        """The leaves, `[N, S, *shape]` each, of N observations that have several. Raises ValueError for other shapes."""
+        assert self.packing is not None
+        if isinstance(observations, Tensor):
+            self._check_shape(observations)
+            return unpack(self.packing, observations)
+        for leaf in self.packing.leaves:
+            wanted, got = (self.config.observation_shape[0], *leaf.shape), observations[leaf.name].shape
+            if got[1:] != wanted:
+                raise ValueError(f"{leaf.name}: wanted [N, {', '.join(map(str, wanted))}], got {list(got)}")
+        return observations
+
+    def vectors(self, observations: Observations) -> Tensor:
+        """The newest frame of the features that `normalise_observations` normalises, `[N, F]`, raw."""
+        if self.packing is None:
+            assert isinstance(observations, Tensor)
+            newest = observations[:, -1]
+            return newest.float() * scale_of(newest)
+        return part_of(self.parts[-1], self.leaves_of(observations))[:, -1]
+
+    def float_inputs(self, observations: Tensor) -> dict[str, Tensor]:
+        """The parts of N observations that may hold non-finite numbers, by name."""
+        if self.packing is None:
+            return {"observations": observations} if observations.is_floating_point() else {}
+        leaves = unpack(self.packing, observations)
+        return {f"observations.{name}": leaf for name, leaf in leaves.items() if leaf.is_floating_point()}
+
     @torch.no_grad()
+    def set_vector_scale(self, mean: Tensor, scale: Tensor) -> None:
+        """Set the centre and the scale of every normalised feature, `[F]` each. Stacked frames share them."""
+        for buffer, value in zip(self._scale(len(self.parts) - 1), (mean, scale), strict=True):
+            buffer.copy_(value.expand_as(buffer))
+
     def calibrate(self, observations: Tensor) -> None:
         """Centre and scale the input by the statistics of N observations `[N, *observation_shape]` of random play.
 
         Each pixel's mean is subtracted, and all pixels are divided by their common standard deviation. Most of an Atari frame
         never changes. Without calibration the features of any two states differ by a few per cent only, and gradient descent
         first learns what all states have in common. Burda et al. 2018 (arXiv:1810.12894, section 2.4) also fix the statistics
-        from random play, but for every pixel apart.
+        from random play, but for every pixel apart. Normalised vectors keep their running moments.
         """
-        scale, exact = _scale_of(observations), torch.float64
-        parts = [network_input(part) for part in observations.split(_CALIBRATED_AT_ONCE)]
-        mean = torch.stack([part.sum(0, dtype=exact) for part in parts]).sum(0) / len(observations)
-        self.input_mean.copy_(scale * mean)
-        squares = torch.stack([(scale * part.float() - self.input_mean).square().sum(dtype=exact) for part in parts])
-        deviation = math.sqrt(float(squares.sum()) / (len(observations) * mean.numel()))
-        self.input_scale.fill_(1.0 / deviation if deviation > 0 else 1.0)
+        leaves = self.leaves_of(observations) if self.packing else {}
+        for index, part in enumerate(self.parts):
+            if not self._normalised[index]:
+                calibrate(part_of(part, leaves) if part.names else observations, *self._scale(index))
+
+    def _inputs(self, observations: Observations, dtype: torch.dtype) -> list[Tensor]:
+        """The inputs of the torso, `[N, *input_shape]` for each part."""
+        if self.packing is None:
+            assert isinstance(observations, Tensor)
+            self._check_shape(observations)
+            values = [observations]
+        else:
+            leaves = self.leaves_of(observations)
+            values = [part_of(part, leaves) for part in self.parts]
+        prepare = [normalised if own else scaled for own in self._normalised]
+        return [prepare[index](value, *self._scale(index), dtype) for index, value in enumerate(values)]
+
+    def _scale(self, index: int) -> tuple[Tensor, Tensor]:
+        """Mean and scale of a part's input."""
+        if self.packing is None:
+            return self.input_mean, self.input_scale
+        kept = self.inputs[index]
+        assert isinstance(kept, InputScale)
+        return kept.mean, kept.scale
+
+    def _outputs(self, features: Tensor, observations: Observations) -> Any:
+        """The outputs of the heads. They see the newest frame's action mask, if there is one."""
+        if self.packing is None or ACTION_MASK not in self.packing.parts:
+            return self.heads(features)
+        if isinstance(observations, Tensor):
+            return self.heads(features, observations[:, -1, self.packing.parts[ACTION_MASK]])
+        return self.heads(features, observations[ACTION_MASK][:, -1])
+
+    def _check_shape(self, observations: Tensor) -> None:
+        if observations.shape[1:] != self.config.observation_shape:
+            wanted = f"[N, {', '.join(map(str, self.config.observation_shape))}]"
+            raise ValueError(f"observations: wanted {wanted}, got {list(observations.shape)}")
 
     def only_act(self) -> Self:
         """Keep the torso's weights in the precision it computes in, so that no call casts them. Returns self."""
-        self.torso.to(PRECISIONS[self.config.precision])
+        for torso in (self.torso, self.value_torso):
+            if torso is not None:
+                torso.to(PRECISIONS[self.config.precision])
         return self.eval().requires_grad_(False)
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
@@ -159,11 +260,20 @@ class FeatureNetwork(nn.Module, ABC):
         """
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                gain = self.head_gain(module)
-                gain = self.torso.gain(module) if gain is None else gain
+                gain = self._gain(module)
+                if gain is None:
+                    continue
                 nn.init.orthogonal_(module.weight, gain, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+    def _gain(self, layer: nn.Module) -> float | None:
+        """Gain of a layer's initial weights; None for a layer of the user's own torso, which keeps its weights."""
+        if (gain := self.head_gain(layer)) is not None:
+            return gain
+        if self.value_torso is not None and any(layer is module for module in self.value_torso.modules()):
+            return self.value_torso.gain(layer)
+        return self.torso.gain(layer)
 
 
 def make_network(config: NetworkConfig, generator: torch.Generator | None = None) -> Any:
@@ -176,44 +286,8 @@ def make_network(config: NetworkConfig, generator: torch.Generator | None = None
     return network
 
 
-def network_input(observations: Tensor) -> Tensor:
-    """N observations as a torso reads them, values and dtype unchanged.
-
-    Colour stacks `[N, S, H, W, C]` become `[N, C*S, H, W]`, channel c*S + s being colour c of frame s. Other shapes stay.
-
-    Images come out channels-last in memory, with which convolutions on a CPU train about 1.5 times faster. The layout
-    changes while the data are still bytes, a quarter of the traffic. It is free if the stack is innermost already, as
-    `stack_frames` builds it.
-    """
-    if observations.dtype != torch.uint8 and not observations.dtype.is_floating_point:
-        raise ValueError(f"observations: wanted uint8 or floating point, got {observations.dtype}")
-    if observations.dim() == 5:
-        observations = observations.permute(0, 2, 3, 4, 1).flatten(3).permute(0, 3, 1, 2)
-    if observations.dim() == 4:
-        observations = observations.contiguous(memory_format=torch.channels_last)
-    return observations
-
-
 def on_device(network: Any, device: torch.device) -> Any:
     """Move a network. On a GPU its kernels lie channels-last, as its input does; otherwise each call would transpose them."""
     if device.type == "cuda":
         network.to(memory_format=torch.channels_last)
     return network.to(device)
-
-
-def _scale_of(observations: Tensor) -> float:
-    """Factor that scales raw observations: 1/255 for uint8, otherwise 1."""
-    return _BYTE_SCALE if observations.dtype == torch.uint8 else 1.0
-
-
-def _input_shape(observation_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one observation after `network_input`."""
-    if len(observation_shape) == 4:
-        stack, height, width, colours = observation_shape
-        return (stack * colours, height, width)
-    return observation_shape
-
-
-def _channels_last_zeros(shape: tuple[int, ...]) -> Tensor:
-    """Zeros in the memory layout of one row of a torso's input."""
-    return torch.zeros(shape[1:] + shape[:1]).movedim(-1, 0)

@@ -3,10 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
-from agents.networks.torsos import TORSOS
-from setting import Setting
+from setting import Setting, check_fields
+
+HIDDEN_SIZES = "256,256"
+CONVOLUTIONS = "32x8x4,64x4x2,64x3x1"
+MOST_LAYERS, LARGEST_LAYER, LARGEST_KERNEL = 16, 65536, 64
+OWN_NETWORK = r"[^:]+\.py:[A-Za-z_]\w*"
+
+
+class Convolution(NamedTuple):
+    """One convolution without padding. kernel and stride: pixels in both directions."""
+
+    channels: int
+    kernel: int
+    stride: int
+
+
+def parse_hidden_sizes(text: str) -> tuple[int, ...]:
+    """The sizes that `256,256` lists, first layer first. Raises ValueError."""
+    sizes = [_whole(part, LARGEST_LAYER) for part in text.split(",")]
+    if len(sizes) > MOST_LAYERS or None in sizes:
+        wanted = f"1 to {MOST_LAYERS} sizes from 1 to {LARGEST_LAYER} such as {HIDDEN_SIZES}"
+        raise ValueError(f"hidden_sizes: wanted {wanted}, got {text!r}")
+    return tuple(size for size in sizes if size)
+
+
+def parse_convolutions(text: str) -> tuple[Convolution, ...]:
+    """The convolutions that `32x8x4,64x4x2` lists, first layer first. Raises ValueError."""
+    layers = [[_whole(number, LARGEST_LAYER) for number in part.split("x")] for part in text.split(",")]
+    found = tuple(Convolution(*(number or 0 for number in layer)) for layer in layers if len(layer) == 3)
+    good = all(min(layer) > 0 and max(layer[1:]) <= LARGEST_KERNEL for layer in found)
+    if len(found) != len(layers) or len(found) > MOST_LAYERS or not good:
+        wanted = f"1 to {MOST_LAYERS} layers CHANNELSxKERNELxSTRIDE such as {CONVOLUTIONS}, kernels and strides up to 64"
+        raise ValueError(f"conv: wanted {wanted}, got {text!r}")
+    return found
+
+
+def _whole(text: str, most: int) -> int | None:
+    """The whole number from 1 to `most` that a text writes, None for any other text."""
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 9 and 0 < int(digits) <= most else None
+
+
+def _networks() -> tuple[str, ...]:
+    """The names of `agents.networks.torsos.TORSOS`, whose classes read these settings."""
+    from agents.networks.torsos import TORSOS
+
+    return tuple(sorted(TORSOS))
 
 
 @dataclass(frozen=True)
@@ -15,8 +60,55 @@ class NetworkSettings:
 
     network: Annotated[
         str,
-        Setting("Network: nature, impala_shallow, impala_deep, or mlp for small observations.", choices=TORSOS, stored=True),
-    ] = "nature"
+        Setting(
+            "Network: nature, impala_shallow, impala_deep or conv for images, mlp for vectors and small images, or a class of "
+            "your own. auto: by the environment's observations.",
+            "FILE.py:CLASS",
+            choices=_networks,
+            pattern=OWN_NETWORK,
+            auto=True,
+            stored=True,
+        ),
+    ]
+    hidden_sizes: Annotated[
+        str,
+        Setting(
+            "Units of each hidden layer of mlp, of conv behind its convolutions, and of vectors beside images.",
+            "sizes such as 64,64",
+            check=parse_hidden_sizes,
+            stored=True,
+        ),
+    ] = HIDDEN_SIZES
+    activation: Annotated[
+        Literal["relu", "tanh", "elu", "silu", "gelu"], Setting("Activation function of the hidden layers.", stored=True)
+    ] = "relu"
+    conv: Annotated[
+        str,
+        Setting(
+            "Layers of --network=conv: channels, kernel size and stride of each convolution, in pixels.",
+            f"layers such as {CONVOLUTIONS}",
+            check=parse_convolutions,
+            stored=True,
+        ),
+    ] = CONVOLUTIONS
+    separate_value: Annotated[
+        bool, Setting("Give the value a torso of its own instead of one that it shares with the policy.", stored=True)
+    ] = False
     calibrate_input: Annotated[
         bool, Setting("Centre and scale observations once, by what random play looks like before training.")
     ] = True
+    normalise_observations: Annotated[
+        bool,
+        Setting(
+            "Centre and scale each feature of vector observations by its running mean and standard deviation, clipped at 10; "
+            "images have --calibrate_input."
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def wants_random_play(self) -> bool:
+        """Whether observations of random play set the scale of the input before training."""
+        return self.calibrate_input or self.normalise_observations

@@ -1,4 +1,4 @@
-"""Torsos: observations in, features out. One class for each value of `--network`.
+"""Torsos: observations in, features out. One class for each name of `--network`.
 
 Sources: `nature` is the network of Mnih et al. 2015 (doi:10.1038/nature14236). `impala_shallow` is that of Mnih et al. 2016
 (arXiv:1602.01783), which IMPALA (arXiv:1802.01561) uses as its shallow model for Atari. `impala_deep` is the residual network
@@ -8,25 +8,39 @@ of IMPALA's figure 3, without its LSTM.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
+
+from agents.networks.settings import Convolution, NetworkSettings, parse_convolutions, parse_hidden_sizes
 
 Shape = tuple[int, ...]
 
 _HIDDEN_GAIN = math.sqrt(2.0)
 _RESIDUAL_GAIN = 0.1
 
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+"""Name on the command line (`--activation`) -> class."""
+
 
 class Torso(nn.Sequential):
     """Layers that turn prepared observations into features `[N, feature_count]`.
 
     minimum_frame_size: the smallest height and width that the torso can convolve; None for a torso that takes any observation.
+    reads: the settings of `--network` that the torso depends on. Others are refused where they are not at their defaults.
     """
 
     minimum_frame_size: int | None = None
     feature_count = 256
+    reads: ClassVar[tuple[str, ...]] = ("activation",)
 
     def gain(self, layer: nn.Module) -> float:
         """Gain of a layer's initial orthogonal weights."""
@@ -39,14 +53,9 @@ class Nature(Torso):
     minimum_frame_size = 36
     feature_count = 512
 
-    def __init__(self, observation_shape: Shape) -> None:
-        super().__init__(
-            *_convolutions(
-                _image_shape(observation_shape, self.minimum_frame_size),
-                [(32, 8, 4), (64, 4, 2), (64, 3, 1)],
-                self.feature_count,
-            )
-        )
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        layers = [Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)]
+        super().__init__(*_convolutions(observation_shape, layers, (self.feature_count,), settings))
 
 
 class ImpalaShallow(Torso):
@@ -54,12 +63,20 @@ class ImpalaShallow(Torso):
 
     minimum_frame_size = 20
 
-    def __init__(self, observation_shape: Shape) -> None:
-        super().__init__(
-            *_convolutions(
-                _image_shape(observation_shape, self.minimum_frame_size), [(16, 8, 4), (32, 4, 2)], self.feature_count
-            )
-        )
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        layers = [Convolution(16, 8, 4), Convolution(32, 4, 2)]
+        super().__init__(*_convolutions(observation_shape, layers, (self.feature_count,), settings))
+
+
+class Conv(Torso):
+    """The convolutions of `--conv` and the hidden layers of `--hidden_sizes`."""
+
+    reads = ("activation", "conv", "hidden_sizes")
+
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        hidden = parse_hidden_sizes(settings.hidden_sizes)
+        super().__init__(*_convolutions(observation_shape, parse_convolutions(settings.conv), hidden, settings))
+        self.feature_count = hidden[-1]
 
 
 class ImpalaDeep(Torso):
@@ -67,14 +84,15 @@ class ImpalaDeep(Torso):
 
     minimum_frame_size = 1
 
-    def __init__(self, observation_shape: Shape) -> None:
-        channels, height, width = _image_shape(observation_shape, self.minimum_frame_size)
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        channels, height, width = image_shape(observation_shape)
+        activation = ACTIVATIONS[settings.activation]
         layers: list[nn.Module] = []
         for section_channels in (16, 32, 32):
             layers += [nn.Conv2d(channels, section_channels, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
-            layers += [_ResidualBlock(section_channels), _ResidualBlock(section_channels)]
+            layers += [_ResidualBlock(section_channels, settings.activation) for _ in range(2)]
             channels, height, width = section_channels, (height + 1) // 2, (width + 1) // 2
-        layers += [nn.ReLU(), nn.Flatten(), nn.Linear(channels * height * width, self.feature_count), nn.ReLU()]
+        layers += [activation(), nn.Flatten(), nn.Linear(channels * height * width, self.feature_count), activation()]
         super().__init__(*layers)
 
     def gain(self, layer: nn.Module) -> float:
@@ -85,65 +103,100 @@ class ImpalaDeep(Torso):
 
 
 class Mlp(Torso):
-    """Two layers of 256 hidden units on the flattened observation, for vectors and frames of a few pixels."""
+    """The hidden layers of `--hidden_sizes` on the flattened observation, for vectors and frames of a few pixels."""
 
-    def __init__(self, observation_shape: Shape) -> None:
-        hidden, inputs = self.feature_count, math.prod(observation_shape)
-        super().__init__(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+    reads = ("activation", "hidden_sizes")
+
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        sizes = parse_hidden_sizes(settings.hidden_sizes)
+        super().__init__(nn.Flatten(), *hidden_layers(math.prod(observation_shape), sizes, settings.activation))
+        self.feature_count = sizes[-1]
 
 
-TORSOS: dict[str, Callable[[Shape], Torso]] = {
+TORSOS: dict[str, Callable[[Shape, NetworkSettings], Torso]] = {
     "nature": Nature,
     "impala_shallow": ImpalaShallow,
     "impala_deep": ImpalaDeep,
+    "conv": Conv,
     "mlp": Mlp,
 }
-"""Name on the command line (`--network`) -> class, which is called with the observation shape `[S, ...]`."""
+"""Name on the command line (`--network`) -> class, which is called with the observation shape `[S, ...]` and the settings."""
+
+_SMALLEST = (("nature", Nature.minimum_frame_size), ("impala_shallow", ImpalaShallow.minimum_frame_size))
 
 
-def make_torso(name: str, observation_shape: Shape) -> Torso:
-    """The torso of that name for observations `[S, ...]`. Raises ValueError if it cannot read them."""
+def make_torso(settings: NetworkSettings, observation_shape: Shape) -> Torso:
+    """The torso that the settings name, for observations `[S, ...]`. Raises ValueError if it cannot read them."""
+    name = settings.network
     if name not in TORSOS:
-        raise ValueError(f"network: wanted one of {sorted(TORSOS)}, got {name!r}")
+        raise ValueError(f"network: wanted one of {sorted(TORSOS)} or FILE.py:CLASS, got {name!r}")
     try:
-        return TORSOS[name](observation_shape)
+        return TORSOS[name](observation_shape, settings)
     except ValueError as error:
-        raise ValueError(f"network {name}: {error}") from None
+        raise ValueError(f"network {name}: {error}; --network={suitable_network(observation_shape)[0]} fits") from None
 
 
-def _image_shape(observation_shape: Shape, minimum: int | None) -> tuple[int, int, int]:
+def suitable_network(observation_shape: Shape) -> tuple[str, str]:
+    """The name of a torso that suits observations `[S, ...]`, and the reason."""
+    if len(observation_shape) not in (3, 4):
+        return "mlp", "the observations are vectors"
+    height, width = observation_shape[1:3]
+    for name, smallest in _SMALLEST:
+        if smallest is not None and min(height, width) >= smallest:
+            return name, f"the observations are images of {height}x{width}, at least {smallest}x{smallest}"
+    return "mlp", f"the observations are images of {height}x{width}, too small to convolve"
+
+
+def image_shape(observation_shape: Shape, minimum: int = 1) -> tuple[int, int, int]:
     """Channels, height and width of the torso's input: the stack and the colours become channels. Raises ValueError."""
     if len(observation_shape) not in (3, 4):
         raise ValueError(f"wanted observations [S, H, W] or [S, H, W, C], got {list(observation_shape)}")
     stack, height, width, *colours = observation_shape
-    if minimum is not None and min(height, width) < minimum:
-        raise ValueError(f"wanted frames of at least {minimum}x{minimum} (mlp takes any size), got {height}x{width}")
+    if min(height, width) < minimum:
+        raise ValueError(f"wanted frames of at least {minimum}x{minimum}, got {height}x{width}")
     return stack * math.prod(colours), height, width
 
 
-def _convolutions(image: tuple[int, int, int], convolutions: list[tuple[int, int, int]], hidden: int) -> list[nn.Module]:
-    """Convolutions (channels, kernel size, stride) without padding and one hidden layer, each followed by a ReLU.
+def hidden_layers(inputs: int, sizes: Sequence[int], activation: str) -> list[nn.Module]:
+    """Linear layers of these sizes, each followed by the activation function."""
+    layers: list[nn.Module] = []
+    for before, size in zip((inputs, *sizes), sizes, strict=False):
+        layers += [nn.Linear(before, size), ACTIVATIONS[activation]()]
+    return layers
 
-    image: channels, height and width.
-    """
-    channels, height, width = image
+
+def _convolutions(
+    observation_shape: Shape, convolutions: Sequence[Convolution], hidden: Sequence[int], settings: NetworkSettings
+) -> list[nn.Module]:
+    """Convolutions without padding, then hidden layers. An activation function follows each. Raises ValueError."""
+    channels, height, width = image_shape(observation_shape, _smallest_frame(convolutions))
     layers: list[nn.Module] = []
     for out_channels, kernel, stride in convolutions:
-        layers += [nn.Conv2d(channels, out_channels, kernel, stride), nn.ReLU()]
+        layers += [nn.Conv2d(channels, out_channels, kernel, stride), ACTIVATIONS[settings.activation]()]
         channels, height, width = out_channels, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    return [*layers, nn.Flatten(), nn.Linear(channels * height * width, hidden), nn.ReLU()]
+    return [*layers, nn.Flatten(), *hidden_layers(channels * height * width, hidden, settings.activation)]
+
+
+def _smallest_frame(convolutions: Sequence[Convolution]) -> int:
+    """The height and width of the smallest frame of which the convolutions leave one pixel."""
+    size = 1
+    for _, kernel, stride in reversed(convolutions):
+        size = (size - 1) * stride + kernel
+    return size
 
 
 class _ResidualBlock(nn.Module):
-    """x + conv(relu(conv(relu(x)))), 3x3, channels unchanged."""
+    """x + conv(f(conv(f(x)))) with activation function f, 3x3, channels unchanged."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, activation: str) -> None:
         super().__init__()
+        self._outside: Callable[[Tensor], Tensor] = getattr(functional, activation)
+        self._inside = functional.relu_ if activation == "relu" else self._outside  # in place saves memory traffic
         self.first = nn.Conv2d(channels, channels, 3, padding=1)
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[N, channels, H, W]` in and out."""
-        hidden: Tensor = self.first(functional.relu(inputs))
-        residual: Tensor = self.second(functional.relu_(hidden))
+        hidden: Tensor = self.first(self._outside(inputs))
+        residual: Tensor = self.second(self._inside(hidden))
         return inputs + residual

@@ -129,6 +129,8 @@ class VTraceAgent(LearnedAgent):
     @classmethod
     def value_meaning(cls, config: VTraceConfig) -> str:
         rewards = f"rewards clipped by {config.reward_clipping}" if config.reward_clipping else "raw rewards"
+        if config.normalise_rewards:
+            rewards = "rewards divided by the running standard deviation of their discounted sum"
         return f"expected sum of {rewards}, discounted by {config.gamma} per step"
 
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:

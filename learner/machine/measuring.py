@@ -23,8 +23,9 @@ from workers import WorkerSetup
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
+from workers.random_play import random_actions
 from workers.weights import SharedWeights, weights_layout
-from wrappers import ENVIRONMENTS, make_spec, make_vector_env
+from wrappers import ENVIRONMENTS, EnvSpec, make_spec, make_vector_env
 
 FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
@@ -116,11 +117,12 @@ def fresh_part(config: Config) -> float:
 def stepping(config: Config, num_envs: int, threads: int) -> Part:
     """Native steps of environments with random actions, in CPU time on one thread, in wall time on several."""
     env = make_vector_env(config.env, num_envs, threads)
-    env.reset(1)
+    shown = env.reset(1)
     generator = np.random.default_rng(0)
 
     def step() -> None:
-        env.step(env.spec.action.sample(generator, num_envs))
+        nonlocal shown
+        shown = env.step(random_actions(env.spec, shown, generator)).observations
 
     return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, env.close)
 
@@ -133,7 +135,7 @@ def acting(config: Config, num_envs: int) -> Part:
     network = _network(config, acting_precision(config.training))
     weights = SharedWeights(SharedArrays(weights_layout(network)))
     policy = CpuPolicy(network.only_act(), weights, seed=1)
-    observations = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.observation_shape)).astype(spec.frame_dtype)
+    observations = _random_frames(spec, (num_envs, *spec.observation_shape))
     return Part(lambda: policy.act(observations), num_envs, time.process_time)
 
 
@@ -144,7 +146,7 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
     weights = DeviceWeights(learner_network)
     weights.publish(learner_network, 1)
     policy = DevicePolicy(_central_setup(config, compiled=compiled), weights, num_envs, device, seed=1)
-    frames = np.random.default_rng(0).integers(0, 256, (num_envs, *spec.frame_shape)).astype(spec.frame_dtype)
+    frames = _random_frames(spec, (num_envs, *spec.frame_shape))
     first, everyone = np.zeros(num_envs, bool), np.arange(num_envs)
     return Part(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
 
@@ -159,7 +161,7 @@ def learning(config: Config, batch_size: int) -> Part:
     columns = HostBuffers(contract, batch_size, pinned=gpu).take()
     for array in columns.values():
         array.fill(0)
-    columns["frames"][:] = np.random.default_rng(0).integers(0, 256, columns["frames"].shape)
+    columns["frames"][:] = _random_frames(make_spec(config.env), columns["frames"].shape)
     columns["action_used"][:] = True
     nothing = np.zeros(batch_size, np.int64)
     updates = GPU_UPDATES if gpu else 1
@@ -173,6 +175,11 @@ def learning(config: Config, batch_size: int) -> Part:
             torch.cuda.synchronize(device)
 
     return Part(update, updates * batch_size * config.training.unroll_length, _clock(device), device=device)
+
+
+def _random_frames(spec: EnvSpec, shape: tuple[int, ...]) -> np.ndarray:
+    """Random frames of this shape. Packed frames have bytes below 64, which are finite numbers in every dtype."""
+    return np.random.default_rng(0).integers(0, 64 if spec.leaves else 256, shape).astype(spec.frame_dtype)
 
 
 def _clock(device: torch.device) -> Clock:

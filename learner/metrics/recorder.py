@@ -15,6 +15,7 @@ from agents import Updated
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import FEEDER_CLOCKS, Arrivals, Feeder
 from learner.machine.detect import available_cores
+from learner.metrics.advice import reward_advice
 from learner.metrics.bottleneck import BottleneckReport
 from learner.metrics.cores import CoreUse
 from learner.metrics.hardware import HardwareMeter
@@ -94,6 +95,7 @@ class Recorder:
         self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}
+        self._advised = False  # on the size of rewards, once a run
         self._writer = MetricsWriter(run, counters.steps, charts)
         self._progress = ProgressLine()
         self._at_start = replace(counters)
@@ -188,6 +190,9 @@ class Recorder:
         self._writer.write(asdict(counters), record)
         self._progress.clear()
         log.log(logging.INFO if self._log_is_due() else logging.DEBUG, "%s", self._text())
+        if not self._advised and (advice := reward_advice(record, self.config)):
+            self._advised = True
+            log.info("%s", advice)
         if bottleneck := self._bottlenecks.add(record, passed):
             log.debug("%s", bottleneck.line)
 

@@ -15,6 +15,7 @@ from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.schema import DEFAULTS, Settings, agent_of, build, default_settings
+from learner.settings.settle import settle_network
 from replay import ReplayConfig, check_replays
 from replay.settings import ReplaySettings
 from setting import AUTO
@@ -79,6 +80,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     """
     flat = {**default_settings(agent_of(settings)), **settings}
     check_settings(flat)
+    flat, _ = settle_network(flat)
     if unsettled := [name for name, default in DEFAULTS.items() if default == AUTO and flat[name] == AUTO]:
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     replay_settings = build(ReplaySettings, flat)
@@ -86,6 +88,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     check_replays(replays, flat["batch_size"])
     agent_settings = build(AGENTS[flat["agent"]].config_class, flat)
     _check_needs(flat["agent"], agent_settings, replays)
+    _check_normalisation(flat, agent_settings, replays)
     return Config(
         env=build(EnvConfig, flat),
         network_settings=build(NetworkSettings, flat),
@@ -99,6 +102,17 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         replays=replays,
         settings=portable or flat,
     )
+
+
+def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
+    """Raise ValueError if running moments could not be learned: they come from fresh trajectories, and from a discount."""
+    asked = [name for name in ("normalise_observations", "normalise_rewards") if flat.get(name)]
+    if asked and all(replay.type != "queue" for replay in replays):
+        raise ValueError(
+            f"{asked[0]}: wanted a queue among the replays, whose fresh trajectories give the scale, got {replays[0].type}"
+        )
+    if flat.get("normalise_rewards") and not hasattr(agent_settings, "gamma"):
+        raise ValueError(f"normalise_rewards: wanted an agent with a setting gamma, got {flat['agent']}")
 
 
 def _check_needs(agent: str, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:

@@ -44,7 +44,7 @@ def describe(field: SettingField) -> str:
     parts = [f"--[no]{field.name}={str(field.default).lower()} " if field.type is bool else f"--{field.name}={field.default} "]
     parts.append(field.setting.help)
     if choices := field.choices():
-        parts.append(f"One of: {', '.join(choices)}.")
+        parts.append(f"One of: {', '.join((*choices, field.setting.wanted) if field.setting.pattern else choices)}.")
     elif field.setting.wanted:
         parts.append(f"Wanted: {field.setting.wanted}.")
     if old := [old for old, name in RENAMED.items() if name == field.name]:

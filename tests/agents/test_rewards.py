@@ -1,14 +1,20 @@
-"""Reward clipping: each method by its formula, applied to sums and to one reward at a time."""
+"""Reward clipping by each formula, and reward scaling by the golden vectors."""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from agents.rewards import REWARD_CLIPPING, clip_rewards
+from agents.rewards import REWARD_CLIPPING, RewardScale, clip_rewards
+from replay.batch import Batch
+from tests.agents.support import random_batch
 
 REWARDS = (-100.0, -2.0, -0.5, 0.0, 0.25, 1.0, 7.0)
 
@@ -62,3 +68,55 @@ def test_each_reward_is_clipped_alone_and_the_input_kept(method: str) -> None:
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"wanted None or one of .*abs_one_clamp.*got 'half'"):
         clip_rewards(raw_rewards(), "half")
+
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "reward_scaling.json").read_text())["cases"]
+
+
+def chunk_of(case: dict[str, Any], rows: slice) -> Batch:
+    """The rows of a golden case as a batch of fresh columns, with the discounted returns that workers store."""
+    inputs = {name: torch.tensor(values)[rows] for name, values in case["inputs"].items()}
+    returns = torch.tensor(case["outputs"]["discounted_returns"])[rows]
+    return replace(
+        random_batch(),
+        rewards=inputs["rewards"],
+        action_used=inputs["action_used"],
+        is_replay=torch.zeros(case["N"], dtype=torch.bool),
+        discounted_returns=returns,
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_rewards_are_scaled_as_in_the_golden_vectors(case: dict[str, Any]) -> None:
+    scale, first = RewardScale(torch.device("cpu")), 0
+    for count, after in zip(case["chunks"], case["outputs"]["after_chunk"], strict=True):
+        rows = slice(first, first + count)
+        batch = chunk_of(case, rows)
+        scaled = scale.scaled(batch)
+        scale.settle(torch.tensor(True))
+        used = batch.action_used
+        wanted = torch.tensor(case["outputs"]["scaled_per_chunk"])[rows]
+        torch.testing.assert_close(scaled.rewards[used], wanted[used], rtol=1e-5, atol=1e-6)
+        moments = scale.moments.now
+        assert float(moments.weight) == pytest.approx(after["count"])
+        assert float(moments.mean) == pytest.approx(after["mean"], rel=1e-5, abs=1e-6)
+        assert float(moments.variance) == pytest.approx(after["var"], rel=1e-5)
+        first += count
+
+
+def test_replayed_columns_are_scaled_but_not_merged() -> None:
+    batch = chunk_of(CASES[0], slice(0, 4))
+    alone, beside = RewardScale(torch.device("cpu")), RewardScale(torch.device("cpu"))
+    replayed = torch.tensor([False, True])
+    scaled = beside.scaled(replace(batch, is_replay=replayed))
+    first = replace(batch, **{name: getattr(batch, name)[:, :1] for name in ("rewards", "action_used", "discounted_returns")})
+    torch.testing.assert_close(scaled.rewards[:, :1], alone.scaled(replace(first, is_replay=replayed[:1])).rewards)
+    torch.testing.assert_close(scaled.rewards[:, 1] / batch.rewards[:, 1], (scaled.rewards / batch.rewards)[:, 0])
+
+
+def test_a_skipped_update_leaves_the_scale_as_it_was() -> None:
+    scale = RewardScale(torch.device("cpu"))
+    before = [tensor.clone() for tensor in scale.moments.now]
+    scale.scaled(chunk_of(CASES[0], slice(0, 4)))
+    scale.settle(torch.tensor(False))
+    assert all(map(torch.equal, scale.moments.now, before))

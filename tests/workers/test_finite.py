@@ -11,13 +11,16 @@ import torch
 
 from learner.building import make_contract
 from replay.trajectory import Field
+from tests import leafy
 from tests.builders import network_of
 from tests.support import small_config
 from workers import SerialWorkers, WorkerError, WorkerSetup, random_observations, random_play, serial
 from workers.clocks import CLOCKS
-from workers.finite import NotFiniteError
+from workers.finite import NotFiniteError, check_environments, float_parts
 from workers.policy import Acted, CpuPolicy
 from workers.rollout import Rollout
+from wrappers import ENVIRONMENTS
+from wrappers.spaces import MultiDiscrete
 from wrappers.spec import EnvConfig, Step
 from wrappers.toy import Catch
 
@@ -137,3 +140,37 @@ def test_random_play_refuses_bad_observations(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(random_play, "make_vector_env", lambda config, num_envs, _: FloatCatch(num_envs, bad_frame=18))
     with pytest.raises(WorkerError, match="wanted finite observations"):
         random_observations(CATCH, 1)
+
+
+@BAD
+def test_a_bad_number_in_a_packed_leaf_is_found(bad: float) -> None:
+    observations = np.zeros((3, 2, leafy.PACKING.size), np.uint8)
+    assert all(np.isfinite(values).all() for _, values in float_parts(leafy.PACKING, observations))
+    observations[1, -1, leafy.PACKING.parts["vector"]][4:] = np.float32([bad]).view(np.uint8)
+    ((name, values),) = float_parts(leafy.PACKING, observations)
+    with pytest.raises(NotFiniteError, match=f"^environment 13: wanted finite vector, got {bad}$"):
+        check_environments(name, values, IDS)
+
+
+def test_a_rollout_refuses_a_bad_number_in_a_packed_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENTS, "leafy", leafy)
+    config = small_config(env=leafy.LEAFY, network="mlp")
+    env = leafy.Guess(config.env, 3)
+    env.noise = math.nan
+    slots = make_contract(config).allocate(3)
+    with pytest.raises(NotFiniteError, match="^environment 12: wanted finite vector, got nan$"):
+        Rollout(env, StayingPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
+
+
+def test_random_actions_are_legal_and_each_legal_one_is_drawn() -> None:
+    spec = leafy.make_spec(EnvConfig(env=leafy.LEAFY, frames_stacked=1))
+    masks = np.array([[1, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0]], np.uint8)
+    leaves = {leaf.name: np.zeros((4, *leaf.shape), leaf.dtype) for leaf in leafy.LEAVES}
+    observations = leafy.PACKING.pack({**leaves, "action_mask": masks})[:, None]
+    generator = np.random.default_rng(1)
+    drawn = np.stack([random_play.random_actions(spec, observations, generator) for _ in range(100)])
+    assert [sorted(set(column.tolist())) for column in drawn.T[:3]] == [[0, 1], [2], [0, 1, 2]]
+    several = replace(spec, action=MultiDiscrete((2, 1)))
+    drawn = np.stack([random_play.random_actions(several, observations[1:2], generator) for _ in range(20)])
+    assert drawn.shape == (20, 1, 2)
+    assert spec.action.check(random_play.random_actions(spec, observations, generator), 4).dtype == np.int64

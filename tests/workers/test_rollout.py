@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from learner.building import make_contract
-from replay.trajectory import Arrays, poison_arrays
+from replay.trajectory import RETURNS, Arrays, poison_arrays
 from tests.builders import fresh_batch
 from tests.support import small_config
 from workers.clocks import CLOCKS, cpu_seconds
 from workers.policy import Acted
-from workers.rollout import Rollout
+from workers.rollout import Rollout, discount_returns
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig, Step, VectorEnv
 
@@ -148,3 +150,39 @@ def test_computing_is_counted_beside_waiting_for_a_core() -> None:
     for stage in ("env", "write"):
         assert 0 < named[f"{stage}_cpu"] <= named[stage] + 1e-3
     assert cpu_seconds(seconds) == pytest.approx(named["env_cpu"] + named["act_cpu"] + named["write_cpu"])
+
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "reward_scaling.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_discounted_returns_are_carried_as_in_the_golden_vectors(case: dict[str, Any]) -> None:
+    returns, first = np.zeros(case["N"]), 0
+    for count, after in zip(case["chunks"], case["outputs"]["after_chunk"], strict=True):
+        rows = slice(first, first + count)
+        columns = {name: np.array(values)[rows].T for name, values in case["inputs"].items()}
+        columns[RETURNS] = np.full((case["N"], count), np.nan)
+        returns = discount_returns(columns, returns, case["gamma"])
+        np.testing.assert_allclose(columns[RETURNS].T, np.array(case["outputs"]["discounted_returns"])[rows], rtol=1e-12)
+        np.testing.assert_allclose(returns, after["running_returns"], rtol=1e-12)
+        first += count
+
+
+def test_a_rollout_carries_the_returns_from_one_trajectory_to_the_next() -> None:
+    config = small_config(unroll_length=4, normalise_rewards=True, clip_rewards=False)
+    contract = make_contract(config)
+    assert contract.return_discount == 0.99
+    slots = contract.allocate(2 * 5, poison=True)
+    env = make_vector_env(config.env, 2)
+    rollout = Rollout(
+        env, RandomPolicy(3), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=np.arange(2), return_discount=0.99
+    )
+    for block in range(5):
+        rollout.collect(2 * block)
+    rewards, reset, got = (slots[name].reshape(5, 2, 4).swapaxes(0, 1).reshape(2, 20) for name in ("rewards", "reset", RETURNS))
+    for environment in range(2):
+        running, wanted = 0.0, []
+        for reward, fresh in zip(rewards[environment], reset[environment], strict=True):
+            running = 0.0 if fresh else 0.99 * running + reward
+            wanted.append(running)
+        np.testing.assert_allclose(got[environment], wanted, rtol=1e-6)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import NetworkConfig, make_network, network_input
+from agents.networks.base import make_network, network_input
 from agents.networks.torsos import TORSOS
-from tests.builders import network_of
+from tests.builders import network_config, network_of
 
 CONVOLUTIONAL = ["nature", "impala_shallow", "impala_deep"]
 
@@ -241,12 +241,12 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_the_smallest_allowed_frame_works_and_one_pixel_less_is_refused(name: str) -> None:
-    minimum = {"nature": 36, "impala_shallow": 20, "impala_deep": 1}[name]
+    minimum = {"nature": 36, "impala_shallow": 20, "impala_deep": 1, "conv": 36}[name]
     network = network_of(name, (1, minimum, minimum), 2, generator=seeded())
     assert network(frames(2, 1, minimum, minimum)).values.shape == (2,)
     if minimum > 1:
         for height, width in [(minimum - 1, 84), (84, minimum - 1)]:
-            wanted = f"network {name}: wanted frames of at least {minimum}x{minimum} .*got {height}x{width}"
+            wanted = f"network {name}: wanted frames of at least {minimum}x{minimum}, got {height}x{width}; --network=.* fits"
             with pytest.raises(ValueError, match=wanted) as refusal:
                 network_of(name, (4, height, width), 2)
             assert "\n" not in str(refusal.value)
@@ -259,7 +259,7 @@ def test_convolutions_refuse_vectors(name: str) -> None:
 
 
 def test_unknown_names_and_impossible_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"network: wanted one of \['impala_deep'.*got 'alexnet'"):
+    with pytest.raises(ValueError, match="network: wanted auto or .* or impala_deep or .* or FILE.py:CLASS, got 'alexnet'"):
         network_of("alexnet", (4, 84, 84), 6)
     with pytest.raises(ValueError, match="actions: wanted 1 or more, got 0"):
         network_of("nature", (4, 84, 84), 0)
@@ -278,7 +278,7 @@ def test_observations_of_another_shape_or_type_are_refused() -> None:
 def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
     network = network_of("mlp", (2, 7), 3)
     config = pickle.loads(pickle.dumps(network.config))
-    assert config == NetworkConfig("mlp", (2, 7), 3, ActorCritic)
+    assert config == network_config("mlp", (2, 7), 3)
     twin: ActorCritic = make_network(config)
     twin.load_state_dict(network.state_dict())
     observations = torch.rand(4, 2, 7)

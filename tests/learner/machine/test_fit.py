@@ -12,8 +12,10 @@ from learner.machine.costs import Costs
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import check_memory
-from learner.settings.config import AUTO, DEFAULTS, make_config
+from learner.settings.config import AUTO, make_config
+from learner.settings.config import DEFAULTS as ALL_DEFAULTS
 
+DEFAULTS = {**ALL_DEFAULTS, "network": "nature"}  # the environment decides it, not the machine
 AUTOMATIC = sorted(name for name, default in DEFAULTS.items() if default == AUTO)
 MACHINES = [
     Machine(cores, memory, gpu) for cores, memory, gpu in itertools.product((1, 2, 4, 5, 64), (8 * 10**9,), (None, "GPU 9000"))

@@ -1,0 +1,64 @@
+"""The torso of a whole observation: one torso, or one for each part of an observation that has several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from agents.networks.inputs import InputPart
+from agents.networks.own import OwnTorso
+from agents.networks.settings import NetworkSettings
+from agents.networks.torsos import Mlp, Torso, hidden_layers, make_torso
+from setting import settings_of
+
+_GAIN = math.sqrt(2.0)
+
+
+class JointTorso(nn.Module):
+    """Reads every part with a torso of its own. One hidden layer joins their features.
+
+    The named torso reads images. An mlp of `--hidden_sizes` reads the vectors beside them. There are as many joint features as
+    the first image's torso has.
+    """
+
+    def __init__(self, settings: NetworkSettings, parts: Sequence[InputPart]) -> None:
+        super().__init__()
+        torsos = [Mlp(part.shape, settings) if part.is_vector else _of_part(settings, part) for part in parts]
+        self.reads = ("activation", *(name for torso in torsos for name in torso.reads))
+        self.feature_count = torsos[0].feature_count
+        self.torsos = nn.ModuleList(torsos)
+        inputs = sum(torso.feature_count for torso in torsos)
+        self.joint = nn.Sequential(*hidden_layers(inputs, (self.feature_count,), settings.activation))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Prepared parts `[N, ...]` to features `[N, F]`."""
+        features = [torso(part) for torso, part in zip(self.torsos, inputs, strict=True)]
+        joined: Tensor = self.joint(torch.cat(features, -1))
+        return joined
+
+    def gain(self, layer: nn.Module) -> float | None:
+        """Gain of a layer's initial orthogonal weights, None for a layer that keeps its own."""
+        for torso in self.torsos:
+            if any(layer is module for module in torso.modules()):
+                assert isinstance(torso, Torso | OwnTorso)
+                return torso.gain(layer)
+        return _GAIN
+
+
+def make_joint_torso(settings: NetworkSettings, parts: Sequence[InputPart]) -> Torso | OwnTorso | JointTorso:
+    """The torso that reads these parts. Raises ValueError if it cannot, or if a setting would have no effect."""
+    torso = _of_part(settings, parts[0]) if len(parts) == 1 else JointTorso(settings, parts)
+    for name in ("hidden_sizes", "activation", "conv"):
+        default, got = settings_of(NetworkSettings)[name].default, getattr(settings, name)
+        if name not in torso.reads and got != default:
+            raise ValueError(f"{name}: wanted {default} with --network={settings.network}, which does not use it, got {got}")
+    return torso
+
+
+def _of_part(settings: NetworkSettings, part: InputPart) -> Torso | OwnTorso:
+    if ":" in settings.network:
+        return OwnTorso(settings.network, part.shape, part.input_shape)
+    return make_torso(settings, part.shape)

@@ -1,0 +1,142 @@
+"""A torso of the user's own: `--network=my_net.py:Net`.
+
+The class is a `torch.nn.Module`. It is called with the observation shape `[S, ...]`. It maps prepared observations, float
+`[N, ...]`, to features `[N, F]`. Prepared images are `[N, C, H, W]`: their stack and colours are channels. Every process
+imports the class from its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+
+_BATCH = 3
+_TOLERANCE = 1e-4
+
+
+class OwnTorso(nn.Module):
+    """The user's module, as the network uses a torso. Its initial weights stay as the class makes them."""
+
+    reads: tuple[str, ...] = ()
+
+    def __init__(self, network: str, observation_shape: Shape, input_shape: Shape) -> None:
+        super().__init__()
+        self.feature_count = checked_feature_count(network, observation_shape, input_shape)
+        self.module = _made(network, observation_shape)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Prepared observations `[N, ...]` to features `[N, F]`."""
+        features: Tensor = self.module(inputs)
+        return features
+
+    def gain(self, layer: nn.Module) -> None:
+        """No gain: the weights are not drawn anew."""
+        return
+
+
+@cache
+def checked_feature_count(network: str, observation_shape: Shape, input_shape: Shape) -> int:
+    """The number of features F of the user's class. Raises ValueError with one line if it breaks the contract.
+
+    Args:
+        network: `FILE.py:CLASS`.
+        observation_shape: `[S, ...]`, the argument of the class.
+        input_shape: of one prepared observation.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
+        torch.manual_seed(0)
+        module = _made(network, observation_shape)
+        inputs = torch.randn(_BATCH, *input_shape)
+        features = _called(network, module, inputs)
+        _check_features(network, features, inputs)
+        alone = _called(network, module, inputs[:1])
+        if alone.shape != features[:1].shape or not torch.allclose(alone, features[:1], rtol=_TOLERANCE, atol=_TOLERANCE):
+            raise ValueError(f"network {network}: wanted the same features for an observation alone as in a batch, got others")
+        _check_gradients(network, module, features)
+    return features.shape[1]
+
+
+def own_class(network: str) -> type[nn.Module]:
+    """The class that `FILE.py:CLASS` names. Raises ValueError with one line."""
+    text, _, name = network.rpartition(":")
+    path = Path(text).resolve()
+    if not path.is_file():
+        raise ValueError(f"network {network}: wanted a file that exists, got {path}")
+    # The name depends on the path alone, so all processes know the module by one name.
+    module_name = f"springbok_own_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if module_name not in sys.modules:
+        _import(network, path, module_name)
+    found = getattr(sys.modules[module_name], name, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        got = "no such name" if found is None else f"a {type(found).__name__}"
+        raise ValueError(f"network {network}: wanted a subclass of torch.nn.Module, got {got}")
+    return found
+
+
+def _import(network: str, path: Path, module_name: str) -> None:
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file is the user's
+        del sys.modules[module_name]
+        raise ValueError(f"network {network}: wanted a file that can be imported, got {_line(error)}") from error
+
+
+def _made(network: str, observation_shape: Shape) -> nn.Module:
+    try:
+        return own_class(network)(observation_shape)
+    except ValueError as error:
+        if str(error).startswith("network "):
+            raise
+        raise ValueError(f"network {network}: wanted a class that takes {observation_shape}, got {_line(error)}") from error
+    except Exception as error:  # the class is the user's
+        raise ValueError(f"network {network}: wanted a class that takes {observation_shape}, got {_line(error)}") from error
+
+
+def _called(network: str, module: nn.Module, inputs: Tensor) -> Tensor:
+    try:
+        features = module(inputs)
+    except Exception as error:  # the class is the user's
+        raise ValueError(f"network {network}: wanted features of inputs {list(inputs.shape)}, got {_line(error)}") from error
+    if not isinstance(features, Tensor):
+        raise ValueError(f"network {network}: wanted a tensor of features, got a {type(features).__name__}")
+    return features
+
+
+def _check_features(network: str, features: Tensor, inputs: Tensor) -> None:
+    if features.dim() != 2 or len(features) != len(inputs) or not features.numel():
+        raise ValueError(f"network {network}: wanted features [{len(inputs)}, F], got {list(features.shape)}")
+    if features.dtype != torch.float32:
+        raise ValueError(f"network {network}: wanted float32 features, got {features.dtype}")
+    if not features.isfinite().all():
+        raise ValueError(f"network {network}: wanted finite features of inputs drawn from a normal distribution, got others")
+
+
+def _check_gradients(network: str, module: nn.Module, features: Tensor) -> None:
+    """Every weight must be float32 and be reached by the gradient: an update computes all gradients at once."""
+    for name, tensor in module.state_dict().items():
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"network {network}: wanted float32 parameters and buffers, got {name} as {tensor.dtype}")
+    parameters = dict(module.named_parameters())
+    if not parameters or not features.requires_grad:
+        raise ValueError(f"network {network}: wanted features that depend on trainable parameters, got none")
+    gradients = torch.autograd.grad(features.sum(), list(parameters.values()), allow_unused=True)
+    if unused := [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None]:
+        raise ValueError(f"network {network}: wanted a gradient for every parameter, got none for {unused[0]}")
+
+
+def _line(error: Exception) -> str:
+    """An exception on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,113 @@
+"""Running moments of observations and returns, in float64.
+
+Moments are merged exactly (Chan, Golub and LeVeque 1979): merging batches in any order gives the moments of all values. Every
+operation stays on the device, so that no update waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.networks.base import FeatureNetwork
+from agents.networks.inputs import VARIANCE_EPSILON
+from replay.batch import Batch
+
+FIRST_COUNT = 1e-4
+"""Weight of the first mean 0 and variance 1, in values. Gymnasium and Stable-Baselines3 start with the same."""
+
+
+class Moments(NamedTuple):
+    """Moments of values, float64 on one device.
+
+    weight: `[]`, the number of values. mean: `[F]`. m2: `[F]`, the sum of squared deviations from the mean.
+    """
+
+    weight: Tensor
+    mean: Tensor
+    m2: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Population variance `[F]`."""
+        return self.m2 / self.weight
+
+
+def moments_of(values: Tensor, mask: Tensor) -> Moments:
+    """Moments of those rows of values `[R, F]` that the mask, bool `[R]`, keeps; weight 0 if it keeps none."""
+    exact, kept = values.double(), mask.unsqueeze(-1)
+    weight = mask.sum(dtype=torch.float64)
+    # `where` and not a product: a value that is left out may be anything.
+    mean = torch.where(kept, exact, 0.0).sum(0) / weight.clamp(min=1.0)
+    return Moments(weight, mean, torch.where(kept, exact - mean, 0.0).square().sum(0))
+
+
+def merged(one: Moments, other: Moments) -> Moments:
+    """Moments of the values of both."""
+    weight, distance = one.weight + other.weight, other.mean - one.mean
+    mean = one.mean + distance * other.weight / weight
+    return Moments(weight, mean, one.m2 + other.m2 + distance.square() * one.weight * other.weight / weight)
+
+
+class RunningMoments:
+    """Moments of F features that grow batch by batch.
+
+    They begin with mean 0 and variance 1 of a ten-thousandth of a value, so that there is a scale before the first batch.
+    """
+
+    def __init__(self, features: int, device: torch.device) -> None:
+        def filled(shape: tuple[int, ...], value: float) -> Tensor:
+            return torch.full(shape, value, dtype=torch.float64, device=device)
+
+        self.now = Moments(filled((), FIRST_COUNT), filled((features,), 0.0), filled((features,), FIRST_COUNT))
+
+    def take(self, moments: Moments, sound: Tensor | None = None) -> None:
+        """Continue with these moments, in place, if `sound`, bool `[]` on the device; None stands for true."""
+        for kept, new in zip(self.now, moments, strict=True):
+            kept.copy_(new if sound is None else torch.where(sound, new, kept))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The moments by name. The tensors are live."""
+        return self.now._asdict()
+
+    def check_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Raise ValueError if these are not moments of as many features."""
+        for name, tensor in self.now._asdict().items():
+            got = state.get(name)
+            if not isinstance(got, Tensor) or got.shape != tensor.shape or got.dtype != torch.float64:
+                raise ValueError(f"wanted {name} of running moments as float64 {list(tensor.shape)}, got another")
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.take(Moments(**state))
+
+
+class ObservationMoments(RunningMoments):
+    """Running moments of a network's vectors. They set the scale of its input, which travels with the weights."""
+
+    def __init__(self, network: FeatureNetwork) -> None:
+        self._network = network
+        features = network.parts[-1].shape[-1]
+        super().__init__(features, next(network.parameters()).device)
+
+    def calibrate(self, observations: Tensor) -> None:
+        """Merge N observations of random play, so that the first batch is normalised too."""
+        vectors = self._network.vectors(observations)
+        self._merge(vectors, torch.ones(len(vectors), dtype=torch.bool, device=vectors.device))
+
+    def merge(self, batch: Batch, sound: Tensor) -> None:
+        """Merge the fresh columns of a batch that was learned from; nothing if `sound`, bool `[]`, is false.
+
+        Rows 0 to T-1 count, because row T is row 0 of the next trajectory. The row of an autoreset counts too: it holds the
+        final observation of its episode, whose value is needed.
+        """
+        rows = batch.observations[:-1]
+        fresh = (~batch.is_replay).expand(rows.shape[:2]).flatten()
+        self._merge(self._network.vectors(rows.flatten(0, 1)), fresh, sound)
+
+    def _merge(self, vectors: Tensor, mask: Tensor, sound: Tensor | None = None) -> None:
+        self.take(merged(self.now, moments_of(vectors, mask)), sound)
+        deviation = (self.now.variance + VARIANCE_EPSILON).sqrt()
+        self._network.set_vector_scale(self.now.mean, 1.0 / deviation)

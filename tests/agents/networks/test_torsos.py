@@ -1,0 +1,106 @@
+"""Torsos by flags: sizes, activation functions and convolutions are those asked for, or refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from agents.networks.settings import Convolution, parse_convolutions, parse_hidden_sizes
+from agents.networks.torsos import ACTIVATIONS, TORSOS, suitable_network
+from tests.builders import network_of
+
+
+def layers_of(network: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
+    return [module for name, module in network.named_modules() if isinstance(module, kind) and "head" not in name]
+
+
+def test_an_mlp_has_the_sizes_and_the_activation_that_are_asked_for() -> None:
+    network = network_of("mlp", (1, 4), 2, hidden_sizes="64,32,16", activation="tanh")
+    assert [(layer.in_features, layer.out_features) for layer in layers_of(network, nn.Linear)] == [(4, 64), (64, 32), (32, 16)]
+    assert len(layers_of(network, nn.Tanh)) == 3
+    assert network.feature_count == 16
+
+
+def test_weights_of_the_default_mlp_keep_their_names() -> None:
+    names = [name for name in network_of("mlp", (1, 4), 2).state_dict() if name.startswith("torso")]
+    assert names == ["torso.1.weight", "torso.1.bias", "torso.3.weight", "torso.3.bias"]
+
+
+def test_a_conv_has_the_layers_that_are_asked_for() -> None:
+    network = network_of("conv", (2, 20, 12), 2, conv="8x4x2,16x3x1", hidden_sizes="32")
+    layers = layers_of(network, nn.Conv2d)
+    assert [(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride) for layer in layers] == [
+        (2, 8, (4, 4), (2, 2)),
+        (8, 16, (3, 3), (1, 1)),
+    ]
+    assert layers_of(network, nn.Linear)[0].in_features == 16 * 7 * 3
+    assert network(torch.zeros(2, 2, 20, 12, dtype=torch.uint8)).values.shape == (2,)
+
+
+def test_the_default_conv_is_that_of_nature() -> None:
+    conv, nature = (layers_of(network_of(name, (4, 84, 84), 2), nn.Conv2d) for name in ("conv", "nature"))
+    assert [str(layer) for layer in conv] == [str(layer) for layer in nature]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("name", sorted(TORSOS))
+def test_every_torso_takes_every_activation(name: str, activation: str) -> None:
+    network = network_of(name, (1, 36, 36), 2, activation=activation)
+    kinds = {type(module) for module in network.modules()} & {type(make()) for make in ACTIVATIONS.values()}
+    assert kinds == {type(ACTIVATIONS[activation]())}
+    assert network(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).values.isfinite().all()
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "64,", "64,,64", "a", "70000", "6.5", ",".join(["2"] * 17)])
+def test_hidden_sizes_out_of_range_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="^hidden_sizes: wanted 1 to 16 sizes from 1 to 65536 such as 256,256, got "):
+        parse_hidden_sizes(text)
+
+
+@pytest.mark.parametrize("text", ["", "32", "32x8", "32x8x4x2", "0x8x4", "32x8x0", "32x65x1", "ax8x4", "32x8x4,"])
+def test_convolutions_out_of_range_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="^conv: wanted 1 to 16 layers CHANNELSxKERNELxSTRIDE such as 32x8x4"):
+        parse_convolutions(text)
+
+
+def test_sizes_are_read_in_order() -> None:
+    assert parse_hidden_sizes("64, 32") == (64, 32)
+    assert parse_convolutions("32x8x4,64x3x1") == (Convolution(32, 8, 4), Convolution(64, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "settings", "message"),
+    [
+        ("nature", (4, 84, 84), {"hidden_sizes": "64"}, "hidden_sizes: wanted 256,256 with --network=nature, .* got 64"),
+        ("mlp", (1, 4), {"conv": "8x3x1"}, "conv: wanted 32x8x4,64x4x2,64x3x1 with --network=mlp, .* got 8x3x1"),
+        ("conv", (1, 4), {}, r"network conv: wanted observations \[S, H, W\] .*, got \[1, 4\]; --network=mlp fits"),
+        ("conv", (1, 30, 99), {}, "network conv: wanted frames of at least 36x36, got 30x99; --network=impala_shallow fits"),
+        ("nature", (1, 10, 5), {}, "network nature: wanted frames of at least 36x36, got 10x5; --network=mlp fits"),
+        ("mlp", (1, 4), {"activation": "sine"}, "activation: wanted relu or tanh or elu or silu or gelu, got 'sine'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_names_what_fits(
+    name: str, shape: tuple[int, ...], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        network_of(name, shape, 2, **settings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((4, 84, 84), "nature"),
+        ((4, 36, 40, 3), "nature"),
+        ((1, 35, 84), "impala_shallow"),
+        ((1, 20, 20), "impala_shallow"),
+        ((1, 19, 84), "mlp"),
+        ((1, 10, 5), "mlp"),
+        ((1, 17), "mlp"),
+    ],
+)
+def test_the_suitable_network_is_the_largest_that_can_read_the_observations(shape: tuple[int, ...], name: str) -> None:
+    assert suitable_network(shape)[0] == name
+    assert network_of(name, shape, 2).feature_count >= 256
