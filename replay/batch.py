@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from replay.interleave import interleave
-from replay.trajectory import Arrays, TrajectoryContract
+from replay.trajectory import RECURRENT_STATE, Arrays, TrajectoryContract
 
 DeviceFrames = Sequence[tuple[int, Tensor]]
 """Parts of a batch's frames that lie on the learner's device, in order: the first column of each, and frames `[n, T+S, *F]`."""
@@ -40,6 +40,8 @@ class Batch:
     acting: name -> `[T, B, *shape]`, the fields that the agent's `acting` declares.
     is_replay: bool `[B]`, whether the column comes from a replay that may give a trajectory more than once.
     source: int `[B]`, index of the column's replay in the mixture.
+    recurrent_state: float32 `[B, K]`, before row 0; None without a core.
+    overlap: rows at the beginning that only rebuild the recurrent state (burn-in).
     """
 
     observations: Tensor
@@ -51,6 +53,22 @@ class Batch:
     acting: Mapping[str, Tensor]
     is_replay: Tensor
     source: Tensor
+    recurrent_state: Tensor | None = None
+    overlap: int = 0
+
+    def without_overlap(self) -> Batch:
+        """The rows that are learned from. No loss, metric or statistic sees the others."""
+        if not self.overlap:
+            return self
+        steps = ("actions", "rewards", "terminated", "reset", "action_used")
+        return replace(
+            self,
+            observations=self.observations[self.overlap :],
+            acting={name: field[self.overlap :] for name, field in self.acting.items()},
+            recurrent_state=None,  # that of row 0 is not the state before the first row left
+            overlap=0,
+            **{name: getattr(self, name)[self.overlap :] for name in steps},
+        )
 
 
 def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.device) -> Batch:
@@ -67,6 +85,8 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
         acting=acting,
         is_replay=up(host.is_replay),
         source=up(host.source),
+        recurrent_state=up(host.columns[RECURRENT_STATE]) if contract.state_size else None,
+        overlap=contract.overlap,
         **fields,
     )
 

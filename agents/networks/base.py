@@ -1,6 +1,6 @@
 """The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
-The features are the last hidden layer. Stacked frames become channels. Observations are scaled, centred and cast here and
+A recurrent core may stand between the two. The features are the last hidden layer: the core's output if there is a core. Stacked frames become channels. Observations are scaled, centred and cast here and
 nowhere else.
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.compute import PRECISIONS
+from agents.networks.cores import make_core, zeroed
 from agents.networks.settings import NetworkSettings
 from agents.networks.torsos import make_torso
 from wrappers.spaces import ActionSpace, Leaf
@@ -54,11 +55,13 @@ class NetworkConfig:
 class Thought(NamedTuple):
     """The output of a network for N observations, as tensors only.
 
-    output: what the heads return, a NamedTuple of tensors `[N, ...]`. features: float32 `[N, F]`.
+    output: what the heads return, a NamedTuple of tensors `[N, ...]`. features: float32 `[N, F]`. state: float32 `[N, K]`,
+    the memory with which the next observation is seen; None without a core.
     """
 
     output: Any
     features: Tensor
+    state: Tensor | None = None
 
 
 class Chosen(NamedTuple):
@@ -72,7 +75,11 @@ class Chosen(NamedTuple):
 
 
 class FeatureNetwork(nn.Module, ABC):
-    """A torso and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network itself."""
+    """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
+
+    feature_count: F, the size of the last hidden layer. state_size: K, numbers of one environment's recurrent state; 0 without
+    a core.
+    """
 
     input_mean: Tensor
     input_scale: Tensor
@@ -81,7 +88,9 @@ class FeatureNetwork(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.torso = make_torso(config.settings.network, config.observation_shape)
-        self.feature_count = self.torso.feature_count
+        self.core = make_core(config.settings.core, self.torso.feature_count, config.settings.core_size)
+        self.feature_count = self.core.size if self.core else self.torso.feature_count
+        self.state_size = self.core.state_size if self.core else 0
         self.make_heads()
         self.register_buffer("input_mean", _channels_last_zeros(_input_shape(config.observation_shape)))
         self.register_buffer("input_scale", torch.ones(()))
@@ -107,17 +116,55 @@ class FeatureNetwork(nn.Module, ABC):
     def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
         """Actions for N observations. greedy: take the best action instead of exploring."""
 
-    def forward(self, observations: Tensor) -> Any:
-        """Outputs for N observations `[N, *observation_shape]`, uint8 or floating point."""
-        return self.heads(self.features(observations))
+    def forward(
+        self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0
+    ) -> Any:
+        """Outputs of the heads for N observations `[N, *observation_shape]`, uint8 or floating point.
 
-    def think(self, observations: Tensor) -> Thought:
-        """The same with the features, for acting."""
+        With a core the observations are rows of columns, and the other arguments are those of `unroll`.
+        """
+        if state is None or reset is None:
+            return self.heads(self.features(observations))
+        return self.unroll(observations, state, reset, burn_in).output
+
+    def think(self, observations: Tensor, state: Tensor | None = None) -> Thought:
+        """The outputs for N observations with the features and the next state, for acting.
+
+        state: `[N, K]`, zeros where an observation is its episode's first; None without a core.
+        """
         features = self.features(observations)
-        return Thought(self.heads(features), features)
+        if self.core is None:
+            return Thought(self.heads(features), features)
+        assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
+        features, state = self.core(features, state)
+        return Thought(self.heads(features), features, state)
+
+    def unroll(self, observations: Tensor, state: Tensor, reset: Tensor, burn_in: int = 0) -> Thought:
+        """Outputs and features of a network with a core for consecutive rows, `[R - burn_in, B, ...]` each tensor.
+
+        Args:
+            observations: `[R, B, *observation_shape]`.
+            state: `[B, K]`, before row 0; a constant.
+            reset: bool `[R-1, B]`, where observation t+1 is an episode's first: the state is zero there.
+            burn_in: rows that only make the state. They have no outputs and no gradient (R2D2, Kapturowski et al. 2019,
+                section 3).
+        """
+        assert self.core is not None
+        if burn_in:
+            with torch.no_grad():
+                _, state = self.core.unroll(self._features_of_rows(observations[:burn_in]), state, reset[: burn_in - 1])
+                state = zeroed(state, reset[burn_in - 1])
+        hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
+        rows = hidden.shape[:2]
+        outputs = self.heads(hidden.flatten(0, 1))
+        return Thought(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
+
+    def _features_of_rows(self, observations: Tensor) -> Tensor:
+        """What the core reads, `[R, B, F]`: the torso sees all rows at once."""
+        return self.features(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
 
     def features(self, observations: Tensor) -> Tensor:
-        """The last hidden layer, float32 `[N, F]`, of N observations `[N, *observation_shape]`."""
+        """The torso's output, float32 `[N, F]`, for N observations `[N, *observation_shape]`."""
         if observations.shape[1:] != self.config.observation_shape:
             wanted = f"[N, {', '.join(map(str, self.config.observation_shape))}]"
             raise ValueError(f"observations: wanted {wanted}, got {list(observations.shape)}")
@@ -164,6 +211,8 @@ class FeatureNetwork(nn.Module, ABC):
                 nn.init.orthogonal_(module.weight, gain, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        if self.core:
+            self.core.initialise(generator)
 
 
 def make_network(config: NetworkConfig, generator: torch.Generator | None = None) -> Any:
