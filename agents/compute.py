@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 Made = TypeVar("Made")
 

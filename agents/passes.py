@@ -44,9 +44,7 @@ class NetworkPasses:
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
 
-    def forward(
-        self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0
-    ) -> Any:
+    def forward(self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0) -> Any:
         """The network's outputs for N observations `[N, *observation_shape]`, as detached leaf tensors.
 
         Call `loss.backward()` on a loss of them, then `self.backward(outputs)`. So the loss sees the whole batch, though each

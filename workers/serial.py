@@ -38,7 +38,15 @@ class SerialWorkers(Workers):
             env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
             policy = CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features)
             ids = config.environments_of(worker, 0)
-            rollout = Rollout(env, policy, self.slots, self.seconds[worker], seed=seed, environment_ids=ids)
+            rollout = Rollout(
+                env,
+                policy,
+                self.slots,
+                self.seconds[worker],
+                seed=seed,
+                environment_ids=ids,
+                overlap=self.setup.contract.overlap,
+            )
             self._envs.append(env)
             self._policies.append(policy)
             self._rollouts.append(rollout)
@@ -58,7 +66,15 @@ class SerialWorkers(Workers):
             "generators": [policy.generator.get_state() for policy in self._policies],
             "free": free,
             "filled": {worker: self._rows(worker) for worker in filled},
+            **({"recurrent": self._recurrent_states()} if self.setup.contract.state_size else {}),
         }
+
+    def _recurrent_states(self) -> list[dict[str, Any]]:
+        """What networks with a core add to each worker's state."""
+        return [
+            {"rollout": rollout.state_dict(), "policy": policy.state if policy.state is None else policy.state.clone()}
+            for rollout, policy in zip(self._rollouts, self._policies, strict=True)
+        ]
 
     def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> None:
         """Continue from `state_dict()`, after `start`. Raises ValueError if settings differ or environments do not repeat.
@@ -77,6 +93,9 @@ class SerialWorkers(Workers):
                     "it saved with another ale-py?"
                 )
             self._policies[worker].generator.set_state(state["generators"][worker])
+            if self.setup.contract.state_size:
+                rollout.load_state_dict(state["recurrent"][worker]["rollout"])
+                self._policies[worker].state = state["recurrent"][worker]["policy"]
         for worker, rows in state["filled"].items():
             for name, own in self._rows(worker).items():
                 own.copy_(rows[name])

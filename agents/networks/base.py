@@ -1,7 +1,7 @@
 """The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
-A recurrent core may stand between the two. The features are the last hidden layer: the core's output if there is a core. Stacked frames become channels. Observations are scaled, centred and cast here and
-nowhere else.
+A recurrent core may stand between the two. The features are the last hidden layer: the core's output if there is a core.
+Stacked frames become channels. Observations are scaled, centred and cast here and nowhere else.
 """
 
 from __future__ import annotations
@@ -116,9 +116,7 @@ class FeatureNetwork(nn.Module, ABC):
     def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
         """Actions for N observations. greedy: take the best action instead of exploring."""
 
-    def forward(
-        self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0
-    ) -> Any:
+    def forward(self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0) -> Any:
         """Outputs of the heads for N observations `[N, *observation_shape]`, uint8 or floating point.
 
         With a core the observations are rows of columns, and the other arguments are those of `unroll`.

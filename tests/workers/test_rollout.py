@@ -53,7 +53,7 @@ class RandomPolicy:
     def refresh(self) -> None:
         self.version += 1
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
         self.asked.append((observations.copy(), first.copy()))
 
     def answer(self) -> Acted:

@@ -97,6 +97,7 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
             seconds,
             seed=task.seed + group * config.envs_per_group,
             environment_ids=config.environments_of(task.worker, group),
+            overlap=setup.contract.overlap,
         )
         turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
     for turn in cycle(turns):

@@ -49,9 +49,9 @@ def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: py
     policy = uniform_policy()
     act = policy.act
 
-    def recorded(observations: np.ndarray) -> np.ndarray:
+    def recorded(observations: np.ndarray, *rest: np.ndarray) -> np.ndarray:
         acting.append(len(observations))
-        return act(observations)
+        return act(observations, *rest)
 
     monkeypatch.setattr(policy, "act", recorded)
     played(TimedEpisodes([2, 5], SPEC), np.array([1, 1]), steps=counted, policy=policy)
