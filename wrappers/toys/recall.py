@@ -1,11 +1,11 @@
 """Recall: a game that no policy without memory can win, for tests of recurrent networks.
 
-The first observation shows one of four cues. Five blank observations follow, then the query, which is the same for every cue.
+The first observation shows one of four cues. Three blank observations follow, then the query, which is the same for every cue.
 The action at the query is the answer, and the episode ends with it: the reward is 1 if it is the cue's number, otherwise -1.
 Actions before the query have no effect. A policy without memory answers one query in four, mean return -0.5; with memory every
 episode can have return 1.
 
-A stack of more than six frames would show the cue beside the query, so the memory must be in the network with fewer.
+A stack of more than four frames would show the cue beside the query, so the memory must be in the network with fewer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
 
 RECALL = "Recall-v0"
 CUES = 4
-BLANKS = 5
+BLANKS = 3
 QUERY = BLANKS + 1  # steps from the cue to the query
 BRIGHT = 255
 
