@@ -16,11 +16,11 @@ from wrappers.spaces import ActionSpace, Discrete
 
 
 def network_config(
-    name: str, observation_shape: tuple[int, ...], action: ActionSpace | int, precision: str = "float32"
+    name: str, observation_shape: tuple[int, ...], action: ActionSpace | int, precision: str = "float32", core: str = "none"
 ) -> NetworkConfig:
-    """An actor-critic. action: a space, or the number of discrete actions."""
+    """An actor-critic. action: a space, or the number of discrete actions. core: of 8 units."""
     space = Discrete(action) if isinstance(action, int) else action
-    return NetworkConfig(NetworkSettings(name), observation_shape, space, ActorCritic, precision)
+    return NetworkConfig(NetworkSettings(name, core=core, core_size=8), observation_shape, space, ActorCritic, precision)
 
 
 def network_of(
@@ -29,10 +29,11 @@ def network_of(
     action: ActionSpace | int,
     *,
     precision: str = "float32",
+    core: str = "none",
     generator: torch.Generator | None = None,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
-    network: ActorCritic = make_network(network_config(name, observation_shape, action, precision), generator)
+    network: ActorCritic = make_network(network_config(name, observation_shape, action, precision, core), generator)
     return network
 
 

@@ -17,7 +17,7 @@ CONFIG = EnvConfig("Catch-v0", frames_stacked=3, max_episode_frames=7, core_inpu
 
 
 class Scripted(VectorEnv):
-    """One environment with rewards 1, 2, 3, ... and an autoreset at every fourth step; at every third the action is replaced."""
+    """One environment with rewards 1, 2, 3, ... Every third step replaces the action, every fourth is an autoreset."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.spec, self.num_envs, self.steps = spec, 1, 0

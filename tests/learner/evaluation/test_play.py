@@ -93,3 +93,23 @@ def test_the_same_seed_gives_the_same_actions() -> None:
     one, again, other = (uniform_policy(seed).act(observations) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
+
+
+def test_each_environment_has_a_memory_of_its_own_which_begins_with_its_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes of 2 and 5 steps; the second environment plays on alone. Then the same policy plays anew."""
+    network = network_of("mlp", SPEC.observation_shape, SPEC.action, core="gru", generator=torch.Generator().manual_seed(1))
+    assert network.core is not None
+    seen: list[list[int]] = []
+
+    def count(features: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A state that counts the observations of its episode."""
+        seen.append(state[:, 0].int().tolist())
+        return state, state + 1
+
+    monkeypatch.setattr(network.core, "forward", count)
+    policy = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1)
+    for _ in range(2):
+        played(TimedEpisodes([2, 5], SPEC), np.array([2, 1]), policy=policy)
+    once = [[0, 0], [1, 1], [2, 2], [0, 3], [1, 4]]
+    assert seen[:5] == once
+    assert seen[len(seen) // 2 :][:5] == once
