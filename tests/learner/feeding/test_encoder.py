@@ -82,7 +82,7 @@ def test_behaviour_features_and_logits_are_those_of_the_network_that_acted(
 def test_a_core_starts_from_the_stored_state(core: str, burn_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second blocks begin in the middle of an episode; an autoreset follows in them."""
     monkeypatch.setattr(module, "OBSERVATIONS_AT_ONCE", 31)  # two or three trajectories
-    workers, network = collect(core=core, core_size=8, burn_in=burn_in)
+    workers, network = collect(core=core, core_size=8, burn_in=burn_in, unroll_length=7)
     for block in range(3):
         workers.release(workers._block(block))
     for _ in range(3):
