@@ -81,7 +81,8 @@ def test_burn_in_is_played_and_counted_once(tmp_path: Path) -> None:
     counters = checkpoint.counters
     assert counters.steps == counters.frames == 4 * counters.trajectories
     assert counters.episodes == pytest.approx(counters.steps / 6, rel=0.05)  # 5 steps and the autoreset
-    assert np.nanmax(read_metrics(run.metrics)["charts/policy_lag"]) < 4
+    # Each batch is one block, acted by the newest weights. Rows that are repeated were acted by older ones.
+    assert np.nanmax(read_metrics(run.metrics)["charts/policy_lag"]) == 0
     contract = make_contract(small_config(**{**QUICKLY, **settings}))
     assert (contract.unroll_length, contract.overlap, contract.state_size) == (10, 6, 128)
 
