@@ -46,7 +46,8 @@ def main(command: list[str]) -> int:
     except (ImportError, MemoryError) as error:
         if isinstance(error, ImportError) and LOADER_WITHOUT_MEMORY not in str(error):
             raise
-        print(f"error: wanted memory for the program's libraries, got none; raise the limit (ulimit -v): {error}", file=sys.stderr)
+        wanted = "wanted memory for the program's libraries, got too little; raise the limit (ulimit -v)"
+        print(f"error: {wanted}: {error}", file=sys.stderr)
         return 1
     from learner import launch
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 Made = TypeVar("Made")
 
@@ -35,7 +34,7 @@ def allow_tf32() -> None:
     torch.set_float32_matmul_precision("high")
 
 
-def compiled(function: Callable[[Tensor], Made], *, dynamic: bool) -> Callable[[Tensor], Made]:
+def compiled(function: Callable[..., Made], *, dynamic: bool) -> Callable[..., Made]:
     """`function` through torch.compile; dynamic: for any number of rows.
 
     Learner and central policy compile in threads of their own. PyTorch 2.11 takes a call in the one, while the other compiles,

@@ -115,7 +115,7 @@ class LearnedAgent(Agent):
         """The loss of a batch.
 
         Args:
-            batch: B trajectories of T steps.
+            batch: B trajectories of T steps, without the rows of burn-in.
             outputs: what the network's heads return for all T+1 rows, each tensor `[T+1, B, ...]`.
         """
 
@@ -126,12 +126,11 @@ class LearnedAgent(Agent):
 
     def update(self, batch: Batch, progress: float) -> Updated:
         inputs = _float_inputs(batch, self.network)  # raw rewards: scaling would hide a non-finite one
+        leaves, outputs = self._forward(batch)
+        learned = batch.without_overlap()
         if self.reward_scale:
-            batch = self.reward_scale.scaled(batch)
-        rows, columns = batch.observations.shape[:2]
-        leaves = self.passes.forward(batch.observations.flatten(0, 1))
-        outputs = type(leaves)(*(leaf.unflatten(0, (rows, columns)) for leaf in leaves))
-        terms, metrics = self.losses(batch, outputs)
+            learned = self.reward_scale.scaled(learned)
+        terms, metrics = self.losses(learned, outputs)
         # Two stages: from the loss to the outputs, which are leaves, then in `passes` from the outputs to the weights.
         torch.stack([term.weight * term.value for term in terms.values()]).sum().backward()
         self.passes.backward(leaves)
@@ -146,14 +145,23 @@ class LearnedAgent(Agent):
         if self.reward_scale:
             self.reward_scale.settle(sound)
         if self.observation_moments:
-            self.observation_moments.merge(batch, sound)
+            self.observation_moments.merge(learned, sound)
         scalars = {
-            **per_step(terms, batch.rewards.numel()),
+            **per_step(terms, learned.rewards.numel()),
             "losses/gradient_norm": gradient_norm,
             "losses/gradient_clipped": (gradient_norm > largest_norm).float(),
             **metrics,
         }
         return Updated(scalars, learning_rate)
+
+    def _forward(self, batch: Batch) -> tuple[Any, Any]:
+        """The network's outputs as leaves, and the same tensors by row, `[T+1, B, ...]`, without the rows of burn-in."""
+        if batch.recurrent_state is not None:
+            leaves = self.passes.forward(batch.observations, batch.recurrent_state, batch.reset, batch.overlap)
+            return leaves, leaves
+        leaves = self.passes.forward(batch.observations.flatten(0, 1))
+        rows = batch.observations.shape[:2]
+        return leaves, type(leaves)(*(leaf.unflatten(0, rows) for leaf in leaves))
 
     def _step(self) -> None:
         if isinstance(self.optimizer, torch.optim.RMSprop) and not self.optimizer.state:
@@ -269,5 +277,7 @@ def _described(tensor: Tensor) -> str:
 def _float_inputs(batch: Batch, network: FeatureNetwork) -> dict[str, Tensor]:
     """The parts of a batch that may hold non-finite numbers."""
     inputs = {"rewards": batch.rewards, **batch.acting}
+    if batch.recurrent_state is not None:
+        inputs["recurrent_state"] = batch.recurrent_state
     floats = {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
     return {**network.float_inputs(batch.observations.flatten(0, 1)), **floats}

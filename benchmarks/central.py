@@ -112,11 +112,15 @@ class SleepingWorkers(CentralWorkers):
 
         class SleepingPolicy(DevicePolicy):
             def act(
-                self, frames: Sequence[np.ndarray], first: Sequence[np.ndarray], environments: Sequence[np.ndarray]
+                self,
+                frames: Sequence[np.ndarray],
+                first: Sequence[np.ndarray],
+                environments: Sequence[np.ndarray],
+                with_state: Sequence[bool] = (),
             ) -> Acted:
                 begin = time.perf_counter()
                 batches.append(sum(map(len, environments)))
-                acted = super().act(frames, first, environments)
+                acted = super().act(frames, first, environments, with_state)
                 wanted = times.answer + batches[-1] * times.answer_each
                 time.sleep(max(0.0, begin + wanted - time.perf_counter()))
                 return acted

@@ -51,7 +51,7 @@ class RandomPolicy:
     def refresh(self) -> None:
         return
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
         self.asked = len(observations)
 
     def answer(self) -> Acted:

@@ -46,14 +46,17 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
 
 def make_contract(config: Config) -> TrajectoryContract:
     """The contract of the run's trajectories."""
-    spec, network = make_spec(config.env), make_network_config(config)
+    spec, network, burn_in = make_spec(config.env), make_network_config(config), config.network_settings.burn_in
+    shapes = make_network_shapes(config)
     scales_rewards = getattr(config.agent_settings, "normalise_rewards", False)
     return TrajectoryContract(
-        unroll_length=config.training.unroll_length,
+        unroll_length=config.training.unroll_length + burn_in,
         frames_stacked=spec.frames_stacked,
         frame=Field(spec.frame_shape, spec.frame_dtype),
         action=Field(spec.action.shape, spec.action.dtype),
         acting=agent_class(config).acting(config.agent_settings, network).fields,
-        feature_count=make_network_shapes(config).feature_count if needs_features(config.replays) else 0,
+        feature_count=shapes.feature_count if needs_features(config.replays) else 0,
         return_discount=config.agent_settings.gamma if scales_rewards else None,
+        state_size=shapes.state_size,
+        overlap=burn_in,
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from replay.interleave import interleave
-from replay.trajectory import Arrays, TrajectoryContract
+from replay.trajectory import RECURRENT_STATE, Arrays, TrajectoryContract
 
 DeviceFrames = Sequence[tuple[int, Tensor]]
 """Parts of a batch's frames that lie on the learner's device, in order: the first column of each, and frames `[n, T+S, *F]`."""
@@ -41,6 +41,8 @@ class Batch:
     is_replay: bool `[B]`, whether the column comes from a replay that may give a trajectory more than once.
     source: int `[B]`, index of the column's replay in the mixture.
     discounted_returns: float32 `[T, B]`, discounted rewards of the episode so far; None unless the contract has a discount.
+    recurrent_state: float32 `[B, K]`, before row 0; None without a core.
+    overlap: rows at the beginning that only rebuild the recurrent state (burn-in).
     """
 
     observations: Tensor
@@ -53,6 +55,24 @@ class Batch:
     is_replay: Tensor
     source: Tensor
     discounted_returns: Tensor | None = None
+    recurrent_state: Tensor | None = None
+    overlap: int = 0
+
+    def without_overlap(self) -> Batch:
+        """The rows that are learned from. No loss, metric or statistic sees the others."""
+        if not self.overlap:
+            return self
+        steps = ("actions", "rewards", "terminated", "reset", "action_used")
+        returns = self.discounted_returns
+        return replace(
+            self,
+            observations=self.observations[self.overlap :],
+            acting={name: field[self.overlap :] for name, field in self.acting.items()},
+            discounted_returns=None if returns is None else returns[self.overlap :],
+            recurrent_state=None,  # that of row 0 is not the state before the first row left
+            overlap=0,
+            **{name: getattr(self, name)[self.overlap :] for name in steps},
+        )
 
 
 def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.device) -> Batch:
@@ -69,6 +89,8 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
         acting=acting,
         is_replay=up(host.is_replay),
         source=up(host.source),
+        recurrent_state=up(host.columns[RECURRENT_STATE]) if contract.state_size else None,
+        overlap=contract.overlap,
         **fields,
     )
 

@@ -3,6 +3,8 @@
 A trajectory is T consecutive steps of one environment. Stores keep it as `[T, ...]`; `replay/batch.py` makes `[T, B, ...]` of
 it. Frames are stored once. An observation is a stack of S frames, and S-1 of them belong to the row before already. So a
 trajectory keeps the S-1 frames before its first observation and one frame for each of its T+1 observations.
+
+With burn-in a trajectory begins with the last rows of the one before it, of the same environment. T counts these rows too.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ FEATURES = "behaviour_features"
 
 RETURNS = "discounted_returns"
 """Field of the discounted rewards of the episode so far, if rewards are normalised."""
+
+RECURRENT_STATE = "recurrent_state"
+"""Field of the acting network's recurrent state, stored once: as it was before row 0."""
 
 Signature = dict[str, list[Any]]
 """Name -> [shape, dtype] of every field of a contract, as plain data."""
@@ -50,6 +55,9 @@ class TrajectoryContract:
         acting: name -> field that acting stores for each step with the action (`agents.acting.Acting`).
         feature_count: F, the size of the network's last hidden layer; 0 if no replay in use compares features.
         return_discount: discount of the returns so far, which the scale of rewards is learned from; None to store none.
+        state_size: K, numbers of the network's recurrent state; 0 for a network without a core.
+        overlap: rows at the beginning that only rebuild the recurrent state. They repeat the end of the trajectory before it,
+            except in an environment's first trajectory, which has no other before it.
     """
 
     unroll_length: int
@@ -59,6 +67,8 @@ class TrajectoryContract:
     acting: Mapping[str, Field]
     feature_count: int = 0
     return_discount: float | None = None
+    state_size: int = 0
+    overlap: int = 0
 
     @property
     def policy_fields(self) -> dict[str, Field]:
@@ -69,6 +79,8 @@ class TrajectoryContract:
     @property
     def fields(self) -> dict[str, Field]:
         steps = (self.unroll_length,)
+        # Zeros where row 0 is an episode's first. It has no rows, so a window of rows must start at row 0.
+        recurrent = {RECURRENT_STATE: Field((self.state_size,), "float32")} if self.state_size else {}
         return {
             # S-1 frames before the first observation, then the newest frame of each of the T+1 observations.
             "frames": Field((self.unroll_length + self.frames_stacked, *self.frame.shape), self.frame.dtype),
@@ -85,6 +97,7 @@ class TrajectoryContract:
             "episode_return": Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
             "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere
             "environment_id": Field((), "int32"),  # the environment of the run that it comes from
+            **recurrent,
         }
 
     def signature(self) -> Signature:

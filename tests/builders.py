@@ -35,13 +35,15 @@ def network_of(
     action: ActionSpace | int,
     *,
     precision: str = "float32",
+    core: str = "none",
     generator: torch.Generator | None = None,
     leaves: tuple[Leaf, ...] = (),
     **settings: Any,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
+    with_core = {} if core == "none" else {"core": core, "core_size": 8}
     network: ActorCritic = make_network(
-        network_config(name, observation_shape, action, precision, leaves, **settings), generator
+        network_config(name, observation_shape, action, precision, leaves, **with_core, **settings), generator
     )
     return network
 

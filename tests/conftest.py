@@ -27,6 +27,7 @@ SLOW = (
     "tests/test_old_checkpoints.py",
     "tests/workers/central/",
     "tests/workers/processes/",
+    "tests/workers/test_recurrent.py",
     "tests/workers/test_weights.py",
     "tests/wrappers/test_atari_single.py",
 )

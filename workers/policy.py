@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.base import Chosen, FeatureNetwork, Thought
+from agents.networks.cores import zeroed
 from replay.interleave import stack_innermost
 from replay.trajectory import FEATURES
 from workers.finite import check_policy
@@ -25,11 +26,13 @@ class LearnerGone(Exception):
 class Acted(NamedTuple):
     """A policy's answer to N observations.
 
-    actions: `[N, *shape]`; fields: what the rollout stores with them, `[N, *shape]` each.
+    actions: `[N, *shape]`; fields: what the rollout stores with them, `[N, *shape]` each. state: the recurrent state with which
+    the observations were seen, float32 `[N, K]`, zeros for an episode's first; None if it was not asked for.
     """
 
     actions: np.ndarray
     fields: Mapping[str, np.ndarray]
+    state: np.ndarray | None = None
 
 
 class Policy(Protocol):
@@ -40,8 +43,11 @@ class Policy(Protocol):
     def refresh(self) -> None:
         """Called before each trajectory."""
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
-        """Begin to act on observations `[N, S, *frame_shape]`. first: bool `[N]`, whether each is its episode's first."""
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
+        """Begin to act on observations `[N, S, *frame_shape]`.
+
+        first: bool `[N]`, whether each is its episode's first. with_state: whether the answer shall hold the recurrent state.
+        """
 
     def answer(self) -> Acted:
         """The actions, once for each `ask`; valid until the next one. Raises LearnerGone or NotFiniteError."""
@@ -55,6 +61,9 @@ class CpuPolicy:
         weights: where new weights come from.
         seed: of the actions drawn.
         with_features: whether a replay compares the features, so that they are stored.
+
+    Attributes:
+        state: float32 `[N, K]`, the recurrent state after the last observations; None without a core and before the first.
     """
 
     def __init__(self, network: FeatureNetwork, weights: Weights, seed: int, *, with_features: bool = False) -> None:
@@ -63,29 +72,42 @@ class CpuPolicy:
         self.generator = torch.Generator().manual_seed(seed)
         self.with_features = with_features
         self.version = -1
-        self._asked = np.empty(0)
+        self.state: Tensor | None = None
+        self._asked: tuple[np.ndarray, np.ndarray, bool] = (np.empty(0), np.empty(0, bool), False)
 
     def refresh(self) -> None:
         """Take the newest weights. So each trajectory has one acting version."""
         if self.version != self.weights.published_version:
             self.version = self.weights.read(self.network)
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
-        self._asked = observations
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
+        self._asked = (observations, first, with_state)
 
     def answer(self) -> Acted:
-        return self.act(self._asked)
+        observations, first, with_state = self._asked
+        return self.act(observations, first, with_state=with_state)
 
     @torch.inference_mode()
-    def act(self, observations: np.ndarray) -> Acted:
-        """Sample one action for each of N observations `[N, S, *frame_shape]`. Raises NotFiniteError."""
+    def act(self, observations: np.ndarray, first: np.ndarray | None = None, *, with_state: bool = False) -> Acted:
+        """Sample one action for each of N observations `[N, S, *frame_shape]`. Raises NotFiniteError.
+
+        first: bool `[N]`, whether each is its episode's first; None for none.
+        """
+        state = self._state_before(len(observations), first) if self.network.state_size else None
         if observations.ndim > VECTORS:  # images: the network convolves them faster with the stack innermost in memory
             observations = stack_innermost(observations)
-        thought = self.network.think(torch.from_numpy(observations))
+        thought = self.network.think(torch.from_numpy(observations), state)
+        self.state = thought.state
         chosen = self.network.choose(thought, self.generator)
         fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
         check_policy(self.version, *fields.values())
-        return Acted(chosen.actions.numpy(), fields)
+        return Acted(chosen.actions.numpy(), fields, state.numpy() if with_state and state is not None else None)
+
+    def _state_before(self, count: int, first: np.ndarray | None) -> Tensor:
+        """The recurrent state for the next observations, `[count, K]`: zeros where an episode begins."""
+        if self.state is None:
+            return torch.zeros(count, self.network.state_size)
+        return self.state if first is None else zeroed(self.state, torch.from_numpy(first))
 
 
 def stored_fields(thought: Thought, chosen: Chosen, with_features: bool) -> dict[str, Tensor]:

@@ -1,21 +1,44 @@
-"""The only loop that steps environments: observe, act, step, and write row t of N trajectories in place."""
+"""The only loop that steps environments: observe, act, step, and write row t of N trajectories in place.
+
+With burn-in a trajectory begins with the last rows of the one before it. They are copied from the worker's own memory, since
+the slot that they were written to may hold something else by then.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from replay.trajectory import RETURNS, Arrays
+from replay.trajectory import RECURRENT_STATE, RETURNS, Arrays
 from workers.clocks import Clocks
 from workers.finite import check_environments, float_parts
 from workers.policy import Policy
 from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
 
+RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
+"""Fields that discounted returns are made of, and their own."""
+
+WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
+"""Fields that belong to a whole trajectory."""
+
+
+class Start(NamedTuple):
+    """What a later trajectory of N environments begins with.
+
+    state: float32 `[N, K]`, before its row 0. observations: of row 0, `[N, S, *frame_shape]`.
+    """
+
+    state: np.ndarray
+    observations: np.ndarray
+
 
 class Rollout:
-    """N environments and the policy that acts in them. One `collect` writes N trajectories of T steps into N slots.
+    """N environments and the policy that acts in them. One `collect` writes N trajectories of T rows into N slots.
 
     Args:
         env: the environments.
@@ -25,6 +48,7 @@ class Rollout:
         seed: of environment 0; environment i has seed + i.
         environment_ids: int `[N]`, the numbers of these environments in the run.
         return_discount: of the contract; None if it stores no returns.
+        overlap: rows with which a trajectory repeats the end of the one before it (burn-in). The first one is played whole.
     """
 
     def __init__(
@@ -37,6 +61,7 @@ class Rollout:
         seed: int,
         environment_ids: np.ndarray,
         return_discount: float | None = None,
+        overlap: int = 0,
     ) -> None:
         self.env = env
         self.policy = policy
@@ -47,6 +72,10 @@ class Rollout:
         self._packing = Packing(env.spec.leaves) if env.spec.leaves else None
         self.return_discount = return_discount
         self.returns = np.zeros(env.num_envs)  # discounted rewards of each environment's episode so far
+        self.overlap = overlap
+        self._recurrent = RECURRENT_STATE in slots
+        self._starts: deque[Start] = deque()  # of the trajectories whose first rows are played already
+        self._tail: Arrays = {}  # the last `overlap` rows, `[N, overlap, *shape]` each field
         self.observations = env.reset(seed)
         self._check_observations()
         self.first = np.ones(env.num_envs, bool)  # whether the observation is its episode's first
@@ -61,19 +90,59 @@ class Rollout:
         rows = {name: array[first_slot : first_slot + self.env.num_envs] for name, array in self.slots.items()}
         self.policy.refresh()
         rows["environment_id"][:] = self.environment_ids
-        rows["frames"][:, : self.env.spec.frames_stacked] = self.observations  # with the S-1 frames before the first one
-        for t in range(self.unroll_length):
+        start = self._begin(rows)
+        for t in range(start, self.unroll_length):
+            # A trajectory begins at this row: at row 0 this one, otherwise one of the next.
+            begins = self._recurrent and t % (self.unroll_length - self.overlap) == 0
             with self.clocks.stage("act"):
-                self.policy.ask(self.observations, self.first)
+                self.policy.ask(self.observations, self.first, with_state=begins)
             yield
-            self._step(rows, t)
+            self._step(rows, t, begins=begins)
         if self.return_discount is not None:
-            self.returns = discount_returns(rows, self.returns, self.return_discount)
+            played = {name: rows[name][:, start:] for name in RETURN_FIELDS}
+            self.returns = discount_returns(played, self.returns, self.return_discount)
+        if self.overlap:
+            self._tail = {name: rows[name][:, -self.overlap :].copy() for name in rows if name not in WITHOUT_ROWS}
         check_environments("rewards", rows["rewards"], self.environment_ids)
 
-    def _step(self, rows: Arrays, t: int) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs of a rollout whose policy has a core, besides environments and observations."""
+        return {
+            "first": torch.from_numpy(self.first.copy()),
+            "starts": [[torch.from_numpy(array.copy()) for array in start] for start in self._starts],
+            "tail": {name: torch.from_numpy(array.copy()) for name, array in self._tail.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self.first = state["first"].numpy().copy()
+        self._starts = deque(Start(*(tensor.numpy().copy() for tensor in start)) for start in state["starts"])
+        self._tail = {name: tensor.numpy().copy() for name, tensor in state["tail"].items()}
+
+    def _begin(self, rows: Arrays) -> int:
+        """Write what is known before the first step. Returns the first row to play."""
+        stack = self.env.spec.frames_stacked
+        if not self._tail:
+            rows["frames"][:, :stack] = self.observations  # with the S-1 frames before the first one
+            return 0
+        rows[RECURRENT_STATE][:], rows["frames"][:, :stack] = self._starts.popleft()
+        for name, values in self._tail.items():
+            start = stack if name == "frames" else 0
+            rows[name][:, start : start + self.overlap] = values
+        # Episodes that ended in these rows have been counted.
+        rows["episode_return"][:, : self.overlap] = np.nan
+        rows["episode_length"][:, : self.overlap] = 0
+        return self.overlap
+
+    def _step(self, rows: Arrays, t: int, *, begins: bool) -> None:
         with self.clocks.stage("act"):
             acted = self.policy.answer()
+        if begins:
+            assert acted.state is not None
+            if t == 0:
+                rows[RECURRENT_STATE][:] = acted.state
+            else:
+                self._starts.append(Start(acted.state.copy(), self.observations.copy()))
         with self.clocks.stage("env"):
             step = self.env.step(acted.actions)
         with self.clocks.stage("write"):

@@ -46,6 +46,7 @@ class SerialWorkers(Workers):
                 seed=seed,
                 environment_ids=ids,
                 return_discount=self.setup.contract.return_discount,
+                overlap=self.setup.contract.overlap,
             )
             self._envs.append(env)
             self._policies.append(policy)
@@ -67,7 +68,15 @@ class SerialWorkers(Workers):
             "generators": [policy.generator.get_state() for policy in self._policies],
             "free": free,
             "filled": {worker: self._rows(worker) for worker in filled},
+            **({"recurrent": self._recurrent_states()} if self.setup.contract.state_size else {}),
         }
+
+    def _recurrent_states(self) -> list[dict[str, Any]]:
+        """What networks with a core add to each worker's state."""
+        return [
+            {"rollout": rollout.state_dict(), "policy": policy.state if policy.state is None else policy.state.clone()}
+            for rollout, policy in zip(self._rollouts, self._policies, strict=True)
+        ]
 
     def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> None:
         """Continue from `state_dict()`, after `start`. Raises ValueError if settings differ or environments do not repeat.
@@ -88,6 +97,9 @@ class SerialWorkers(Workers):
             if "returns" in state:  # before rewards could be normalised nothing needed them
                 rollout.returns = state["returns"][worker].numpy().copy()
             self._policies[worker].generator.set_state(state["generators"][worker])
+            if self.setup.contract.state_size:
+                rollout.load_state_dict(state["recurrent"][worker]["rollout"])
+                self._policies[worker].state = state["recurrent"][worker]["policy"]
         for worker, rows in state["filled"].items():
             for name, own in self._rows(worker).items():
                 own.copy_(rows[name])

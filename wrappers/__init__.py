@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from wrappers import atari, toy
+from wrappers.previous import PreviousEnv, with_previous
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 __all__ = [
@@ -69,7 +70,8 @@ ENVIRONMENTS: dict[str, Family] = {
 
 def make_spec(config: EnvConfig) -> EnvSpec:
     """Return the shapes and counts of the environment that `config` names. Raises ValueError for an unknown id."""
-    return _family(config.env).make_spec(config)
+    spec = _family(config.env).make_spec(config)
+    return with_previous(spec) if config.core_inputs else spec
 
 
 def describe_env(config: EnvConfig) -> EnvDescription:
@@ -93,7 +95,8 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
     for name, value in (("num_envs", num_envs), ("num_threads", num_threads)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
-    return _family(config.env).make_vector(config, num_envs, num_threads)
+    env = _family(config.env).make_vector(config, num_envs, num_threads)
+    return PreviousEnv(env) if config.core_inputs else env
 
 
 def make_single_env(config: EnvConfig, render_mode: str | None = None) -> VectorEnv:
@@ -106,7 +109,8 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
     """
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")
-    return _family(config.env).make_single(config, render_mode)
+    env = _family(config.env).make_single(config, render_mode)
+    return PreviousEnv(env) if config.core_inputs else env
 
 
 def _family(env_id: str) -> Family:

@@ -44,6 +44,9 @@ class EnvConfig:
     max_episode_frames: Annotated[
         int, _Stored("Emulator frames after which an episode is cut.", "a whole number of frames >= 1", 1, 1e9)
     ] = 108_000
+    core_inputs: Annotated[
+        bool, _Stored("Add the previous action and the previous reward to the observations, for a core to remember.")
+    ] = False
 
     frame_scale_resolution: Annotated[str, _Atari("Size of a frame, height,width in pixels.", check=parse_resolution)] = "84,84"
     skipped_frames: Annotated[

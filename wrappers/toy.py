@@ -1,4 +1,4 @@
-"""The toy family: Catch, a game that is learned within a minute, for tests and demonstrations.
+"""The toy family: games that are learned within a minute, for tests and demonstrations. This module holds Catch.
 
 A ball starts in a random column of a 10 x 5 board and falls one row a step. The paddle in the bottom row moves left, stays
 or moves right. The episode ends when the ball reaches the bottom row: the reward is 1 if the paddle is there, otherwise -1.
@@ -18,6 +18,7 @@ import numpy as np
 from wrappers.episodes import EpisodeStatistics, check_seed
 from wrappers.spaces import Discrete
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
+from wrappers.toys import recall
 
 CATCH = "Catch-v0"
 ROWS = 10
@@ -30,16 +31,18 @@ SHOWN_SECONDS = 0.1  # for which "human" rendering shows one step
 
 def known_ids() -> Mapping[str, str]:
     """All ids of the family, each mapped to itself."""
-    return {CATCH: CATCH}
+    return {CATCH: CATCH, recall.RECALL: recall.RECALL}
 
 
 def matches(env_id: str) -> bool:
     """Return whether `env_id` names a toy environment."""
-    return env_id == CATCH
+    return env_id in (CATCH, recall.RECALL)
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
-    """Return the spec of Catch."""
+    """Return the spec of the toy that `config` names."""
+    if config.env == recall.RECALL:
+        return recall.make_spec(config)
     return EnvSpec(
         env=config.env,
         frame_shape=(ROWS, COLUMNS),
@@ -50,22 +53,22 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
-    """Return nothing: Catch is the same everywhere."""
+    """Return nothing: toys are the same everywhere."""
     return []
 
 
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
-    """Return N boards. numpy steps them, so `num_threads` has no effect."""
-    return Catch(config, num_envs)
+    """Return N games. numpy steps them, so `num_threads` has no effect."""
+    return recall.Recall(config, num_envs) if config.env == recall.RECALL else Catch(config, num_envs)
 
 
 def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
-    """Return one board that can be rendered. With "human" it is also printed at every step."""
-    return Catch(config, 1, render_mode)
+    """Return one game. Catch can be rendered; with "human" it is also printed at every step."""
+    return recall.Recall(config, 1) if config.env == recall.RECALL else Catch(config, 1, render_mode)
 
 
 def describe(config: EnvConfig) -> EnvDescription:
-    """Catch as it is: every episode is a whole game."""
+    """Toys as they are: every episode is a whole game."""
     return EnvDescription(config, display=Display(steps_per_second=1.0 / SHOWN_SECONDS))
 
 

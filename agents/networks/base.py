@@ -1,7 +1,7 @@
 """The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
-The features are the last hidden layer. Stacked frames become channels. `agents/networks/inputs.py` scales, centres and casts
-observations, for this class alone.
+A recurrent core may stand between the two. The features are the last hidden layer: the core's output if there is a core.
+Stacked frames become channels. `agents/networks/inputs.py` scales, centres and casts observations, for this class alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.compute import PRECISIONS
+from agents.networks.cores import make_core, zeroed
 from agents.networks.inputs import (
     InputScale,
     calibrate,
@@ -68,11 +69,13 @@ class NetworkConfig:
 class Thought(NamedTuple):
     """The output of a network for N observations, as tensors only.
 
-    output: what the heads return, a NamedTuple of tensors `[N, ...]`. features: float32 `[N, F]`.
+    output: what the heads return, a NamedTuple of tensors `[N, ...]`. features: float32 `[N, F]`. state: float32 `[N, K]`,
+    the memory with which the next observation is seen; None without a core.
     """
 
     output: Any
     features: Tensor
+    state: Tensor | None = None
 
 
 class Chosen(NamedTuple):
@@ -86,9 +89,10 @@ class Chosen(NamedTuple):
 
 
 class FeatureNetwork(nn.Module, ABC):
-    """A torso and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network itself.
+    """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
 
-    head_feature_count: features that one head reads. feature_count: all features; twice as many with `--separate_value`.
+    head_feature_count: features that one head reads. feature_count: F, the size of the last hidden layer; twice as many with
+    `--separate_value`. state_size: K, numbers of one environment's recurrent state; 0 without a core.
     """
 
     input_mean: Tensor
@@ -106,8 +110,11 @@ class FeatureNetwork(nn.Module, ABC):
             raise ValueError(f"normalise_observations: wanted vectors, got images {shape}; --calibrate_input scales images")
         self.torso = make_joint_torso(settings, self.parts)
         self.value_torso = make_joint_torso(settings, self.parts) if settings.separate_value else None
-        self.head_feature_count = self.torso.feature_count
-        self.feature_count = self.head_feature_count * (2 if settings.separate_value else 1)
+        torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
+        self.core = make_core(settings.core, torso_features, settings.core_size)
+        self.state_size = self.core.state_size if self.core else 0
+        self.feature_count = self.core.size if self.core else torso_features
+        self.head_feature_count = self.core.size if self.core else self.torso.feature_count
         self.make_heads()
         if self.packing:
             pairs = zip(self.parts, self._normalised, strict=True)
@@ -141,17 +148,56 @@ class FeatureNetwork(nn.Module, ABC):
     def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
         """Actions for N observations. greedy: take the best action instead of exploring."""
 
-    def forward(self, observations: Observations) -> Any:
-        """Outputs for N observations, uint8 or floating point."""
-        return self._outputs(self.features(observations), observations)
+    def forward(
+        self, observations: Observations, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0
+    ) -> Any:
+        """Outputs of the heads for N observations, uint8 or floating point.
 
-    def think(self, observations: Observations) -> Thought:
-        """The same with the features, for acting."""
+        With a core the observations are rows of columns, and the other arguments are those of `unroll`.
+        """
+        if state is None or reset is None:
+            return self._outputs(self.features(observations), observations)
+        assert isinstance(observations, Tensor)
+        return self.unroll(observations, state, reset, burn_in).output
+
+    def think(self, observations: Observations, state: Tensor | None = None) -> Thought:
+        """The outputs for N observations with the features and the next state, for acting.
+
+        state: `[N, K]`, zeros where an observation is its episode's first; None without a core.
+        """
         features = self.features(observations)
-        return Thought(self._outputs(features, observations), features)
+        if self.core is None:
+            return Thought(self._outputs(features, observations), features)
+        assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
+        features, state = self.core(features, state)
+        return Thought(self._outputs(features, observations), features, state)
+
+    def unroll(self, observations: Tensor, state: Tensor, reset: Tensor, burn_in: int = 0) -> Thought:
+        """Outputs and features of a network with a core for consecutive rows, `[R - burn_in, B, ...]` each tensor.
+
+        Args:
+            observations: `[R, B, *observation_shape]`.
+            state: `[B, K]`, before row 0; a constant.
+            reset: bool `[R-1, B]`, where observation t+1 is an episode's first: the state is zero there.
+            burn_in: rows that only make the state. They have no outputs and no gradient (R2D2, Kapturowski et al. 2019,
+                section 3).
+        """
+        assert self.core is not None
+        if burn_in:
+            with torch.no_grad():
+                _, state = self.core.unroll(self._features_of_rows(observations[:burn_in]), state, reset[: burn_in - 1])
+                state = zeroed(state, reset[burn_in - 1])
+        hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
+        rows = hidden.shape[:2]
+        outputs = self._outputs(hidden.flatten(0, 1), observations[burn_in:].flatten(0, 1))
+        return Thought(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
+
+    def _features_of_rows(self, observations: Tensor) -> Tensor:
+        """What the core reads, `[R, B, F]`: the torso sees all rows at once."""
+        return self.features(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
 
     def features(self, observations: Observations) -> Tensor:
-        """The last hidden layer, float32 `[N, feature_count]`, of N observations."""
+        """The torso's output, float32 `[N, F]`, of N observations: what the core reads, or the heads without a core."""
         dtype = PRECISIONS[self.config.precision]
         inputs = self._inputs(observations, dtype)
         with torch.autocast(inputs[0].device.type, dtype, enabled=dtype != torch.float32):
@@ -161,8 +207,8 @@ class FeatureNetwork(nn.Module, ABC):
         return features.float()
 
     def split_features(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The features that the policy and the value read, `[N, head_feature_count]` each."""
-        if self.value_torso is None:
+        """The features that the policy and the value read, `[N, head_feature_count]` each. Both read the whole of a core."""
+        if self.value_torso is None or self.core is not None:
             return features, features
         policy, value = features.split(self.head_feature_count, -1)
         return policy, value
@@ -266,6 +312,8 @@ class FeatureNetwork(nn.Module, ABC):
                 nn.init.orthogonal_(module.weight, gain, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        if self.core:
+            self.core.initialise(generator)
 
     def _gain(self, layer: nn.Module) -> float | None:
         """Gain of a layer's initial weights; None for a layer of the user's own torso, which keeps its weights."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+from agents.networks.cores import NO_CORE, core_names
 from setting import Setting, check_fields
 
 HIDDEN_SIZES = "256,256"
@@ -56,7 +57,7 @@ def _networks() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """The torso's architecture, and how its input is scaled."""
+    """The torso's architecture, how its input is scaled, and the memory behind it."""
 
     network: Annotated[
         str,
@@ -104,9 +105,33 @@ class NetworkSettings:
             "images have --calibrate_input."
         ),
     ] = False
+    core: Annotated[
+        str,
+        Setting(
+            "Memory between the network's hidden layers and its outputs: none, lstm or gru.",
+            choices=core_names,
+            stored=True,
+        ),
+    ] = NO_CORE
+    core_size: Annotated[
+        int, Setting("Units of the core.", "a whole number of units from 1 to 65536", 1, 65536, stored=True)
+    ] = 256
+    burn_in: Annotated[
+        int,
+        Setting(
+            "Rows before each trajectory, repeated from the one before it, that only rebuild the core's state (R2D2: 40). They "
+            "are not learned from and not counted.",
+            "a whole number of rows from 0 to 10000",
+            0,
+            10_000,
+            stored=True,
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.burn_in and self.core == NO_CORE:
+            raise ValueError(f"burn_in: wanted 0 without a core (--core=lstm or --core=gru), got {self.burn_in}")
 
     @property
     def wants_random_play(self) -> bool:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from agents.networks.base import FeatureNetwork, Thought
+from agents.networks.cores import zeroed
 from wrappers import VectorEnv
 
 
@@ -29,14 +31,36 @@ class EvaluationPolicy:
         self._device = device
         self._greedy = greedy
         self._generator = torch.Generator().manual_seed(seed)
+        self._states: dict[int, Tensor] = {}  # environment -> the core's state `[K]` after its last observation
 
     @torch.inference_mode()
-    def act(self, observations: np.ndarray) -> np.ndarray:
-        """One action int64 `[N]` for each of `[N, S, *frame_shape]` observations."""
-        output, features = self._network.think(torch.from_numpy(observations).to(self._device))
+    def act(
+        self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None
+    ) -> np.ndarray:
+        """One action, `[N, *action_shape]`, for each of `[N, S, *frame_shape]` observations.
+
+        Args:
+            first: bool `[N]`, whether each observation is its episode's first; None for all.
+            environments: int `[N]`, the environments' numbers, by which a core's state is kept; None for 0 to N - 1.
+        """
+        count = len(observations)
+        first = np.ones(count, bool) if first is None else first
+        environments = np.arange(count) if environments is None else environments
+        state = self._state_before(torch.from_numpy(first), environments)
+        output, features, state = self._network.think(torch.from_numpy(observations).to(self._device), state)
+        if state is not None:
+            self._states.update(zip(environments.tolist(), state, strict=True))
         # Actions are drawn on the CPU, so that one seed means one game on any device.
         thought = Thought(type(output)(*(tensor.cpu() for tensor in output)), features)
         return self._network.choose(thought, self._generator, greedy=self._greedy).actions.numpy()
+
+    def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:
+        """The core's state for these environments, `[N, K]`; None without a core."""
+        if not self._network.state_size:
+            return None
+        begins = torch.zeros(self._network.state_size, device=self._device)
+        kept = torch.stack([self._states.get(environment, begins) for environment in environments.tolist()])
+        return zeroed(kept, first.to(self._device))
 
 
 def divide_episodes(episodes: int, environments: int) -> np.ndarray:
@@ -66,14 +90,14 @@ def play(
     # The quotas are fixed before the first step. If the first M episodes to end counted instead, short episodes would be
     # over-represented, because an environment ends more of them in the same time.
     left = quotas.copy()
-    observations = env.reset(seed)
+    observations, first = env.reset(seed), np.ones(env.num_envs, bool)
     on_step(0)
     while left.any() and not stop():
         playing = np.flatnonzero(left)  # the others are stepped too, with action 0, but the network skips them
         actions = np.zeros(env.num_envs, dtype=np.int64)
-        actions[playing] = policy.act(observations[playing])
+        actions[playing] = policy.act(observations[playing], first[playing], playing)
         step = env.step(actions)
-        observations = step.observations
+        observations, first = step.observations, step.reset
         for index in playing[step.episode_length[playing] > 0]:
             left[index] -= 1
             on_episode(

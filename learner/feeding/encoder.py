@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 
 import torch
+from torch import Tensor
 
 from agents.networks.base import FeatureNetwork
 from agents.streams import Fence
 from replay import Encoded
 from replay.batch import stack_frames
-from replay.trajectory import Fields
+from replay.trajectory import RECURRENT_STATE, Fields
 from workers.weights import Weights
 
 OBSERVATIONS_AT_ONCE = 1024  # bounds the memory of one pass, for any number of candidates
@@ -53,12 +55,23 @@ class Encoder:
         frames = torch.as_tensor(trajectories["frames"], device=self.device)  # frames that lie there already are not copied
         observations = stack_frames(frames, trajectories["reset"], self.frames_stacked)[:-1]
         steps, count = observations.shape[:2]
-        features, logits = [], []
-        for part in observations.flatten(0, 1).split(OBSERVATIONS_AT_ONCE):
-            thought = self.network.think(part)
-            features.append(thought.features)
-            logits.append(thought.output.logits)
-        found = [torch.cat(parts).to("cpu", non_blocking=True) for parts in (features, logits)]
+        thoughts = self._unrolled(observations, trajectories) if self.network.state_size else self._by_row(observations)
+        found = [torch.cat(parts, -2).to("cpu", non_blocking=True) for parts in zip(*thoughts, strict=True)]
         self._done.record()
         self._done.wait()
-        return Encoded(*(tensor.unflatten(0, (steps, count)).transpose(0, 1).numpy() for tensor in found))
+        return Encoded(*(tensor.reshape(steps, count, -1).transpose(0, 1).numpy() for tensor in found))
+
+    def _by_row(self, observations: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and logits of parts of the observations `[T, n, ...]`, `[part, ...]` each, row after row."""
+        for part in observations.flatten(0, 1).split(OBSERVATIONS_AT_ONCE):
+            thought = self.network.think(part)
+            yield thought.features, thought.output.logits
+
+    def _unrolled(self, observations: Tensor, trajectories: Fields) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and logits of parts of the trajectories, `[T, part, ...]` each. A core starts from its stored state."""
+        columns = max(1, OBSERVATIONS_AT_ONCE // len(observations))
+        state, reset = (torch.as_tensor(trajectories[name], device=self.device) for name in (RECURRENT_STATE, "reset"))
+        parts = (observations.split(columns, 1), state.split(columns), reset.transpose(0, 1)[:-1].split(columns, 1))
+        for part in zip(*parts, strict=True):
+            thought = self.network.unroll(*part)
+            yield thought.features, thought.output.logits

@@ -116,7 +116,8 @@ class Recorder:
 
     def add_update(self, updated: Updated, batch: HostBatch) -> None:
         """Count an update: what the agent reports, and the policy lag of the batch."""
-        self._lag.add(self.counters.updates, batch.columns["policy_version"], batch.is_replay, batch.source)
+        versions = batch.columns["policy_version"][:, self._sources.mixture.contract.overlap :]
+        self._lag.add(self.counters.updates, versions, batch.is_replay, batch.source)
         self._updates.add(updated.scalars)
         self.learning_rate = updated.learning_rate
         self.counters.updates += 1

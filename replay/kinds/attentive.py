@@ -42,7 +42,9 @@ class AttentiveReplay(RingReplay):
         """Returns the candidates' scores `[n]`; small is similar."""
         # There may be hundreds of environments. Reading and encoding one row of each, instead of a whole trajectory, keeps
         # the anchors cheaper than the candidates.
-        last_rows = self.ring.read_window(np.array(list(self.ring.newest.values())), self.ring.unroll_length - 1, length=1)
+        newest = np.array(list(self.ring.newest.values()))
+        whole = self.ring.recurrent  # a core must see the rows before the last one
+        last_rows = self.ring.read(newest) if whole else self.ring.read_window(newest, self.ring.unroll_length - 1, length=1)
         anchors = self._states(last_rows)[:, -1]
         return anchor_scores(self._states(self.ring.read(slots)), anchors, self.config.dist_function, self.config.p)
 

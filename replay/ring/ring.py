@@ -35,6 +35,7 @@ class Ring:
         inserted: Number of trajectories offered so far, stored or not.
         draws: `[slots]`, how often each slot was drawn since it was written.
         newest: Environment id -> slot of its newest trajectory, if that is still stored.
+        recurrent: Whether trajectories hold a core's state, which is that before row 0.
     """
 
     def __init__(self, config: ReplayConfig, context: ReplayContext, retention: Retention) -> None:
@@ -46,6 +47,7 @@ class Ring:
         self.inserted = 0
         self.newest: dict[int, int] = {}
         self.unroll_length = context.contract.unroll_length
+        self.recurrent = context.contract.state_size > 0
         self._contract = context.contract
         self._retention = retention
         self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
@@ -127,7 +129,7 @@ class Ring:
             starts: First row, for all slots or for each, int64 `[n]`.
             length: Rows of a window, from 1 to T.
 
-        Raises ValueError if a window reaches beyond its trajectory.
+        Raises ValueError if a window reaches beyond its trajectory, or has no recurrent state where one is wanted.
         """
         rows = self.unroll_length
         starts = np.broadcast_to(np.asarray(starts, np.int64), slots.shape)
@@ -135,6 +137,8 @@ class Ring:
             raise ValueError(
                 f"replay: wanted windows within {rows} rows, got {length} rows from starts {starts.min()} to {starts.max()}"
             )
+        if self.recurrent and starts.any():
+            raise ValueError(f"replay: wanted windows from row 0, whose recurrent state is stored, got start {starts.max()}")
         out = replace(self._contract, unroll_length=length).allocate(len(slots))
         frames = self.storage.read_window(slots, starts, out)
         return out if frames is None else {**out, "frames": frames}

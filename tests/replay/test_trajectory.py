@@ -155,7 +155,11 @@ def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
     contract = contract_of()
     assert set(contract.batch_fields) <= set(contract.fields)
     fixed = set(contract.batch_fields) - set(contract.acting)
-    assert {field.name for field in fields(Batch)} == {*fixed, "acting", "observations", "is_replay", "source"}
+    assert {field.name for field in fields(Batch)} == {
+        *(*fixed, "acting", "observations", "is_replay", "source"),
+        *("recurrent_state", "overlap"),  # of networks with a core
+        "discounted_returns",  # of runs that normalise rewards
+    }
 
 
 def test_every_field_has_one_row_a_step_but_for_frames_and_the_environment() -> None:
@@ -262,3 +266,26 @@ def test_features_are_stored_only_where_they_are_compared() -> None:
     assert set(featured.fields) == {*contract.fields, "behaviour_features"}
     assert featured.bytes_per_trajectory == contract.bytes_per_trajectory + 5 * 7 * 4
     assert featured.allocate(2)["behaviour_features"].shape == (2, 5, 7)
+
+
+def test_the_recurrent_state_is_stored_once_and_only_with_a_core() -> None:
+    contract = contract_of()
+    recurrent = replace(contract, state_size=6)
+    assert "recurrent_state" not in contract.signature()
+    assert recurrent.signature() == {**contract.signature(), "recurrent_state": [[6], "float32"]}
+    assert recurrent.policy_fields == contract.policy_fields
+
+
+def test_rows_of_burn_in_are_left_out() -> None:
+    contract = replace(contract_of(), state_size=6, overlap=2)
+    columns = filled(contract, 3)
+    batch = make_batch(HostBatch(columns, np.array([False, True, True]), np.array([0, 1, 1])), contract, CPU)
+    assert batch.recurrent_state is not None
+    np.testing.assert_array_equal(batch.recurrent_state.numpy(), columns["recurrent_state"])
+    learned, whole = batch.without_overlap(), replace(batch, overlap=0)
+    assert whole.without_overlap() is whole
+    assert (learned.overlap, learned.recurrent_state) == (0, None)
+    for name in ("observations", "actions", "rewards", "terminated", "reset", "action_used"):
+        assert torch.equal(getattr(learned, name), getattr(batch, name)[2:])
+    assert {name: len(field) for name, field in learned.acting.items()} == dict.fromkeys(contract.acting, 3)
+    assert torch.equal(learned.is_replay, batch.is_replay)

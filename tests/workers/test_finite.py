@@ -64,7 +64,7 @@ class StayingPolicy:
     def refresh(self) -> None:
         pass
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
         assert np.isfinite(observations).all()
 
     def answer(self) -> Acted:

@@ -42,8 +42,11 @@ class RecordingEnv(VectorEnv):
         return step
 
 
+STATE_SIZE = 2
+
+
 class RandomPolicy:
-    """Any action; logits and values that name the step, so that a row in the wrong place is seen."""
+    """Any action; logits, values and states that name the step, so that a row in the wrong place is seen."""
 
     def __init__(self, action_count: int) -> None:
         self.version = 40
@@ -55,14 +58,16 @@ class RandomPolicy:
     def refresh(self) -> None:
         self.version += 1
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
         self.asked.append((observations.copy(), first.copy()))
+        self.with_state = with_state
 
     def answer(self) -> Acted:
         n, step = len(self.asked[-1][0]), len(self.acted)
+        state = np.full((n, STATE_SIZE), step, np.float32) if self.with_state else None
         logits = np.full((n, self.action_count), step, np.float32) + np.arange(n, dtype=np.float32)[:, None]
         fields = {"behaviour_logits": logits, "behaviour_values": logits[:, 0] / 7}
-        acted = Acted(self.generator.integers(self.action_count, size=n), fields)
+        acted = Acted(self.generator.integers(self.action_count, size=n), fields, state)
         self.acted.append(acted)
         return acted
 
@@ -120,6 +125,55 @@ def test_rows_hold_the_steps_in_order_without_a_gap() -> None:
         np.testing.assert_array_equal(slots["behaviour_values"][rows, t], acted.fields["behaviour_values"])
         assert (slots["policy_version"][rows, t] == 41 + block).all()
         np.testing.assert_array_equal(slots["environment_id"][rows], [20, 21, 22])
+
+
+class ReusingEnv(VectorEnv):
+    """Writes every observation into the same memory, as an environment may."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        self.env, self.spec, self.num_envs = env, env.spec, env.num_envs
+        self.memory = np.zeros(0)
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.memory = self.env.reset(seed).copy()
+        return self.memory
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = self.env.step(actions)
+        self.memory[:] = step.observations
+        return step._replace(observations=self.memory)
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 4, 5, 13])
+@pytest.mark.parametrize("env_config", [CATCH, ATARI])
+def test_a_trajectory_begins_with_the_last_rows_of_the_one_before(env_config: EnvConfig, overlap: int) -> None:
+    """More rows than a trajectory plays itself, too. Row t of trajectory k is step k*played + t, with its own observations."""
+    played, blocks, num_envs = 5, 9, 3
+    config = small_config(unroll_length=played)
+    contract = replace(make_contract(replace(config, env=env_config)), unroll_length=played + overlap, overlap=overlap)
+    contract = replace(contract, state_size=STATE_SIZE)
+    recorded = RecordingEnv(make_vector_env(env_config, num_envs))
+    policy = RandomPolicy(make_spec(env_config).action.mask_size)
+    slots = contract.allocate(num_envs, poison=True)
+    ids = np.arange(num_envs)
+    rollout = Rollout(ReusingEnv(recorded), policy, slots, np.zeros(len(CLOCKS)), seed=11, environment_ids=ids, overlap=overlap)
+    lengths = []
+    for block in range(blocks):
+        rollout.collect(0)
+        batch, steps = fresh_batch(slots, contract), recorded.steps[block * played :][: played + overlap]
+        shown = np.stack(recorded.observations[block * played :][: played + overlap + 1])
+        np.testing.assert_array_equal(batch.observations.numpy(), shown)
+        for name in ("rewards", "terminated", "truncated", "reset", "action_used"):
+            np.testing.assert_array_equal(slots[name], np.stack([getattr(step, name) for step in steps], 1), err_msg=name)
+        values = [policy.acted[block * played + t].fields["behaviour_values"] for t in range(played + overlap)]
+        np.testing.assert_array_equal(slots["behaviour_values"], np.stack(values, 1))
+        assert (slots["recurrent_state"] == block * played).all()
+        lengths.append(slots["episode_length"].copy())
+        poison_arrays(slots)  # the learner takes them, and others are written there
+    counted = np.concatenate(lengths, 1)
+    ended = np.stack([step.episode_length for step in recorded.steps], 1)
+    assert (ended > 0).any()
+    assert sorted(counted[counted > 0]) == sorted(ended[ended > 0])
 
 
 def test_clocks_count_stepping_acting_and_writing() -> None:

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from replay.trajectory import Arrays
-from workers.central.exchange import ACTIONS, FIRST, FRAME, VERSION
+from workers.central.exchange import ACTIONS, FIRST, FRAME, STATE, VERSION, WITH_STATE
 from workers.policy import Acted, LearnerGone
 
 
@@ -25,7 +25,9 @@ class CentralPolicy:
     def __init__(self, exchange: Arrays, group: int, asks: int, answers: int) -> None:
         self.version = -1
         self._exchange = exchange
-        self._fields = {name: array for name, array in exchange.items() if name not in (FRAME, FIRST, ACTIONS, VERSION)}
+        others = (FRAME, FIRST, ACTIONS, VERSION, WITH_STATE, STATE)
+        self._fields = {name: array for name, array in exchange.items() if name not in others}
+        self._with_state = False
         self._name = bytes([group])
         self._asks = asks
         self._answers = answers
@@ -33,9 +35,12 @@ class CentralPolicy:
     def refresh(self) -> None:
         """Do nothing: the learner acts with its newest weights each time."""
 
-    def ask(self, observations: np.ndarray, first: np.ndarray) -> None:
+    def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
         self._exchange[FRAME][:] = observations[:, -1]
         self._exchange[FIRST][:] = first
+        self._with_state = with_state
+        if WITH_STATE in self._exchange:
+            self._exchange[WITH_STATE][:] = with_state
         try:
             os.write(self._asks, self._name)
         except BrokenPipeError:
@@ -47,4 +52,4 @@ class CentralPolicy:
             raise LearnerGone
         assert answered == self._name, f"answers in the order of asking: wanted {self._name!r}, got {answered!r}"
         self.version = int(self._exchange[VERSION][0])
-        return Acted(self._exchange[ACTIONS], self._fields)
+        return Acted(self._exchange[ACTIONS], self._fields, self._exchange[STATE] if self._with_state else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agents import compute
 from agents.networks.base import Thought, on_device
+from agents.networks.cores import zeroed
 from agents.streams import Fence, side_stream
 from replay.trajectory import Field
 from workers.base import WorkerSetup
@@ -48,7 +49,8 @@ class AnswerLayout:
 
 
 class DevicePolicy:
-    """Keeps every environment's stack of frames on the device. Only the newest frames go up, and one matrix comes down.
+    """Keeps every environment's stack of frames and recurrent state on the device. Only the newest frames go up, and one matrix
+    comes down. The recurrent state of a group comes down when the group asks for it, once a trajectory.
 
     On a GPU it works in a stream of its own, in parallel with the updates. version: that of the weights that acted last.
 
@@ -77,20 +79,29 @@ class DevicePolicy:
         self._answers = torch.empty((environments, self._layout.columns), dtype=torch.float32, pin_memory=pinned)
         with torch.cuda.stream(self._stream):
             self.network = on_device(setup.make_network(), device)
-            self._think: Callable[[Tensor], Thought] = self.network.think
+            self._think: Callable[..., Thought] = self.network.think
             if setup.compiled:
                 self._think = compute.compiled(self._think, dynamic=True)  # for any number of environments that ask
             # The stack is the innermost axis, as the network's first convolution reads it.
             self._stacks = torch.zeros((environments, *frame_shape, contract.frames_stacked), dtype=frame_dtype, device=device)
+            self._states = torch.zeros((environments, contract.state_size), device=device)
+        self._asked_states = torch.empty((environments, contract.state_size), pin_memory=pinned)
 
     @torch.inference_mode()
-    def act(self, frames: Sequence[np.ndarray], first: Sequence[np.ndarray], environments: Sequence[np.ndarray]) -> Acted:
+    def act(
+        self,
+        frames: Sequence[np.ndarray],
+        first: Sequence[np.ndarray],
+        environments: Sequence[np.ndarray],
+        with_state: Sequence[bool] = (),
+    ) -> Acted:
         """Sample one action for each of N environments, which come in parts of n each. Waits for the answer.
 
         Args:
             frames: the newest ones, `[n, *frame_shape]` a part.
             first: bool `[n]` a part, whether the frame begins an episode.
             environments: int `[n]` a part, the environments' numbers.
+            with_state: whether each part asks for its recurrent state. Rows of other parts are left unwritten in the answer's.
 
         Returns arrays that the next call overwrites. Raises NotFiniteError.
         """
@@ -103,19 +114,42 @@ class DevicePolicy:
                 self.version = self.weights.read(self.network)
             newest = self._frames[:count].to(self.device, non_blocking=True)
             places = self._places[:count].to(self.device, non_blocking=True)
-            self._answers[:count].copy_(self._answer(newest, places[:, 0], places[:, 1]), non_blocking=True)
+            answers, states = self._answer(newest, places[:, 0], places[:, 1])
+            self._answers[:count].copy_(answers, non_blocking=True)
+            for rows in _rows_of(environments, with_state):
+                self._asked_states[rows].copy_(states[rows], non_blocking=True)
             self._answered.record()
         self._answered.wait()
         acted = self._layout.unpack(self._answers.numpy()[:count])
         check_policy(self.version, *acted.fields.values())
-        return acted
+        return acted._replace(state=self._asked_states.numpy()[:count]) if any(with_state) else acted
 
-    def _answer(self, newest: Tensor, environments: Tensor, first: Tensor) -> Tensor:
-        """Push the newest frames into the stacks and act on these. Returns float32 `[N, columns]`."""
+    def _answer(self, newest: Tensor, environments: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Push the newest frames into the stacks and act on these.
+
+        Returns float32 `[N, columns]`, and the recurrent states `[N, K]` with which the stacks were seen.
+        """
+        first = first.bool()
         older = self._stacks[environments][..., 1:]
-        older = older.masked_fill(first.bool().view(-1, *(1 for _ in older.shape[1:])), 0)
+        older = older.masked_fill(first.view(-1, *(1 for _ in older.shape[1:])), 0)
         stacks = torch.cat([older, newest.unsqueeze(-1)], -1)
         self._stacks[environments] = stacks
-        thought = self._think(stacks.movedim(-1, 1))
+        observations, states = stacks.movedim(-1, 1), self._states
+        if self.network.state_size:
+            states = zeroed(states[environments], first)
+            thought = self._think(observations, states)
+            assert thought.state is not None
+            self._states[environments] = thought.state
+        else:
+            thought = self._think(observations)
         chosen = self.network.choose(thought, self._generator)
-        return self._layout.pack(chosen.actions, stored_fields(thought, chosen, self.with_features))
+        return self._layout.pack(chosen.actions, stored_fields(thought, chosen, self.with_features)), states
+
+
+def _rows_of(parts: Sequence[np.ndarray], wanted: Sequence[bool]) -> Iterator[slice]:
+    """Which rows of all parts together the wanted ones are."""
+    end = 0
+    for part, each in zip(parts, wanted, strict=False):
+        start, end = end, end + len(part)
+        if each:
+            yield slice(start, end)

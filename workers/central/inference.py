@@ -19,7 +19,7 @@ from time import monotonic, sleep
 from replay.slot_store import SharedArrays
 from workers.base import WorkerConfig
 from workers.central.device_policy import DevicePolicy
-from workers.central.exchange import ACTIONS, FIRST, FRAME, VERSION, exchange_of
+from workers.central.exchange import ACTIONS, FIRST, FRAME, STATE, VERSION, WITH_STATE, exchange_of
 
 IDLE_SECONDS = 0.1  # until the thread looks whether it has to stop, or a worker has joined
 LINGER_SECONDS = 0.00025  # for those who ask at the same moment: more of it costs workers more than larger batches save
@@ -129,6 +129,7 @@ class InferenceServer:
             [exchange[FRAME] for exchange in exchanges],
             [exchange[FIRST] for exchange in exchanges],
             [self._environments[line.worker][group] for line, group in asking],
+            [WITH_STATE in exchange and bool(exchange[WITH_STATE][0]) for exchange in exchanges],
         )
         answer = {ACTIONS: acted.actions, **acted.fields}
         first = 0
@@ -137,6 +138,8 @@ class InferenceServer:
             first = rows.stop
             for name, array in answer.items():
                 exchange[name][:] = array[rows]
+            if acted.state is not None and exchange[WITH_STATE][0]:
+                exchange[STATE][:] = acted.state[rows]
             exchange[VERSION][:] = self._policy.version
             with contextlib.suppress(OSError):  # its worker is gone
                 os.write(line.answers.fileno(), bytes([group]))

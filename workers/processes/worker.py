@@ -98,6 +98,7 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
             seed=task.seed + group * config.envs_per_group,
             environment_ids=config.environments_of(task.worker, group),
             return_discount=setup.contract.return_discount,
+            overlap=setup.contract.overlap,
         )
         turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
     for turn in cycle(turns):

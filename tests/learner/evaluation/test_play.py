@@ -49,9 +49,9 @@ def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: py
     policy = uniform_policy()
     act = policy.act
 
-    def recorded(observations: np.ndarray) -> np.ndarray:
+    def recorded(observations: np.ndarray, *rest: np.ndarray) -> np.ndarray:
         acting.append(len(observations))
-        return act(observations)
+        return act(observations, *rest)
 
     monkeypatch.setattr(policy, "act", recorded)
     played(TimedEpisodes([2, 5], SPEC), np.array([1, 1]), steps=counted, policy=policy)
@@ -93,3 +93,21 @@ def test_the_same_seed_gives_the_same_actions() -> None:
     one, again, other = (uniform_policy(seed).act(observations) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
+
+
+def test_each_environment_has_a_memory_of_its_own_which_begins_with_its_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes of 2 and 5 steps; the second environment plays on alone. Then the same policy plays all anew."""
+    network = network_of("mlp", SPEC.observation_shape, SPEC.action, core="gru", generator=torch.Generator().manual_seed(1))
+    assert network.core is not None
+    seen: list[list[int]] = []
+
+    def count(features: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A state that counts the observations of its episode."""
+        seen.append(state[:, 0].int().tolist())
+        return state, state + 1
+
+    monkeypatch.setattr(network.core, "forward", count)
+    policy = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1)
+    for _ in range(2):
+        played(TimedEpisodes([2, 5], SPEC), np.array([2, 2]), policy=policy)
+    assert seen == 2 * [[0, 0], [1, 1], [2, 2], [0, 3], [1, 4], [5], [0], [1], [2], [3], [4]]

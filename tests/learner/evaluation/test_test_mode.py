@@ -181,12 +181,12 @@ def test_a_signal_before_the_first_end_of_an_episode_gives_no_score(
 def _signal_at_call(number: int, act: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     calls = 0
 
-    def counted(self: EvaluationPolicy, observations: np.ndarray) -> np.ndarray:
+    def counted(self: EvaluationPolicy, *given: np.ndarray) -> np.ndarray:
         nonlocal calls
         calls += 1
         if calls == number:
             signal.raise_signal(signal.SIGINT)
-        return act(self, observations)
+        return act(self, *given)
 
     return counted
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from agents.networks.base import make_network
 from learner.building import make_contract, make_network_config
 from learner.feeding import encoder as module
 from learner.feeding.encoder import Encoder
-from tests.builders import fresh_batch, network_of
+from tests.builders import fresh_batch
 from tests.support import small_config
 from workers import WorkerSetup
 from workers.serial import SerialWorkers
@@ -23,11 +25,15 @@ ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite
 
 @pytest.fixture
 def collected() -> tuple[SerialWorkers, torch.nn.Module]:
+    return collect()
+
+
+def collect(**settings: Any) -> tuple[SerialWorkers, torch.nn.Module]:
     """Three blocks of four Catch trajectories, acted by the network that comes along."""
-    config = small_config(replay_parameters=ELITE, frames_stacked=3)
+    config = small_config(replay_parameters=ELITE, frames_stacked=3, **settings)
     spec = make_spec(config.env)
     contract = make_contract(config)
-    network = network_of(config.network, spec.observation_shape, spec.action)
+    network = make_network(make_network_config(config))
     three = replace(config.workers, worker_count=3)
     setup = WorkerSetup(config.env, spec, make_network_config(config), contract, three, (1, 11, 21), poison=True)
     workers = SerialWorkers(setup, network)
@@ -69,6 +75,23 @@ def test_behaviour_features_and_logits_are_those_of_the_network_that_acted(
     np.testing.assert_allclose(encoded.features, columns["behaviour_features"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(encoded.logits, columns["behaviour_logits"], rtol=1e-4, atol=1e-5)
     assert columns["behaviour_features"].std() > 0
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize("burn_in", [0, 4])
+def test_a_core_starts_from_the_stored_state(core: str, burn_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second blocks begin in the middle of an episode; an autoreset follows in them."""
+    monkeypatch.setattr(module, "OBSERVATIONS_AT_ONCE", 31)  # two or three trajectories
+    workers, network = collect(core=core, core_size=8, burn_in=burn_in, unroll_length=7)
+    for block in range(3):
+        workers.release(workers._block(block))
+    for _ in range(3):
+        workers.poll(0)
+    columns, encoded = encode(workers, network)
+    assert columns["recurrent_state"].any(-1).all()
+    assert columns["reset"].any()
+    np.testing.assert_allclose(encoded.features, columns["behaviour_features"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoded.logits, columns["behaviour_logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_weights_are_those_published_last_whatever_becomes_of_the_network_meanwhile(

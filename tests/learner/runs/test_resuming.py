@@ -135,6 +135,22 @@ def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Pa
     assert_same_end(straight, broken)
 
 
+@pytest.mark.parametrize("burn_in", [0, 4])
+def test_a_core_resumes_with_the_same_bits(burn_in: int, tmp_path: Path) -> None:
+    """In the middle of episodes, whose memory is in no trajectory yet."""
+    core = {"core": "lstm", "core_size": 16, "burn_in": burn_in, "unroll_length": 7, "frames_stacked": 2}
+    settings = {**settings_of("attentive"), **core}
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Saver, "save", kill_after_one(Saver.save))
+        with pytest.raises(Killed):
+            play(broken, **settings)
+    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
+    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    assert_same_end(straight, broken, interrupted=True)
+
+
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
 def test_a_resumed_run_gives_the_same_bits_with_frames_on_another_device(devices: tuple[str, str], tmp_path: Path) -> None:
     """The learner's device is the CPU here, whatever device the replay names."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import make_network
+from learner.building import make_network_config
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.serving import export
 from learner.serving.export import (
@@ -106,6 +110,33 @@ def test_the_preprocessing_of_atari_frames_is_described_in_order() -> None:
     assert [line.split()[0] for line in described["input"]["preprocessing"]] == ["repeat", "take", "convert", "resize"]
     assert described["actions"][:2] == ["NOOP", "FIRE"]
     assert "clipped by abs_one_sign" in described["outputs"]["values"]["meaning"]
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_core_has_its_state_as_input_and_output(core: str, tmp_path: Path) -> None:
+    """An exported policy that is played by hand follows the network through an episode."""
+    config = small_config(core=core, core_size=8)
+    generator = torch.Generator().manual_seed(3)
+    network: ActorCritic = make_network(make_network_config(config), generator)
+    with torch.no_grad():
+        network.policy_head.weight.mul_(100.0)
+    agent = {"modules": {"network": network.state_dict()}}
+    checkpoint = Checkpoint(config.settings, {}, {}, Counters(steps=80, updates=7), agent, 0.1)
+    assert export_policy(config, checkpoint, tmp_path / "update_000000007.pt", tmp_path) == 0
+    folder, size = tmp_path / "exported_7", network.state_size
+    described = json.loads((folder / DESCRIPTION).read_text())["state"]
+    assert (described["input"], described["output"], described["shape"]) == ("state_in", "state_out", ["batch", size])
+    assert "zeros at an episode's first observation" in described["values"]
+    policy, observations = ExportedPolicy(network.only_act()), random_observations(config.env, 9)[:6]
+    readers = [read_program(folder / PROGRAM), *([read_onnx(folder / ONNX)] if find_spec("onnxruntime") else [])]
+    for read in readers:
+        wanted_state = got_state = torch.zeros(2, size)
+        for row in observations.split(2):
+            *wanted, wanted_state = policy(row, wanted_state)
+            *got, got_state = read(row, got_state)
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got_state, wanted_state, rtol=1e-4, atol=1e-5)
+        assert got_state.any(-1).all()
 
 
 def test_a_file_that_computes_something_else_is_refused(

@@ -47,7 +47,7 @@ def test_bounds_are_accepted(name: str) -> None:
 
 NAMED = {
     *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
-    *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
+    *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "burn_in", "core_size"),
 }
 """Settings whose words name the upper bound: it is not said twice."""
 
@@ -199,6 +199,7 @@ OTHER: dict[str, Any] = {
     "network": "mlp",
     "hidden_sizes": "64,64",
     "activation": "tanh",
+    "core": "lstm",
     "conv": "16x8x4,32x4x2",
     "optimizer": "adam",
     "reward_clipping_method": "abs_one_clamp",
@@ -241,6 +242,7 @@ def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
 def _with(name: str) -> dict[str, Any]:
     """What must stand beside a changed setting for both values to be allowed."""
     beside = {"c_bar": {"rho_bar": 2.0}, "rho_bar": {"c_bar": 0.5}, "normalise_rewards": {"clip_rewards": False}}
+    beside["burn_in"] = {"core": "lstm"}
     return beside.get(name, {})
 
 

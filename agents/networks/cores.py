@@ -1,0 +1,151 @@
+"""Recurrent cores: the memory between torso and heads. One class for each value of `--core` except `none`.
+
+The cells are those of PyTorch, with its names and order of gates:
+
+    LSTM    i, f, g, o = W_ih x + b_ih + W_hh h + b_hh       c' = s(f) c + s(i) tanh(g)       h' = s(o) tanh(c')
+    GRU     r, z from the same sums, n = tanh(W_in x + b_in + s(r) (W_hn h + b_hn))            h' = (1 - s(z)) n + s(z) h
+
+Sources: Hochreiter and Schmidhuber 1997 (doi:10.1162/neco.1997.9.8.1735) with the forget gate of Gers et al. 2000
+(doi:10.1162/089976600300015015); Cho et al. 2014 (arXiv:1406.1078) with the reset gate behind the product.
+
+A core computes in float32 whatever the torso computes in, because rounding errors would add up from row to row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_FORGET_BIAS = 1.0
+NO_CORE = "none"
+
+
+class Core(nn.Module, ABC):
+    """A recurrent layer of H units. Its state is one float32 vector `[K]` per environment.
+
+    Args:
+        input_size: F, features of one observation.
+        size: H.
+
+    Attributes:
+        gates: blocks of H rows in the weights.
+        vectors: vectors `[H]` of which the state consists; the first is the output h.
+        state_size: K = vectors * H.
+    """
+
+    gates: ClassVar[int]
+    vectors: ClassVar[int]
+
+    def __init__(self, input_size: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.state_size = self.vectors * size
+        self.weight_ih = nn.Parameter(torch.empty(self.gates * size, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(self.gates * size, size))
+        self.bias_ih = nn.Parameter(torch.zeros(self.gates * size))
+        self.bias_hh = nn.Parameter(torch.zeros(self.gates * size))
+
+    @abstractmethod
+    def cell(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The next state. projected: W_ih x + b_ih, `[N, gates * H]`. state: `vectors` tensors `[N, H]`, h first."""
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        """Draw an orthogonal matrix for each gate and set the biases to zero."""
+        for weight in (self.weight_ih, self.weight_hh):
+            for gate in weight.detach().chunk(self.gates):
+                nn.init.orthogonal_(gate, generator=generator)
+        nn.init.zeros_(self.bias_ih)
+        nn.init.zeros_(self.bias_hh)
+
+    def forward(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of N environments: h `[N, H]` and the next state `[N, K]`, from inputs `[N, F]` and the state `[N, K]`."""
+        after = self.cell(self._project(inputs), state.split(self.size, -1))
+        return after[0], torch.cat(after, -1)
+
+    def unroll(self, inputs: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """R rows of B columns: every h, `[R, B, H]`, and the state after the last row, `[B, K]`.
+
+        The state becomes zero before row t+1 where `reset[t]` is true, and no gradient passes there. It stays as it is
+        after the step that ends an episode: row t+1 then holds that episode's own final observation, and its value needs
+        the memory of the episode.
+
+        Args:
+            inputs: `[R, B, F]`.
+            state: `[B, K]`, before row 0; a constant.
+            reset: bool `[R-1, B]`.
+        """
+        rows = self._project(inputs).unbind(0)
+        parts: tuple[Tensor, ...] = state.split(self.size, -1)
+        hidden = []
+        for t, projected in enumerate(rows):
+            if t:
+                parts = tuple(zeroed(part, reset[t - 1]) for part in parts)
+            parts = self.cell(projected, parts)
+            hidden.append(parts[0])
+        return torch.stack(hidden), torch.cat(parts, -1)
+
+    def _project(self, inputs: Tensor) -> Tensor:
+        """The part of the gates that needs no memory, for all rows in one product."""
+        return functional.linear(inputs, self.weight_ih, self.bias_ih)
+
+
+class LSTM(Core):
+    """Long short-term memory. The state is h and c."""
+
+    gates = 4
+    vectors = 2
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        """As every core, but with a forget bias of 1, so that a new network remembers (Gers et al. 2000; Jozefowicz et al.
+        2015). With 0 it forgets half of c at each step, and almost no gradient reaches a cue ten steps back."""
+        super().initialise(generator)
+        nn.init.constant_(self.bias_ih.detach()[self.size : 2 * self.size], _FORGET_BIAS)
+
+    def cell(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, c = state
+        i, f, g, o = (projected + functional.linear(h, self.weight_hh, self.bias_hh)).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+class GRU(Core):
+    """Gated recurrent unit. The state is h."""
+
+    gates = 3
+    vectors = 1
+
+    def cell(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (h,) = state
+        in_r, in_z, in_n = projected.chunk(3, -1)
+        of_r, of_z, of_n = functional.linear(h, self.weight_hh, self.bias_hh).chunk(3, -1)
+        z = (in_z + of_z).sigmoid()
+        n = (in_n + (in_r + of_r).sigmoid() * of_n).tanh()
+        return ((1 - z) * n + z * h,)
+
+
+CORES: dict[str, Callable[[int, int], Core]] = {"lstm": LSTM, "gru": GRU}
+"""Name on the command line (`--core`) -> class, which is called with the numbers of features and of units."""
+
+
+def core_names() -> tuple[str, ...]:
+    """The values of `--core`."""
+    return (NO_CORE, *sorted(CORES))
+
+
+def make_core(name: str, input_size: int, size: int) -> Core | None:
+    """The core of that name, None for `none`. Raises ValueError for an unknown name."""
+    if name == NO_CORE:
+        return None
+    if name not in CORES:
+        raise ValueError(f"core: wanted {' or '.join(core_names())}, got {name!r}")
+    return CORES[name](input_size, size)
+
+
+def zeroed(state: Tensor, first: Tensor) -> Tensor:
+    """The state `[N, ...]` with zeros where `first`, bool `[N]`, is true. A NaN of the episode before does not survive it."""
+    return state.masked_fill(first.unsqueeze(-1), 0.0)
