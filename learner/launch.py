@@ -23,6 +23,7 @@ from learner.machine.fit import fit_to_machine, portable_settings
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.machine.reproducible import settle_as_before
+from learner.metrics.progress import steps_and_frames
 from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
@@ -151,9 +152,10 @@ def _check_environment(config: Config, machine: Machine) -> None:
     network = make_network_shapes(config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
+        shape = list(make_spec(config.env).observation_shape)
         raise ValueError(
             f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
-            f"{config.env.frame_height},{config.env.frame_width} frames, which takes {needed / 1e9:.1f} GB to train"
+            f"observations of shape {shape}, which takes {needed / 1e9:.1f} GB to train"
         )
     check_protocol_of_env(config.settings["protocol"], config.env)
 
@@ -332,7 +334,7 @@ def _describe(job: Job, directory: RunDirectory) -> None:
     config = job.config
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
     log.info("Run directory: %s", directory.path)
-    log.info("Budget: %s steps = %s frames", f"{steps:,}", f"{steps * skip:,}")
+    log.info("Budget: %s", steps_and_frames(steps, steps * skip))
     for line in describe_memory(config):
         log.info("%s", line)
     if job.checkpoint:

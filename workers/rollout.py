@@ -10,7 +10,8 @@ from replay.trajectory import Arrays
 from workers.clocks import Clocks
 from workers.finite import check_environments
 from workers.policy import Policy
-from wrappers.spec import VectorEnv
+from wrappers.spaces import Packing
+from wrappers.spec import EnvSpec, VectorEnv
 
 
 class Rollout:
@@ -41,7 +42,7 @@ class Rollout:
         self.clocks = Clocks(seconds)
         self.unroll_length = slots["actions"].shape[1]
         self.environment_ids = environment_ids
-        self._float_frames = np.dtype(env.spec.frame_dtype).kind == "f"
+        self._float_leaves = float_leaves(env.spec)
         self.observations = env.reset(seed)
         self._check_observations()
         self.first = np.ones(env.num_envs, bool)  # whether the observation is its episode's first
@@ -83,5 +84,15 @@ class Rollout:
 
     def _check_observations(self) -> None:
         """Frames of whole numbers are finite by their dtype."""
-        if self._float_frames:
-            check_environments("observations", self.observations, self.environment_ids)
+        for name, part, dtype in self._float_leaves:
+            numbers = np.ascontiguousarray(self.observations[..., part]).view(dtype)
+            check_environments(name, numbers, self.environment_ids)
+
+
+def float_leaves(spec: EnvSpec) -> list[tuple[str, slice, str]]:
+    """Name, place in the last dimension of an observation, and dtype of each part that may hold non-finite numbers."""
+    if not spec.leaves:
+        return [("observations", slice(None), spec.frame_dtype)] if np.dtype(spec.frame_dtype).kind == "f" else []
+    packing = Packing(spec.leaves)
+    floats = [leaf for leaf in packing.leaves if np.dtype(leaf.dtype).kind == "f"]
+    return [(f"observations ({leaf.name})", packing.parts[leaf.name], leaf.dtype) for leaf in floats]

@@ -22,7 +22,7 @@ from learner.evaluation.animation import EpisodeCamera, has_pictures, write_anim
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
-from wrappers import EnvConfig, describe_env, make_vector_env
+from wrappers import EnvConfig, close_if_needed, describe_env, make_vector_env
 
 SEED_STREAM = 8  # separates these random numbers from those of training and of test mode
 LOWEST_PRIORITY = 19
@@ -69,6 +69,7 @@ def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connect
         requests: receives the number of updates of the policy in `shared`.
         answers: is sent an `Answer` for each request, or a traceback as text if the process fails.
     """
+    loop = None
     try:
         # The priority comes first: threads inherit it when they start, and ale-py steps environments in its own threads.
         _take_lowest_priority()
@@ -83,6 +84,8 @@ def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connect
     except BaseException:  # a process boundary: the learner reports the error
         with contextlib.suppress(OSError):
             answers.send(traceback.format_exc()[-MAX_MESSAGE_LENGTH:])
+    if loop:
+        loop.close()
     os._exit(0)  # an orderly exit of PyTorch takes long
 
 
@@ -116,6 +119,10 @@ class EvaluationLoop:
         play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=lambda _: self._tick(), stop=stop)
         animated = camera is not None and self._write_animation(camera)
         return Answer(tuple(episode.episode_return for episode in episodes), animated)
+
+    def close(self) -> None:
+        """Release environments that need it."""
+        close_if_needed(self._env)
 
     def _make_camera(self) -> EpisodeCamera | None:
         if not has_pictures(self._env.spec) or monotonic() - self._last_animation < ANIMATION_PERIOD:
