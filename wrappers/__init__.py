@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from wrappers import atari, gymnasium_env, toy
+from wrappers import atari, envpool_env, gymnasium_env, toy
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 __all__ = [
@@ -68,11 +68,13 @@ class Family(Protocol):
 ENVIRONMENTS: dict[str, Family] = {
     "atari": atari,
     "toy": toy,
+    "envpool": envpool_env,
     "gymnasium": gymnasium_env,
 }
 """Name -> family. The first family that matches an id makes it."""
 
 USUAL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "envpool": {"frames_stacked": 1},
     "gymnasium": {"frames_stacked": 1, "worker_timeout": 60.0},
 }
 """Family -> defaults of settings that differ in it. An environment of any kind may take seconds to reset."""

@@ -128,7 +128,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
     return Facts(
         spec=loop.spec,
         max_episode_steps=config.max_episode_steps or registered.max_episode_steps or 0,
-        version=_version_of(registered),
+        version=_versions_of(registered),
         pictures_per_second=float(env.metadata.get("render_fps") or USUAL_PACE),
         start_seconds=time.perf_counter() - started,
         variables=variables,
@@ -144,7 +144,7 @@ def find(env_id: str) -> Registered:
         try:
             importlib.import_module(module)
         except Exception as error:  # an import runs the user's code, which may raise anything
-            raise ValueError(_import_failed(f"the module {module} of env {env_id}", error)) from error
+            raise ValueError(import_failed(f"the module {module} of env {env_id}", error)) from error
     if name in registry and not newer_id(name):
         return registry[name]
     if newer := newer_id(name):
@@ -180,16 +180,16 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
                 registered, max_episode_steps=config.max_episode_steps or None, disable_env_checker=True, **arguments
             )
     except ImportError as error:
-        raise ValueError(_import_failed(f"a package that {config.env} needs", error)) from error
+        raise ValueError(import_failed(f"a package that {config.env} needs", error)) from error
     except DependencyNotInstalled as error:
-        raise ValueError(_import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
+        raise ValueError(import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
     except Exception as error:  # the constructor of a user's environment may raise anything
         wanted = (
             f"render: wanted {config.env} with the mode {render_mode}"
             if render_mode
             else f"env: wanted {config.env} to be made"
         )
-        raise ValueError(f"{wanted}, got {_in_words(error)}") from error
+        raise ValueError(f"{wanted}, got {in_words(error)}") from error
 
 
 def check_first_step(env: VectorEnv, env_id: str) -> Step:
@@ -198,7 +198,7 @@ def check_first_step(env: VectorEnv, env_id: str) -> Step:
         env.reset(1)
         return env.step(env.spec.action.sample(np.random.default_rng(0), env.num_envs))
     except Exception as error:  # the code of a user's environment may raise anything
-        raise ValueError(f"env: wanted a first reset and step of {env_id}, got {_in_words(error)}") from error
+        raise ValueError(f"env: wanted a first reset and step of {env_id}, got {in_words(error)}") from error
 
 
 def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> None:
@@ -209,11 +209,11 @@ def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> Non
     try:
         env.render()
     except (ImportError, DependencyNotInstalled) as error:
-        raise ValueError(_import_failed(f"a package that renders {env_id}", error.__cause__ or error)) from error
+        raise ValueError(import_failed(f"a package that renders {env_id}", error.__cause__ or error)) from error
     except Exception as error:  # drivers and users' code may raise anything
         hint = "; MuJoCo renders without a display with MUJOCO_GL=egl (Debian: libegl1) or osmesa (libosmesa6)"
         hint = hint if "MUJOCO_GL" in os.environ else ""
-        raise ValueError(f"render: wanted a picture of {env_id}, got {_in_words(error)}{hint}") from error
+        raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{hint}") from error
 
 
 def rendering_variables() -> dict[str, str]:
@@ -243,7 +243,7 @@ def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
     try:
         _, info = env.reset(seed=1)
     except Exception as error:  # the code of a user's environment may raise anything
-        raise ValueError(f"env: wanted a first reset of {config.env}, got {_in_words(error)}") from error
+        raise ValueError(f"env: wanted a first reset of {config.env}, got {in_words(error)}") from error
     return translate(config, env.observation_space, env.action_space, info)
 
 
@@ -259,7 +259,7 @@ def _make_native(registered: Registered, config: EnvConfig, num_envs: int, trans
         _, info = vector.reset(seed=1)
         own = translate(config, vector.single_observation_space, vector.single_action_space, first_info(info))
         if own.spec == translation.spec:
-            return NativeVector(vector, own)
+            return NativeVector(vector, own, num_envs)
     vector.close()
     return None
 
@@ -283,30 +283,31 @@ def _is_moved(spec: Registered) -> bool:
     return callable(spec.entry_point) and "mujoco_py" in getattr(spec.entry_point, "__name__", "")
 
 
-def _version_of(registered: Registered) -> str:
+def _versions_of(registered: Registered) -> str:
     """Name and version of the package of an environment, and of its physics."""
     entry = registered.entry_point or registered.vector_entry_point
     module = entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
     names = [module.partition(".")[0], *(("mujoco",) if ".mujoco." in module else ())]
-    return ", ".join(f"{name} {_version(name)}".strip() for name in names)
+    return ", ".join(map(version_of, names))
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Name and version of a package; the name alone if it has no version."""
     try:
-        return importlib.metadata.version(package)
+        return f"{package} {importlib.metadata.version(package)}"
     except (importlib.metadata.PackageNotFoundError, ValueError):
-        return ""
+        return package
 
 
-def _import_failed(wanted: str, error: BaseException) -> str:
+def import_failed(wanted: str, error: BaseException) -> str:
     """One line on an import that failed. It names the file of requirements that has the package."""
     missing = str(getattr(error, "name", "") or "").partition(".")[0]
     text = str(error)
     in_file = missing in IN_REQUIREMENTS or re.search(r"gymnasium\[", text)
     hint = f"; pip install -r {REQUIREMENTS}" if in_file else ""
-    return f"env: wanted {wanted}, got {_in_words(error)}{hint}"
+    return f"env: wanted {wanted}, got {in_words(error)}{hint}"
 
 
-def _in_words(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """Type and message of an error, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

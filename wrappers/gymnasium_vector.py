@@ -53,7 +53,7 @@ class FrameStack:
         return self._stack.copy()
 
 
-class _TranslatedEnv(VectorEnv):
+class TranslatedEnv(VectorEnv):
     """What both kinds of vectors share."""
 
     needs_close: ClassVar[bool] = True
@@ -82,7 +82,7 @@ class _TranslatedEnv(VectorEnv):
         return Step(observations, rewards, terminated, truncated & ~terminated, reset, ~reset, *statistics)
 
 
-class GymnasiumLoop(_TranslatedEnv):
+class GymnasiumLoop(TranslatedEnv):
     """N single environments that are stepped one after the other."""
 
     def __init__(self, envs: Sequence[SingleEnv], translation: Translation) -> None:
@@ -112,24 +112,18 @@ class GymnasiumLoop(_TranslatedEnv):
         return self._finish(rewards, terminated, truncated, reset)
 
     def render(self) -> np.ndarray:
-        picture = self._envs[0].render()
-        if isinstance(picture, list | tuple):  # a vector environment renders each of its environments
-            picture = picture[0] if picture else None
-        if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
-            got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
-            raise RuntimeError(f"render: wanted an RGB picture [H, W, 3] of {self.spec.env}, got {got}")
-        return picture.astype(np.uint8, copy=False)
+        return picture_of(self._envs[0].render(), self.spec.env)
 
     def close(self) -> None:
         for env in self._envs:
             env.close()
 
 
-class NativeVector(_TranslatedEnv):
+class NativeVector(TranslatedEnv):
     """A vector environment whose own autoreset is next-step."""
 
-    def __init__(self, vector: gymnasium.vector.VectorEnv[Any, Any, Any], translation: Translation) -> None:
-        super().__init__(translation, vector.num_envs)
+    def __init__(self, vector: Any, translation: Translation, num_envs: int) -> None:
+        super().__init__(translation, num_envs)
         self._vector = vector
 
     def reset(self, seed: int) -> np.ndarray:
@@ -194,6 +188,16 @@ class OneOfVector(SingleEnv):
 
     def close(self) -> None:
         self._vector.close()
+
+
+def picture_of(rendered: Any, env_id: str) -> np.ndarray:
+    """The picture uint8 `[H, W, 3]` of what an environment, or the first of a vector, has rendered. Raises RuntimeError."""
+    several = isinstance(rendered, list | tuple) or (isinstance(rendered, np.ndarray) and rendered.ndim == 4)
+    picture = rendered[0] if several and len(rendered) else rendered
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
+        got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise RuntimeError(f"render: wanted an RGB picture [H, W, 3] of {env_id}, got {got}")
+    return picture.astype(np.uint8, copy=False)
 
 
 def first_of(observations: Any) -> Any:

@@ -166,9 +166,7 @@ class Evaluator:
         requests, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
         self._answers, answers = multiprocessing.Pipe(duplex=False)
-        self._heartbeat = Heartbeat(
-            self._step_seconds, monotonic(), timeout=HANG_SECONDS, start_timeout=self._start_timeout
-        )
+        self._heartbeat = Heartbeat(self._step_seconds, monotonic(), timeout=HANG_SECONDS, start_timeout=self._start_timeout)
         try:
             self._process = start_process(run_evaluator, self._setup, self._shared, requests, answers, name="evaluator")
         except OSError as error:

@@ -53,7 +53,8 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     """All settings of a run: the given ones, else the checkpoint's, else the defaults of its environment's family and agent.
 
     Also returns a line for each default of the family that differs from the usual one, one for each setting of the checkpoint
-    that is overridden, and one for those that are unknown and left out. Raises ValueError if a given setting does not belong to the run.
+    that is overridden, and one for those that are unknown and left out. Raises ValueError if a given setting does not belong to
+    the run.
 
     Args:
         given: settings of the command, and of a preset that it names.
