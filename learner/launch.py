@@ -40,7 +40,7 @@ from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
-from wrappers import env_notes, make_spec
+from wrappers import env_notes, make_single_env, make_spec
 from wrappers.journal import ReplayStopped
 
 log = logging.getLogger("springbok")
@@ -125,6 +125,8 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, machine)
+    if op_mode == "test" and config.evaluation.render:
+        make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
     notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
     if checkpoint:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])

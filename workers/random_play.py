@@ -16,6 +16,7 @@ from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import WorkerError
 from workers.processes.launcher import start_process
+from workers.rollout import float_leaves
 from wrappers import make_spec, make_vector_env
 from wrappers.spec import EnvConfig
 
@@ -79,6 +80,7 @@ def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> T
             seen.append(torch.from_numpy(step.observations.copy()))
     env.close()
     observations = torch.cat(seen)
-    if observations.is_floating_point() and not observations.isfinite().all():
-        raise WorkerError("random play before training: wanted finite observations, got others")
+    for name, part, dtype in float_leaves(env.spec):
+        if not np.isfinite(np.ascontiguousarray(observations.numpy()[..., part]).view(dtype)).all():
+            raise WorkerError(f"random play before training: wanted finite {name}, got others")
     return observations

@@ -103,7 +103,10 @@ class EnvPoolVector(NativeVector):
         first = {name: value[0] for name, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
         self.metadata: Mapping[str, Any] = pool.metadata
         self.max_episode_steps = int(getattr(pool.spec.config, "max_episode_steps", 0))
-        super().__init__(pool, translate(config, pool.observation_space, pool.action_space, first), num_envs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on the precision of bounds
+            translation = translate(config, pool.observation_space, pool.action_space, first)
+        super().__init__(pool, translation, num_envs)
 
     def reset(self, seed: int) -> np.ndarray:
         self._vector.close()
