@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_a_resumed_reproducible_run_has_the_bits_of_one_that_went_on(tmp_path: P
     assert whole.counters.steps == half.counters.steps
     for name, weights in whole.agent["modules"]["network"].items():
         assert torch.equal(weights, half.agent["modules"]["network"][name]), name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the test reads the name of a process from /proc")
+def test_workers_close_their_environments(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    settings = {**SMALL, "worker_kind": "cpu", "worker_count": 1, "preflight": False, "calibrate_input": False}
+    env = {"env": f"{HERE}:TestClosing-v1", "env_args": json.dumps({"path": str(closed)})}
+    assert run("train", tmp_path, **settings, **env) == 0
+    assert sum(name.startswith("worker") for name in closed.read_text().splitlines()) == SMALL["envs_per_worker"]
 
 
 def test_the_default_of_the_family_yields_to_what_is_given() -> None:

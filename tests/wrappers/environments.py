@@ -149,6 +149,18 @@ class Failing(Counting):
         return super().observe() * (np.nan if self.where == "nan" and self.steps == 2 else 1.0)
 
 
+class Closing(Counting):
+    """Appends the name of its process to a file when it is closed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def close(self) -> None:
+        with open("/proc/self/comm") as name, open(self.path, "a") as file:
+            file.write(name.read())
+
+
 HERE = "tests.wrappers.environments"
 
 
@@ -161,5 +173,6 @@ _register("TestLimited", Counting, max_episode_steps=2)
 _register("TestMixed", Mixed)
 _register("TestMaskInInfo", MaskInInfo)
 _register("TestFailing", Failing)
+_register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)
 _register("TestBoth", Counting, CountingVector)
