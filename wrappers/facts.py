@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from wrappers.spaces import Leaf, action_space
-from wrappers.spec import EnvConfig, EnvSpec, parse_resolution
+from wrappers.spec import EnvConfig, EnvSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBE_SECONDS = 300.0
@@ -58,7 +58,6 @@ def probe(family: str, config: EnvConfig, *, render: bool = False) -> Facts:
 
     Raises ValueError with one line that says why the environment cannot be made.
     """
-    config = replace(config, frame_scale_resolution="84,84") if parse_resolution(config.frame_scale_resolution) else config
     request = json.dumps({"family": family, "config": asdict(config), "render": render}, sort_keys=True)
     if request not in _known:
         _known[request] = _from_json(_ask(request, config.env))

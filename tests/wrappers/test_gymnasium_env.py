@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -78,6 +80,26 @@ def test_a_native_vector_is_used_where_it_fits() -> None:
     assert isinstance(make_vector_env(config("CartPole-v1"), 2), NativeVector)
     assert isinstance(make_vector_env(config("TestBoth-v1"), 2), NativeVector)
     assert isinstance(make_vector_env(config("TestVector-v1", env_args='{"mode": "SAME_STEP"}'), 2), GymnasiumLoop)
+
+
+USER_MODULE = """
+import gymnasium
+from tests.wrappers.environments import Counting
+print("noise on the standard output")
+gymnasium.register("Own-v3", Counting, kwargs={"length": 7})
+"""
+
+
+def test_a_module_in_the_current_folder_registers_its_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_environments.py").write_text(USER_MODULE)
+    (tmp_path / "wrappers.py").write_text("raise RuntimeError('a file of the user hides ours')")
+    monkeypatch.chdir(tmp_path)
+    own = EnvConfig(env="own_environments:Own-v3", frames_stacked=1)
+    assert make_spec(own).frame_shape == (3,)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    vector = make_vector_env(own, 1)
+    vector.reset(1)
+    assert [int(step.episode_length[0]) for step in play(vector, 7)] == [0] * 6 + [7]
 
 
 def test_an_argument_that_only_the_single_environment_takes_makes_a_loop() -> None:
