@@ -60,12 +60,12 @@ def probe(family: str, config: EnvConfig, *, render: bool = False) -> Facts:
     """
     request = json.dumps({"family": family, "config": asdict(config), "render": render}, sort_keys=True)
     if request not in _known:
-        _known[request] = _from_json(_ask(request, config.env))
+        _known[request] = _from_json(_ask(request, config.env, "made and rendered" if render else "made"))
     return _known[request]
 
 
-def _ask(request: str, env_id: str) -> dict[str, Any]:
-    """Run the probe. Raises ValueError."""
+def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
+    """Run the probe. wanted: what it does with the environment. Raises ValueError."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # -P: a folder of the user named wrappers must not hide ours. The family adds the current folder at the end of the path.
     command = [sys.executable, "-P", "-m", "wrappers.probe", request]
@@ -85,7 +85,7 @@ def _ask(request: str, env_id: str) -> dict[str, Any]:
     if done.returncode or not done.stdout:
         cause = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exit code {done.returncode}"
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise ValueError(f"env: wanted {env_id} to be made, got a process that died with {cause}: {last}")
+        raise ValueError(f"env: wanted {env_id} to be {wanted}, got a process that died with {cause}: {last}")
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
         raise ValueError(answer["error"])

@@ -184,12 +184,8 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
     except DependencyNotInstalled as error:
         raise ValueError(import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
     except Exception as error:  # the constructor of a user's environment may raise anything
-        wanted = (
-            f"render: wanted {config.env} with the mode {render_mode}"
-            if render_mode
-            else f"env: wanted {config.env} to be made"
-        )
-        raise ValueError(f"{wanted}, got {in_words(error)}") from error
+        name, mode, hint = ("render", f" with the mode {render_mode}", _drawing_hint(error)) if render_mode else ("env", "", "")
+        raise ValueError(f"{name}: wanted {config.env} to be made{mode}, got {in_words(error)}{hint}") from error
 
 
 def check_first_step(env: VectorEnv, env_id: str) -> Step:
@@ -211,9 +207,14 @@ def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> Non
     except (ImportError, DependencyNotInstalled) as error:
         raise ValueError(import_failed(f"a package that renders {env_id}", error.__cause__ or error)) from error
     except Exception as error:  # drivers and users' code may raise anything
-        hint = "; MuJoCo renders without a display with MUJOCO_GL=egl (Debian: libegl1) or osmesa (libosmesa6)"
-        hint = hint if "MUJOCO_GL" in os.environ else ""
-        raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{hint}") from error
+        raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{_drawing_hint(error)}") from error
+
+
+def _drawing_hint(error: Exception) -> str:
+    """The packages with which MuJoCo draws without a display, if OpenGL may have failed."""
+    if "mujoco" not in sys.modules and not re.search("GL|gl[A-Z]", str(error)):
+        return ""
+    return "; MuJoCo draws without a display with MUJOCO_GL=egl (Debian: libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
 
 
 def rendering_variables() -> dict[str, str]:

@@ -335,3 +335,10 @@ def test_actions_reach_the_environment_as_it_takes_them() -> None:
     assert np.asarray(decode(np.array([[0.0, 7.5]], np.float32)))[0, 0].tolist() == pytest.approx([0.05, 7.5])
     with pytest.raises(ValueError, match="wanted actions"):
         translate_actions(spaces.Dict(a=spaces.Discrete(2)))
+
+
+def test_a_driver_that_cannot_draw_is_one_line_with_the_packages_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco", reason="MuJoCo is an optional package (requirements-envs.txt)")
+    monkeypatch.setenv("MUJOCO_GL", "no such driver")
+    with pytest.raises(ValueError, match="render: wanted .*MUJOCO_GL=egl"):
+        make_single_env(config("InvertedPendulum-v5"), "rgb_array")
