@@ -13,7 +13,8 @@ measurements right before and after it.
 The results are medians over the windows: the limit, which is n / (c_env + c_act + c_learn) on n cores and n / c_env
 with a GPU, the achieved speed, and its ratios to the limit and to the native environment. `cores_together` is the speed
 of stepping on all cores at once, divided by n times that of one core. Below 1 the machine itself falls short of the
-limit. `--json=FILE` also writes the results. Needs a system with SIGSTOP.
+limit. For an environment of Gymnasium the speed of Stable-Baselines3's A2C with as many environments follows, if that
+package is installed. `--json=FILE` also writes the results. Needs a system with SIGSTOP.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram
 from benchmarks.output import add_json, print_values, write_json
+from benchmarks.sb3 import is_installed, measure_sb3
 from benchmarks.termination import end_with, training_command, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
@@ -35,7 +37,7 @@ from learner.machine.measuring import acting, acting_at_once, fresh_part, learni
 from learner.metrics.progress import format_duration
 from learner.settings.config import Config
 from learner.settings.schema import MEASURED_SETTINGS
-from wrappers import make_spec
+from wrappers import family_of, make_spec
 
 Seconds = dict[str, float]
 Result = dict[str, Any]
@@ -138,12 +140,25 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
         program.warm_up(WARM_UP_SECONDS)
         speeds, costs = take_turns(program, parts, windows, window)
     gpu = config.training.device == "cuda"
+    found = compare(speeds, costs, machine.cores, make_spec(config.env).frames_per_step, gpu=gpu)
     return {
         "cores": machine.cores,
         "device": machine.gpu if gpu else "cpu",
-        **compare(speeds, costs, machine.cores, make_spec(config.env).frames_per_step, gpu=gpu),
+        **found,
+        **compare_with_sb3(config, found["achieved_steps_per_second"], window),
         "settings": [*arguments, *fixed],
     }
+
+
+def compare_with_sb3(config: Config, speed: float, seconds: float) -> Result:
+    """The speed of Stable-Baselines3's A2C, if it is installed and makes the environment.
+
+    speed: our steps per second. seconds: length of its measurement.
+    """
+    if not is_installed() or family_of(config.env.env) != "gymnasium" or make_spec(config.env).leaves:
+        return {}
+    other = measure_sb3(config.env.env, config.workers.environments, seconds)
+    return {"sb3_a2c_steps_per_second": other, "ratio_to_sb3_a2c": speed / other}
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from learner.machine.fit import fit_to_machine, portable_settings
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.machine.reproducible import settle_as_before
+from learner.metrics.progress import steps_and_frames
 from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
@@ -40,7 +41,7 @@ from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
-from wrappers import env_notes, make_spec
+from wrappers import env_notes, make_single_env, make_spec
 from wrappers.journal import ReplayStopped
 
 log = logging.getLogger("springbok")
@@ -127,6 +128,8 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, machine)
+    if op_mode == "test" and config.evaluation.render:
+        make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
     notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
     if checkpoint:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
@@ -154,9 +157,10 @@ def _check_environment(config: Config, machine: Machine) -> None:
     network = make_network_shapes(config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
+        shape = list(make_spec(config.env).observation_shape)
         raise ValueError(
             f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
-            f"{config.env.frame_height},{config.env.frame_width} frames, which takes {needed / 1e9:.1f} GB to train"
+            f"observations of shape {shape}, which takes {needed / 1e9:.1f} GB to train"
         )
     check_protocol_of_env(config.settings["protocol"], config.env)
 
@@ -335,7 +339,7 @@ def _describe(job: Job, directory: RunDirectory) -> None:
     config = job.config
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
     log.info("Run directory: %s", directory.path)
-    log.info("Budget: %s steps = %s frames", f"{steps:,}", f"{steps * skip:,}")
+    log.info("Budget: %s", steps_and_frames(steps, steps * skip))
     for line in describe_memory(config):
         log.info("%s", line)
     if job.checkpoint:

@@ -25,7 +25,7 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 class Matrix(gymnasium.Env[Any, Any]):
     """One cue at a time. The last value of each component of the action may be illegal, unless it is the cue."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  (Gymnasium's own form)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, observations: str, actions: str, *, mask: bool, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

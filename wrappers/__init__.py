@@ -6,11 +6,12 @@ The functions of this package pick the family of an `EnvConfig` and call it. The
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from wrappers import atari, toy
+from wrappers import atari, envpool_env, gymnasium_env, toy
 from wrappers.previous import PreviousEnv, with_previous
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
@@ -23,11 +24,14 @@ __all__ = [
     "Family",
     "Step",
     "VectorEnv",
+    "close_if_needed",
     "describe_env",
     "env_notes",
+    "family_of",
     "make_single_env",
     "make_spec",
     "make_vector_env",
+    "usual_settings",
 ]
 
 RENDER_MODES = (None, "rgb_array", "human")
@@ -65,7 +69,26 @@ class Family(Protocol):
 ENVIRONMENTS: dict[str, Family] = {
     "atari": atari,
     "toy": toy,
+    "envpool": envpool_env,
+    "gymnasium": gymnasium_env,
 }
+"""Name -> family. The first family that matches an id makes it."""
+
+USUAL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "envpool": {"frames_stacked": 1},
+    "gymnasium": {"frames_stacked": 1, "worker_timeout": 60.0},
+}
+"""Family -> defaults of settings that differ in it. An environment of any kind may take seconds to reset."""
+
+
+def family_of(env_id: str) -> str | None:
+    """Name of the family that makes `env_id`; None if there is none."""
+    return next((name for name, family in ENVIRONMENTS.items() if family.matches(env_id)), None)
+
+
+def usual_settings(env_id: str) -> Mapping[str, Any]:
+    """Settings whose default is another one in the family of `env_id`, with that default."""
+    return USUAL_SETTINGS.get(family_of(env_id) or "", {})
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
@@ -99,6 +122,13 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
     return PreviousEnv(env) if config.core_inputs else env
 
 
+def close_if_needed(env: VectorEnv) -> None:
+    """Close an environment before its process exits, if it may hold processes or files. Its errors are of no interest then."""
+    if env.needs_close:
+        with contextlib.suppress(Exception):
+            env.close()
+
+
 def make_single_env(config: EnvConfig, render_mode: str | None = None) -> VectorEnv:
     """Return one environment (`num_envs` 1) that can be rendered. Raises ValueError for a bad mode or an unknown id.
 
@@ -115,9 +145,8 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
 
 def _family(env_id: str) -> Family:
     """The family that makes `env_id`. Raises ValueError with the closest known ids."""
-    for family in ENVIRONMENTS.values():
-        if family.matches(env_id):
-            return family
+    if name := family_of(env_id):
+        return ENVIRONMENTS[name]
     ids = {known.lower(): usual for family in ENVIRONMENTS.values() for known, usual in family.known_ids().items()}
     close = dict.fromkeys(ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=SUGGESTED))
     hint = f"did you mean {' or '.join(close)}?" if close else f"for example {next(iter(ids.values()))}"

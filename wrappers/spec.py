@@ -9,11 +9,12 @@ the learner bootstraps from.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,11 @@ from wrappers.spaces import ActionSpace, Leaf, leaves_to_json
 # What an environment gives decides what is stored. Families other than Atari do not read the second kind.
 _Stored = partial(Setting, stored=True)
 _Atari = partial(Setting, stored=True, families=("atari",))
+_Frames = partial(Setting, stored=True, families=("atari", "toy"))
+_Gymnasium = partial(Setting, stored=True, families=("envpool", "gymnasium"))
+
+AUTO_MASK = "auto"
+NO_NAME = "none"
 
 
 def parse_resolution(text: str) -> tuple[int, int]:
@@ -33,16 +39,39 @@ def parse_resolution(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
+def parse_env_args(text: str) -> dict[str, Any]:
+    """The keyword arguments that a JSON object names. Raises ValueError."""
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ValueError(f'env_args: wanted a JSON object such as {{"gravity": -5.0}}, got {text!r}')
+    return arguments
+
+
 @dataclass(frozen=True)
 class EnvConfig:
     """The environment, and how its observations are made. A frame is one of the emulator's, a step is one action."""
 
-    env: Annotated[str, _Stored("Environment id, such as PongNoFrameskip-v4, ALE/Breakout-v5 or Catch-v0.")] = (
-        "PongNoFrameskip-v4"
-    )
-    frames_stacked: Annotated[int, _Stored("Frames in one observation.", "a whole number of frames from 1 to 64", 1, 64)] = 4
+    env: Annotated[
+        str,
+        _Stored(
+            "Environment id: PongNoFrameskip-v4, ALE/Breakout-v5, Catch-v0, any id of Gymnasium such as CartPole-v1, "
+            "package.module:Id-v0, which imports that module first, or envpool:Ant-v5."
+        ),
+    ] = "PongNoFrameskip-v4"
+    frames_stacked: Annotated[
+        int,
+        _Stored(
+            "Frames in one observation; 1 unless it is given for environments of Gymnasium and EnvPool.",
+            "a whole number of frames from 1 to 64",
+            1,
+            64,
+        ),
+    ] = 4
     max_episode_frames: Annotated[
-        int, _Stored("Emulator frames after which an episode is cut.", "a whole number of frames >= 1", 1, 1e9)
+        int, _Frames("Emulator frames after which an episode is cut.", "a whole number of frames >= 1", 1, 1e9)
     ] = 108_000
     core_inputs: Annotated[
         bool, _Stored("Add the previous action and the previous reward to the observations, for a core to remember.")
@@ -80,6 +109,27 @@ class EnvConfig:
         ),
     ] = 0.0
     full_action_space: Annotated[bool, _Atari("All 18 actions instead of those the game uses.")] = False
+
+    max_episode_steps: Annotated[
+        int,
+        _Gymnasium(
+            "Steps after which an episode is cut; 0: the limit of the environment's id.", "a whole number of steps >= 0", 0, 1e9
+        ),
+    ] = 0
+    action_mask: Annotated[
+        str,
+        _Gymnasium(
+            "Entry of a Dict observation or of info that marks legal actions with 1; auto takes an entry named action_mask if "
+            "there is one, none takes no entry."
+        ),
+    ] = AUTO_MASK
+    ignored_observations: Annotated[
+        str,
+        _Gymnasium(
+            "Entries of a Dict observation that the policy does not get, such as mission for MiniGrid: name,name or none."
+        ),
+    ] = NO_NAME
+    env_args: Annotated[str, _Gymnasium("Keyword arguments of the environment, as a JSON object.", check=parse_env_args)] = "{}"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -151,6 +201,9 @@ class EnvDescription:
     protocol_text: the same settings as phrases for a printed line.
     preprocessing: the steps that make a frame from the raw environment, in order.
     game_name: name in tables of published scores, the same for every id of one game; None if there are none.
+    counts_frames: whether the protocol names frames: their shape, skip and limit.
+    start_seconds: seconds in which one environment is made and reset on a busy machine.
+    needs_close: whether its processes should end in order, see `VectorEnv`.
     """
 
     evaluation_config: EnvConfig
@@ -160,6 +213,9 @@ class EnvDescription:
     preprocessing: tuple[str, ...] = ()
     display: Display = field(default_factory=Display)
     game_name: str | None = None
+    counts_frames: bool = True
+    start_seconds: float = 1.0
+    needs_close: bool = False
 
 
 class Step(NamedTuple):
@@ -188,10 +244,14 @@ class Step(NamedTuple):
 
 
 class VectorEnv(ABC):
-    """N environments of one kind that are stepped together, with next-step autoreset."""
+    """N environments of one kind that are stepped together, with next-step autoreset.
+
+    needs_close: whether a process must call `close` before it exits, because the environments may hold processes or files.
+    """
 
     spec: EnvSpec
     num_envs: int
+    needs_close: ClassVar[bool] = False
 
     @abstractmethod
     def reset(self, seed: int) -> np.ndarray:

@@ -1,9 +1,13 @@
-"""Animates the first episode of an evaluation as a GIF: the policy's own observations, at the pace of the environment."""
+"""Animates an episode of an evaluation as a GIF at the pace of the environment.
+
+It shows the policy's own observations if they are images. Otherwise another environment renders one more episode.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from wrappers import Display, EnvSpec, Step, VectorEnv
 PICTURES_PER_SECOND = 7.5
 MAX_PICTURES = 300
 MAX_BYTES = 300_000
+RENDERED_HEIGHT = 240  # most pixels of a rendered picture
 
 
 def has_pictures(spec: EnvSpec) -> bool:
@@ -45,7 +50,7 @@ class EpisodeCamera(VectorEnv):
 
     def reset(self, seed: int) -> np.ndarray:
         observations = self._env.reset(seed)
-        self.pictures = [observations[0, -1].copy()]
+        self.pictures = [self._take(observations)]
         self._steps = 0
         self._recording = True
         return observations
@@ -56,9 +61,27 @@ class EpisodeCamera(VectorEnv):
             self._steps += 1
             ended = bool(step.episode_length[0])
             if ended or self._steps % self.period == 0:
-                self.pictures.append(step.observations[0, -1].copy())
+                self.pictures.append(self._take(step.observations))
             self._recording = not ended and len(self.pictures) < MAX_PICTURES
         return step
+
+    def _take(self, observations: np.ndarray) -> np.ndarray:
+        return observations[0, -1].copy()
+
+
+class RenderingCamera(EpisodeCamera):
+    """Records what one environment renders, in at most `RENDERED_HEIGHT` pixels.
+
+    env: made by `make_single_env` with the mode rgb_array.
+    """
+
+    def __init__(self, env: VectorEnv, display: Display) -> None:
+        super().__init__(env, replace(display, enlargement=1))
+
+    def _take(self, observations: np.ndarray) -> np.ndarray:
+        picture = self._env.render()
+        every = -(-picture.shape[0] // RENDERED_HEIGHT)
+        return picture[::every, ::every].copy()
 
 
 def write_animation(path: Path, camera: EpisodeCamera, on_picture: Callable[[], None]) -> None:

@@ -34,6 +34,7 @@ MAX_ENVIRONMENTS = 16
 MAX_FAILURES = 3
 HANG_SECONDS = 60.0
 CHECK_SECONDS = 0.5  # between two looks at the heartbeat
+CLOSE_SECONDS = 2.0  # for environments that must be closed
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ class Evaluator:
         )
         self._shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
         self._weights = SharedWeights(self._shared)
+        description = describe_env(self._setup.env)
+        self._start_timeout = start_timeout(self._setup.environments, description.start_seconds)
+        self._closes = description.needs_close
         self._under_way: Counters | None = None  # of the policy that is being evaluated
         self._failures = 0
         self._process: StartedProcess | None = None
@@ -123,7 +127,10 @@ class Evaluator:
         return None
 
     def stop(self) -> None:
-        """End the process at once. Safe to call twice."""
+        """End the process, at once unless its environments must be closed. Safe to call twice."""
+        if self._process and self._closes:
+            self._requests.close()  # the process sees the end of the file before its next step
+            self._process.join(CLOSE_SECONDS)
         self._end_process()
         self._shared.close()
 
@@ -159,8 +166,7 @@ class Evaluator:
         requests, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
         self._answers, answers = multiprocessing.Pipe(duplex=False)
-        limit = start_timeout(self._setup.environments)
-        self._heartbeat = Heartbeat(self._step_seconds, monotonic(), timeout=HANG_SECONDS, start_timeout=limit)
+        self._heartbeat = Heartbeat(self._step_seconds, monotonic(), timeout=HANG_SECONDS, start_timeout=self._start_timeout)
         try:
             self._process = start_process(run_evaluator, self._setup, self._shared, requests, answers, name="evaluator")
         except OSError as error:

@@ -18,11 +18,11 @@ import torch
 
 from agents.compute import prepare_torch
 from agents.networks.base import NetworkConfig, make_network
-from learner.evaluation.animation import EpisodeCamera, has_pictures, write_animation
+from learner.evaluation.animation import EpisodeCamera, RenderingCamera, has_pictures, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.weights import SharedWeights
-from wrappers import EnvConfig, describe_env, make_vector_env
+from wrappers import EnvConfig, VectorEnv, close_if_needed, describe_env, make_single_env, make_vector_env
 
 SEED_STREAM = 8  # separates these random numbers from those of training and of test mode
 LOWEST_PRIORITY = 19
@@ -69,6 +69,7 @@ def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connect
         requests: receives the number of updates of the policy in `shared`.
         answers: is sent an `Answer` for each request, or a traceback as text if the process fails.
     """
+    loop = None
     try:
         # The priority comes first: threads inherit it when they start, and ale-py steps environments in its own threads.
         _take_lowest_priority()
@@ -83,6 +84,8 @@ def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connect
     except BaseException:  # a process boundary: the learner reports the error
         with contextlib.suppress(OSError):
             answers.send(traceback.format_exc()[-MAX_MESSAGE_LENGTH:])
+    if loop:
+        loop.close()
     os._exit(0)  # an orderly exit of PyTorch takes long
 
 
@@ -94,6 +97,7 @@ class EvaluationLoop:
         self._network = make_network(setup.network).only_act()
         self._env = make_vector_env(setup.env, setup.environments)
         self._display = describe_env(setup.env).display
+        self._rendered = None if has_pictures(self._env.spec) else make_rendered_env(setup.env)
         self._weights = SharedWeights(shared)
         self._clock = shared.arrays[CLOCK]
         self._last_tick = perf_counter()
@@ -114,13 +118,23 @@ class EvaluationLoop:
         episodes: list[EpisodeResult] = []
         self._last_tick = perf_counter()
         play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=lambda _: self._tick(), stop=stop)
+        if self._rendered and self._animation_is_due() and not stop():
+            camera = RenderingCamera(self._rendered, self._display)
+            one = np.ones(1, dtype=np.int64)
+            play(camera, policy, one, seed, on_episode=lambda _: None, on_step=lambda _: self._tick(), stop=stop)
         animated = camera is not None and self._write_animation(camera)
         return Answer(tuple(episode.episode_return for episode in episodes), animated)
 
+    def close(self) -> None:
+        """Release environments that need it."""
+        for env in filter(None, (self._env, self._rendered)):
+            close_if_needed(env)
+
     def _make_camera(self) -> EpisodeCamera | None:
-        if not has_pictures(self._env.spec) or monotonic() - self._last_animation < ANIMATION_PERIOD:
-            return None
-        return EpisodeCamera(self._env, self._display)
+        return EpisodeCamera(self._env, self._display) if has_pictures(self._env.spec) and self._animation_is_due() else None
+
+    def _animation_is_due(self) -> bool:
+        return monotonic() - self._last_animation >= ANIMATION_PERIOD
 
     def _write_animation(self, camera: EpisodeCamera) -> bool:
         """Return whether the GIF was written. A full disk is no failure here: writing checkpoints reports it."""
@@ -136,6 +150,14 @@ class EvaluationLoop:
         now = perf_counter()
         self._clock[0] += now - self._last_tick
         self._last_tick = now
+
+
+def make_rendered_env(config: EnvConfig) -> VectorEnv | None:
+    """An environment that renders pictures; None if this machine cannot render it. It is made before the first step is due."""
+    try:
+        return make_single_env(config, "rgb_array")
+    except ValueError:
+        return None
 
 
 def _take_lowest_priority() -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wrappers import EnvConfig, describe_env, make_spec
+from wrappers import EnvConfig, EnvSpec, describe_env, make_spec
 from wrappers.atari_protocols import PROTOCOLS as ATARI_PROTOCOLS
-from wrappers.spaces import ActionSpace, Discrete
+from wrappers.spaces import ActionSpace, Discrete, action_space, leaves_to_json
 
 AS_SET = "as_set"  # value of the setting `protocol`: the other settings stand for themselves
 OWN = "own"  # name of a protocol that is none of the published ones
@@ -35,12 +35,24 @@ def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
         "rewards": "raw",
         "actions": "greedy" if greedy else "sampled",
         **_described_actions(spec.action),
+        **(_described_frames(config, spec) if description.counts_frames else _described_observations(spec)),
+        **description.protocol_settings,
+    }
+
+
+def _described_frames(config: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
+    return {
         "frame_shape": list(spec.frame_shape),
         "frames_stacked": spec.frames_stacked,
         "frame_skip": spec.frames_per_step,
         "max_episode_frames": config.max_episode_frames,
-        **description.protocol_settings,
     }
+
+
+def _described_observations(spec: EnvSpec) -> dict[str, Any]:
+    """The parts of an observation, for environments without an emulator."""
+    whole = [{"name": "observation", "shape": list(spec.frame_shape), "dtype": spec.frame_dtype}]
+    return {"observations": leaves_to_json(spec.leaves) or whole, "observations_stacked": spec.frames_stacked}
 
 
 def protocol_name(config: EnvConfig) -> str:
@@ -60,18 +72,30 @@ def describe_protocol(config: EnvConfig, greedy: bool) -> str:
     """The protocol as one printed line."""
     protocol, description = evaluation_protocol(config, greedy), describe_env(config)
     name = f" ({protocol['protocol']} protocol)" if description.protocols else ""
-    size = "x".join(str(length) for length in protocol["frame_shape"][:2])
     phrases = (
-        "full games",
+        "full games" if description.counts_frames else "whole episodes",
         f"{protocol['rewards']} rewards",
         f"{protocol['actions']} actions ({_actions_in_words(protocol)})",
+        *(_frames_in_words(protocol) if description.counts_frames else _observations_in_words(protocol)),
+        *description.protocol_text,
+    )
+    return f"{config.env}{name}: {', '.join(phrases)}"
+
+
+def _frames_in_words(protocol: Mapping[str, Any]) -> tuple[str, ...]:
+    size = "x".join(str(length) for length in protocol["frame_shape"][:2])
+    return (
         f"{size} frames",
         f"stack of {protocol['frames_stacked']}",
         f"frame skip {protocol['frame_skip']}",
         f"episodes of at most {protocol['max_episode_frames']:,} frames",
-        *description.protocol_text,
     )
-    return f"{config.env}{name}: {', '.join(phrases)}"
+
+
+def _observations_in_words(protocol: Mapping[str, Any]) -> tuple[str, ...]:
+    leaves = [f"{leaf['name']} {'x'.join(map(str, leaf['shape']))} {leaf['dtype']}" for leaf in protocol["observations"]]
+    stacked = protocol["observations_stacked"]
+    return (" and ".join(leaves), *((f"stack of {stacked}",) if stacked > 1 else ()))
 
 
 def _described_actions(action: ActionSpace) -> dict[str, Any]:
@@ -79,7 +103,7 @@ def _described_actions(action: ActionSpace) -> dict[str, Any]:
 
 
 def _actions_in_words(protocol: Mapping[str, Any]) -> str:
-    return f"of {protocol['action_count']}" if "action_count" in protocol else str(protocol["action_space"]["kind"])
+    return f"of {protocol['action_count']}" if "action_count" in protocol else action_space(protocol["action_space"]).summary()
 
 
 def apply_protocol(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

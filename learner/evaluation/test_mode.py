@@ -19,7 +19,7 @@ from learner.evaluation.protocol import describe_protocol, evaluation_protocol
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import summarise, table, write_results
 from learner.machine.detect import detect_machine
-from learner.metrics.progress import ProgressLine, format_duration
+from learner.metrics.progress import ProgressLine, format_duration, steps_and_frames
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
@@ -223,11 +223,10 @@ def _announce(test: CheckpointTest) -> None:
     """Print which policy is measured, and how."""
     config, counters = test.config, test.checkpoint.counters
     log.info(
-        "Checkpoint: %s after %s updates, %s steps (%s frames) of training",
+        "Checkpoint: %s after %s updates, %s of training",
         test.path.name,
         f"{counters.updates:,}",
-        f"{counters.steps:,}",
-        f"{counters.frames:,}",
+        steps_and_frames(counters.steps, counters.frames),
     )
     log.info("Protocol: %s", describe_protocol(config.env, config.evaluation.greedy))
 

@@ -151,10 +151,8 @@ def _described(costs: Costs, cores: int) -> str:
     """The costs and the speed that follows from them, for a reader."""
     stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
     speed = _two_digits(expected(costs, cores))
-    return (
-        f"stepping {stepping}, acting {acting}, learning {learning} per step, so about {speed:,.0f} steps/s = "
-        f"{speed * costs.frames_per_step:,.0f} frames/s"
-    )
+    frames = "" if costs.frames_per_step == 1 else f" = {speed * costs.frames_per_step:,.0f} frames/s"
+    return f"stepping {stepping}, acting {acting}, learning {learning} per step, so about {speed:,.0f} steps/s{frames}"
 
 
 def _environments(costs: Costs | None) -> tuple[int, str]:

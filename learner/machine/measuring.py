@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -25,7 +26,8 @@ from workers.central.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
 from workers.random_play import random_actions
 from workers.weights import SharedWeights, weights_layout
-from wrappers import ENVIRONMENTS, EnvSpec, make_spec, make_vector_env
+from wrappers import EnvSpec, family_of, make_spec, make_vector_env
+from wrappers.spaces import ACTION_MASK, Packing
 
 FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
@@ -49,7 +51,7 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
     undecided = [name for name in MEASURED_SETTINGS if settings[name] == AUTO]
     if not is_small(cores, config.training.device):
         undecided = [name for name in undecided if name != "learner_threads"]
-    toy = ENVIRONMENTS["toy"].matches(config.env.env)
+    toy = family_of(config.env.env) == "toy"
     return (
         settings["preflight"]
         and bool(undecided)
@@ -135,7 +137,7 @@ def acting(config: Config, num_envs: int) -> Part:
     network = _network(config, acting_precision(config.training))
     weights = SharedWeights(SharedArrays(weights_layout(network)))
     policy = CpuPolicy(network.only_act(), weights, seed=1)
-    observations = _random_frames(spec, (num_envs, *spec.observation_shape))
+    observations = random_frames(spec, (num_envs, spec.frames_stacked))
     return Part(lambda: policy.act(observations), num_envs, time.process_time)
 
 
@@ -146,7 +148,7 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
     weights = DeviceWeights(learner_network)
     weights.publish(learner_network, 1)
     policy = DevicePolicy(_central_setup(config, compiled=compiled), weights, num_envs, device, seed=1)
-    frames = _random_frames(spec, (num_envs, *spec.frame_shape))
+    frames = random_frames(spec, (num_envs,))
     first, everyone = np.zeros(num_envs, bool), np.arange(num_envs)
     return Part(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
 
@@ -161,7 +163,7 @@ def learning(config: Config, batch_size: int) -> Part:
     columns = HostBuffers(contract, batch_size, pinned=gpu).take()
     for array in columns.values():
         array.fill(0)
-    columns["frames"][:] = _random_frames(make_spec(config.env), columns["frames"].shape)
+    columns["frames"][:] = random_frames(make_spec(config.env), columns["frames"].shape[:2])
     columns["action_used"][:] = True
     nothing = np.zeros(batch_size, np.int64)
     updates = GPU_UPDATES if gpu else 1
@@ -177,9 +179,21 @@ def learning(config: Config, batch_size: int) -> Part:
     return Part(update, updates * batch_size * config.training.unroll_length, _clock(device), device=device)
 
 
-def _random_frames(spec: EnvSpec, shape: tuple[int, ...]) -> np.ndarray:
-    """Random frames of this shape. Packed frames have bytes below 64, which are finite numbers in every dtype."""
-    return np.random.default_rng(0).integers(0, 64 if spec.leaves else 256, shape).astype(spec.frame_dtype)
+def random_frames(spec: EnvSpec, dims: tuple[int, ...]) -> np.ndarray:
+    """Random frames `[*dims, *frame_shape]`: bytes, or numbers from a normal distribution. Every action is legal in them."""
+    generator = np.random.default_rng(0)
+
+    def draw(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        whole = np.dtype(dtype).kind in "iu"
+        return (generator.integers(0, 256, shape) if whole else generator.normal(size=shape)).astype(dtype)
+
+    if not spec.leaves:
+        return draw((*dims, *spec.frame_shape), spec.frame_dtype)
+    count = math.prod(dims)
+    values = {leaf.name: draw((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves}
+    if ACTION_MASK in values:
+        values[ACTION_MASK][:] = 1
+    return Packing(spec.leaves).pack(values).reshape(*dims, *spec.frame_shape)
 
 
 def _clock(device: torch.device) -> Clock:

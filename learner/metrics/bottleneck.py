@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from learner.metrics.statistics import Record
 from learner.settings.config import AUTO, Config
+from learner.settings.schema import SHARED
+from wrappers import family_of
 
 FULL = 0.9  # fraction of the cores that must be busy before all count as busy
 CROWDED = 0.15  # fraction of the cores that other programs may use before they are the bottleneck
@@ -19,6 +21,7 @@ HEAVY = 0.3  # fraction of the learner's time that making batches in its own thr
 STALE = 0.7  # effective sample size of fresh trajectories below which their age costs too much
 
 COMPARING_REPLAYS = ("elite", "attentive")
+NATIVE_FAMILIES = ("atari", "envpool")
 """Replays that draw candidates and compare them, which takes time."""
 
 MIN_SECONDS = 5.0
@@ -225,11 +228,13 @@ RULES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
 
 def _less_stepping(evidence: Evidence) -> str:
     replay = "" if _replays(evidence.config) else ", or replayed data (--replay_parameters) to learn more from each step"
-    return f"stepping takes most, and is native code: only more cores help{replay}"
+    what = " and is native code" if family_of(evidence.config.env.env) in NATIVE_FAMILIES else ""
+    return f"stepping takes most{',' if what else ''}{what}: only more cores help{replay}"
 
 
 def _less_acting(evidence: Evidence) -> str:
-    return f"acting takes most: use a smaller --network or --frame_scale_resolution{_precision_advice(evidence.config)}"
+    smaller = _smaller_network(evidence.config)
+    return f"acting takes most: use {smaller}{_precision_advice(evidence.config)}"
 
 
 def _less_learning(evidence: Evidence) -> str:
@@ -237,7 +242,7 @@ def _less_learning(evidence: Evidence) -> str:
     threads = f"--learner_threads={min(evidence.cores, training.learner_threads + 2)}"
     ways = [
         *([threads] if not evidence.gpu and not evidence.full and training.learner_threads < evidence.cores else []),
-        "a smaller --network or --frame_scale_resolution",
+        _smaller_network(evidence.config),
         *(["less replay"] if _replays(evidence.config) else []),
         *(["a larger --batch_size"] if evidence.gpu else ["a GPU"]),
     ]
@@ -253,7 +258,17 @@ def _less_preparing(evidence: Evidence) -> str:
         *(["a smaller lambda_batch_multiplier"] if any(replay.type in COMPARING_REPLAYS for replay in replays) else []),
         *(["--nocompress_replay"] if any(replay.compress for replay in replays) else []),
     ]
-    return " or ".join(ways) or "a smaller --frame_scale_resolution"
+    scales = _takes_resolution(evidence.config)
+    return " or ".join(ways) or ("a smaller --frame_scale_resolution" if scales else "a smaller --batch_size")
+
+
+def _smaller_network(config: Config) -> str:
+    return f"a smaller --network{' or --frame_scale_resolution' if _takes_resolution(config) else ''}"
+
+
+def _takes_resolution(config: Config) -> bool:
+    """Whether the size of a frame is a setting."""
+    return family_of(config.env.env) in SHARED["frame_scale_resolution"].setting.families
 
 
 def _precision_advice(config: Config) -> str:

@@ -29,7 +29,7 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
     figure.suptitle(title)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, name, label, (size, unit) in (
-        (axes[0], "frames", "emulator frames", frames_unit(columns["frames"][-1])),
+        (axes[0], "frames", _label(columns["steps"], columns["frames"]), frames_unit(columns["frames"][-1])),
         (axes[1], "seconds", "wall time", time_unit(columns["seconds"][-1])),
     ):
         x = columns[name] / size
@@ -45,6 +45,10 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
     figure.savefig(new_file, dpi=110)
     new_file.replace(picture)
     return True
+
+
+def _label(steps: np.ndarray, frames: np.ndarray) -> str:
+    return "steps" if np.array_equal(steps, frames) else "emulator frames"
 
 
 def frames_unit(most: float) -> tuple[float, str]:

@@ -19,10 +19,15 @@ def format_count(count: int) -> str:
     return f"{count:,}" if count < 100_000 else f"{count / 1e6:.2f}M"
 
 
+def steps_and_frames(steps: int, frames: int) -> str:
+    """`1,000 steps = 4,000 frames`, or `1,000 steps` where a step is one frame."""
+    return f"{steps:,} steps" + ("" if frames == steps else f" = {frames:,} frames")
+
+
 def progress_text(
     *, mean_return: float | None, steps: int, max_steps: int, frames: int, frames_per_second: float, left: float
 ) -> str:
-    """One line that fits most terminals.
+    """One line that fits most terminals. Frames are left out where a step is one frame.
 
     Args:
         mean_return: of the last episodes, None before the first.
@@ -33,9 +38,10 @@ def progress_text(
         left: seconds until the budget is used.
     """
     shown = "no episode yet" if mean_return is None else f"return {mean_return:.2f}"
+    counted, unit = ("", "steps") if frames == steps else (f"frames {format_count(frames)} | ", "frames")
     return (
-        f"{shown} | steps {format_count(steps)} of {format_count(max_steps)} | frames {format_count(frames)} | "
-        f"{frames_per_second:,.0f} frames/s | left {format_duration(left)}"
+        f"{shown} | steps {format_count(steps)} of {format_count(max_steps)} | {counted}"
+        f"{frames_per_second:,.0f} {unit}/s | left {format_duration(left)}"
     )
 
 

@@ -169,8 +169,9 @@ class Recorder:
         self._last_shown = now
         speed = arrived / (now - self._started)
         frames = speed * self.config.training.unroll_length * self._frames_per_step
+        unit = "steps" if self._frames_per_step == 1 else "frames"
         text = (
-            f"filling replays: {arrived:,} of {self._to_fill_in:,} trajectories | {frames:,.0f} frames/s | "
+            f"filling replays: {arrived:,} of {self._to_fill_in:,} trajectories | {frames:,.0f} {unit}/s | "
             f"left {format_duration((self._to_fill_in - arrived) / speed)}"
         )
         self._progress.show(text)

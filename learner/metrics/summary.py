@@ -9,7 +9,7 @@ from pathlib import Path
 
 from learner.metrics.bottleneck import Bottleneck
 from learner.metrics.curve import draw_learning_curve
-from learner.metrics.progress import format_duration
+from learner.metrics.progress import format_duration, steps_and_frames
 from learner.metrics.statistics import EpisodeStatistics
 from learner.runs.checkpoint import Counters
 from learner.runs.directory import RunDirectory
@@ -59,11 +59,10 @@ def log_result(counters: Counters, episodes: EpisodeStatistics, bottleneck: Bott
     """Log how far the run has come, its mean return, and what limited its speed."""
     mean = episodes.mean_return
     log.info(
-        "%s after %s: %s steps = %s frames, %s updates, %s episodes, %s",
+        "%s after %s: %s, %s updates, %s episodes, %s",
         "Stopped" if interrupted else "Finished",
         format_duration(counters.seconds),
-        f"{counters.steps:,}",
-        f"{counters.frames:,}",
+        steps_and_frames(counters.steps, counters.frames),
         f"{counters.updates:,}",
         f"{counters.episodes:,}",
         "no episode has ended yet" if mean is None else f"mean return of the last {len(episodes.recent)}: {mean:.2f}",

@@ -63,7 +63,7 @@ class RunDirectory:
         results.mkdir(parents=True, exist_ok=True)
         stamp = int(time.time())
         while True:
-            path = results / f"{env.replace('/', '-')}_{stamp}"
+            path = results / f"{env.replace('/', '-').replace(':', '-')}_{stamp}"  # Windows takes no colon in a name
             try:
                 path.mkdir()
                 break

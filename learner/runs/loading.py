@@ -16,7 +16,7 @@ from learner.settings.config import Config, Settings
 from learner.settings.schema import COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS, agent_of, default_settings
 from replay import parse_replay_parameters
 from replay.signature import check_saved_mixture
-from wrappers import make_spec
+from wrappers import make_spec, usual_settings
 from wrappers.spaces import action_space, same_actions
 
 
@@ -50,10 +50,11 @@ def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
 
 
 def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
-    """All settings of a run: the given ones, else the checkpoint's, else the defaults of its agent.
+    """All settings of a run: the given ones, else the checkpoint's, else the defaults of its environment's family and agent.
 
-    Also returns a line for each setting of the checkpoint that is overridden, and one for those that are unknown and left out.
-    Raises ValueError if a given setting does not belong to the run.
+    Also returns a line for each default of the family that differs from the usual one, one for each setting of the checkpoint
+    that is overridden, and one for those that are unknown and left out. Raises ValueError if a given setting does not belong to
+    the run.
 
     Args:
         given: settings of the command, and of a preset that it names.
@@ -64,9 +65,12 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
         raise ValueError(f"agent: wanted {agent} as in the checkpoint, got {given['agent']}")
     defaults = default_settings(agent)
     kept = {name: value for name, value in saved.items() if name in defaults and name not in COMMAND_SETTINGS}
-    merged = {**defaults, **kept, **given}
+    env = str(given.get("env", kept.get("env", defaults["env"])))
+    of_family = {name: value for name, value in usual_settings(env).items() if name not in kept and name not in given}
+    merged = {**defaults, **of_family, **kept, **given}
     check_taken(given, merged)
-    notes = [
+    notes = [f"{name}={value} (usual for {env})" for name, value in of_family.items()]
+    notes += [
         f"{name}={value} (overrides the checkpoint's {kept[name]})"
         for name, value in given.items()
         if name in kept and kept[name] != value

@@ -10,7 +10,7 @@ from learner.evaluation.protocol import check_protocol
 from learner.settings.schema import DEFAULT_AGENT, SHARED, agent_of, agent_settings, every_setting, table_of
 from setting import AUTO, SettingField
 from workers import groups_of
-from wrappers import ENVIRONMENTS
+from wrappers import family_of
 
 
 def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
@@ -42,7 +42,7 @@ def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """
     agent, env = agent_of(settings), settings["env"]
     table = table_of(agent)
-    family = next((name for name, each in ENVIRONMENTS.items() if each.matches(env)), None)
+    family = family_of(env)
     for name in given:
         if name not in table:
             find_setting(name)

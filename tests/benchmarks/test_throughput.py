@@ -16,6 +16,7 @@ import torch
 
 from benchmarks import throughput
 from benchmarks.measured_program import MeasuredProgram
+from benchmarks.sb3 import measure_sb3
 from benchmarks.termination import ENDLESS
 from benchmarks.throughput import NATIVE, Parts, compare, take_turns
 from learner import launch
@@ -215,3 +216,27 @@ def test_a_stopped_benchmark_leaves_no_program(number: signal.Signals, said: str
         benchmark.stdout.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_only_environments_that_sb3_makes_are_compared_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def measure_sb3(*arguments: object) -> float:
+        asked.append(arguments)
+        return 500.0
+
+    monkeypatch.setattr(throughput, "is_installed", lambda: True)
+    monkeypatch.setattr(throughput, "measure_sb3", measure_sb3)
+    assert throughput.compare_with_sb3(small_config(), 1000.0, 3.0) == {}
+    found = throughput.compare_with_sb3(small_config(env="CartPole-v1", envs_per_worker=6), 1000.0, 3.0)
+    assert found == {"sb3_a2c_steps_per_second": 500.0, "ratio_to_sb3_a2c": 2.0}
+    assert asked == [("CartPole-v1", 6, 3.0)]
+    monkeypatch.setattr(throughput, "is_installed", lambda: False)
+    assert throughput.compare_with_sb3(small_config(env="CartPole-v1"), 1000.0, 3.0) == {}
+
+
+def test_sb3_is_measured_in_a_process_of_its_own() -> None:
+    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is optional")
+    assert measure_sb3("CartPole-v1", 8, 0.01) > 10
+    with pytest.raises(RuntimeError, match="Nix"):
+        measure_sb3("Nix-v0", 8, 0.01)

@@ -15,6 +15,7 @@ from ale_py import roms
 from learner import launch
 from wrappers import EnvConfig, Step, VectorEnv, atari, make_spec, make_vector_env
 from wrappers.atari import known_ids, matches, notes, rom_of
+from wrappers.spaces import Discrete
 
 NOOP = 0
 BREAKOUT = EnvConfig(env="BreakoutNoFrameskip-v4", frame_scale_resolution="42,42")
@@ -72,6 +73,7 @@ def test_every_game_for_one_player_has_an_id_and_no_other() -> None:
 )
 def test_actions_are_those_of_the_game_asked_for(env_id: str, full: bool, count: int) -> None:
     spec = make_spec(EnvConfig(env=env_id, full_action_space=full))
+    assert isinstance(spec.action, Discrete)
     assert spec.action.mask_size == count == len(spec.action.meanings)
     assert spec.action.meanings[:2] == (("NOOP", "FIRE"))
 
@@ -186,7 +188,9 @@ def test_fire_is_pressed_after_every_lost_life() -> None:
 
 def test_the_fire_that_is_pressed_replaces_the_action() -> None:
     asked_for_left, asked_for_fire = make_vector_env(BREAKOUT, 1), make_vector_env(BREAKOUT, 1)
-    left, fire = (asked_for_left.spec.action.meanings.index(name) for name in ("LEFT", "FIRE"))
+    actions = asked_for_left.spec.action
+    assert isinstance(actions, Discrete)
+    left, fire = (actions.meanings.index(name) for name in ("LEFT", "FIRE"))
     asked_for_left.reset(1)
     asked_for_fire.reset(1)
     due = False

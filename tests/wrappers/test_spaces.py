@@ -73,7 +73,7 @@ def test_names_of_actions_do_not_matter_to_a_policy() -> None:
 
 def test_packed_leaves_come_back_unchanged_and_aligned() -> None:
     packing, generator = Packing(LEAVES), np.random.default_rng(0)
-    values = {
+    values: dict[str, np.ndarray] = {
         "image": generator.integers(256, size=(4, 2, 3), dtype=np.uint8),
         "vector": generator.normal(size=(4, 3)).astype(np.float32),
         "action_mask": generator.integers(2, size=(4, 5), dtype=np.uint8),

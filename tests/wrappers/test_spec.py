@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from wrappers.spaces import Discrete
 from wrappers.spec import EnvConfig, EnvSpec
 
 
@@ -43,5 +44,5 @@ def test_values_at_the_limits_are_accepted() -> None:
 
 
 def test_an_observation_is_a_stack_of_frames() -> None:
-    spec = EnvSpec("x", (84, 42, 3), "uint8", 3, 6, ("NOOP",) * 6, 4)
+    spec = EnvSpec("x", (84, 42, 3), "uint8", 3, Discrete(6, ("NOOP",) * 6), 4)
     assert spec.observation_shape == (3, 84, 42, 3)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from wrappers import EnvConfig, Step, VectorEnv, make_single_env, make_spec, make_vector_env, toy
+from wrappers.spaces import Discrete
 
 LEFT, STAY, RIGHT = range(3)
 
@@ -146,6 +147,7 @@ def test_a_termination_at_the_time_limit_is_no_truncation() -> None:
 def test_the_board_has_its_own_size() -> None:
     spec = make_spec(EnvConfig(env="Catch-v0", frame_scale_resolution="84,84", frames_stacked=2, skipped_frames=4))
     assert spec.observation_shape == (2, 10, 5)
+    assert isinstance(spec.action, Discrete)
     assert (spec.frames_per_step, spec.action.mask_size, len(spec.action.meanings)) == (1, 3, 3)
     observations = make_vector_env(_config(2), 3).reset(1)
     assert (observations.shape, observations.dtype) == ((3, *spec.observation_shape), spec.frame_dtype)

@@ -9,22 +9,23 @@ machine, a stopped process group, swapping), checks come late, and the worker is
 
 from __future__ import annotations
 
-START_SECONDS = 120.0
-"""A worker that imports PyTorch for itself may need this long on a busy machine."""
-
 SECONDS_PER_ENVIRONMENT = 1.0
 """An Atari environment takes 0.15 to 0.2 s of one core to build. The rest is room for a busy machine."""
+
+START_SECONDS = 120.0
+"""A worker that imports PyTorch for itself may need this long on a busy machine."""
 
 PAUSE_FACTOR = 4.0
 MAX_CHECK_SECONDS = 0.5
 
 
-def start_timeout(environments: int) -> float:
+def start_timeout(environments: int, seconds: float = SECONDS_PER_ENVIRONMENT) -> float:
     """Seconds that a worker may take until its first step, if `environments` are built at the same time.
 
-    Workers share cores, so `environments` counts those of all workers, as if one core had to build them all.
+    Workers share cores, so `environments` counts those of all workers, as if one core had to build them all. seconds: for one
+    of them, on a busy machine (`EnvDescription.start_seconds`).
     """
-    return START_SECONDS + SECONDS_PER_ENVIRONMENT * environments
+    return START_SECONDS + seconds * environments
 
 
 class Heartbeat:

@@ -27,6 +27,7 @@ from workers.processes.restarts import RestartBudget
 from workers.processes.worker import STOP, WorkerTask
 from workers.seeds import fresh_seed
 from workers.weights import SharedWeights, Weights, weights_layout
+from wrappers import describe_env
 
 log = logging.getLogger("springbok")
 
@@ -44,6 +45,7 @@ class ProcessWorkers(Workers):
         super().__init__(setup, layout, make_weights)
         self._budget = RestartBudget(setup.config.max_worker_restarts)
         self._handles: list[WorkerHandle] = []
+        self._start_timeout = start_timeout(setup.config.environments, describe_env(setup.env).start_seconds)
         self._held: list[set[int]] = [set() for _ in setup.seeds]  # numbers of the blocks that the learner holds
         # Guards `_held` and the handle that a free block is sent to, which must not be replaced in between.
         self._lock = threading.Lock()
@@ -132,7 +134,7 @@ class ProcessWorkers(Workers):
             self._busy_seconds(worker),
             monotonic(),
             timeout=config.worker_timeout,
-            start_timeout=start_timeout(config.environments),
+            start_timeout=self._start_timeout,
         )
         return WorkerHandle(WorkerTask(self.setup, worker, seed, self.shared, policy_pipes), heartbeat)
 

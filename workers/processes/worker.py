@@ -29,7 +29,7 @@ from workers.policy import CpuPolicy, LearnerGone, Policy
 from workers.processes.out_of_memory import describe, is_out_of_memory
 from workers.rollout import Rollout
 from workers.weights import SharedWeights
-from wrappers import make_vector_env
+from wrappers import close_if_needed, make_vector_env
 
 STOP = 255  # sent instead of a block number
 STACK_SIGNAL = signal.SIGUSR1
@@ -88,7 +88,7 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
     setup, config = task.setup, task.setup.config
     seconds = worker_clocks(task.shared)[task.worker]
     blocks = _BlockPipes(free, filled, seconds)
-    turns = []
+    rollouts, turns = [], []
     for group in range(config.groups):
         rollout = Rollout(
             make_vector_env(setup.env, config.envs_per_group),
@@ -100,9 +100,14 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
             return_discount=setup.contract.return_discount,
             overlap=setup.contract.overlap,
         )
+        rollouts.append(rollout)
         turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
-    for turn in cycle(turns):
-        next(turn)
+    try:
+        for turn in cycle(turns):
+            next(turn)
+    finally:
+        for rollout in rollouts:
+            close_if_needed(rollout.env)
 
 
 def _make_policy(task: WorkerTask, group: int) -> Policy:

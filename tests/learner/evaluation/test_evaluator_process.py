@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from learner.evaluation import evaluator_process
 from learner.evaluation.evaluator_process import CLOCK, LOWEST_PRIORITY, EvaluationLoop, EvaluatorSetup
@@ -17,7 +18,8 @@ from replay.trajectory import Field
 from tests.builders import network_of
 from tests.learner.evaluation.support import TimedEpisodes
 from workers.weights import SharedWeights, weights_layout
-from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, VectorEnv
+from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, VectorEnv, make_spec
+from wrappers.spaces import Discrete
 
 
 def test_without_idle_scheduling_the_process_is_only_nice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,18 +40,26 @@ def make_loop(spec: EnvSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> E
     def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return TimedEpisodes([2] * num_envs, spec)
 
+    def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
+        raise ValueError("render: wanted a mode, got none")
+
     family = SimpleNamespace(
         matches=lambda env_id: env_id == spec.env,
         make_spec=lambda config: spec,
         describe=EnvDescription,
         make_vector=make_vector,
+        make_single=make_single,
     )
     monkeypatch.setitem(ENVIRONMENTS, "fake", family)
+    return loop_of(spec, EnvConfig(env=spec.env), folder)
+
+
+def loop_of(spec: EnvSpec, config: EnvConfig, folder: Path) -> EvaluationLoop:
     network = network_of("mlp", spec.observation_shape, spec.action)
     shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
     SharedWeights(shared).publish(network, 1)
     setup = EvaluatorSetup(
-        env=EnvConfig(env=spec.env),
+        env=config,
         network=network.config,
         episodes=5,
         environments=2,
@@ -74,7 +84,7 @@ def make_loop(spec: EnvSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> E
 def test_only_observations_that_are_images_are_animated(
     frame_shape: tuple[int, ...], dtype: str, animated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = EnvSpec("Fake-v0", frame_shape, dtype, 1, 2, ("NOOP", "MOVE"), 1)
+    spec = EnvSpec("Fake-v0", frame_shape, dtype, 1, Discrete(2, ("NOOP", "MOVE")))
     loop = make_loop(spec, tmp_path, monkeypatch)
     answer = loop.evaluate(10, stop=lambda: False)
     np.testing.assert_array_equal(answer.returns, [2.0] * 5)
@@ -83,7 +93,17 @@ def test_only_observations_that_are_images_are_animated(
 
 
 def test_a_full_disk_loses_the_animation_but_not_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = EnvSpec("Fake-v0", (10, 8), "uint8", 1, 2, ("NOOP", "MOVE"), 1)
+    spec = EnvSpec("Fake-v0", (10, 8), "uint8", 1, Discrete(2, ("NOOP", "MOVE")))
     loop = make_loop(spec, tmp_path / "missing folder", monkeypatch)
     answer = loop.evaluate(10, stop=lambda: False)
     assert (len(answer.returns), answer.animated) == (5, False)
+
+
+def test_observations_that_are_no_images_are_animated_by_rendering(tmp_path: Path) -> None:
+    config = EnvConfig(env="CartPole-v1", frames_stacked=1, max_episode_steps=30)
+    loop = loop_of(make_spec(config), config, tmp_path)
+    answer = loop.evaluate(10, stop=lambda: False)
+    assert (len(answer.returns), answer.animated) == (5, True)
+    with Image.open(tmp_path / "evaluation.gif") as animation:
+        assert animation.size == (300, 200)
+    assert loop.evaluate(20, stop=lambda: False).animated is False  # too soon for another one

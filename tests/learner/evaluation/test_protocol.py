@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import pytest
 
 from learner.evaluation.protocol import (
@@ -178,3 +179,33 @@ def test_a_resumed_run_keeps_its_protocol() -> None:
     check_same_protocol({"protocol": "as_set"}, {})  # a checkpoint from before the setting existed
     with pytest.raises(ValueError, match="^protocol: wanted machado.* got classic"):
         check_same_protocol({"protocol": "classic"}, {"protocol": "machado"})
+
+
+def test_an_environment_without_an_emulator_names_no_frames() -> None:
+    cartpole = EnvConfig(env="CartPole-v1", frames_stacked=1)
+    protocol = evaluation_protocol(cartpole, greedy=True)
+    assert protocol == {
+        "protocol": "own",
+        "env": "CartPole-v1",
+        "full_games": True,
+        "rewards": "raw",
+        "actions": "greedy",
+        "action_count": 2,
+        "observations": [{"name": "observation", "shape": [4], "dtype": "float32"}],
+        "observations_stacked": 1,
+        "version": f"gymnasium {gymnasium.__version__}",
+        "max_episode_steps": 500,
+        "env_args": {},
+        "normalisation": "in the network",
+    }
+    line = describe_protocol(cartpole, greedy=True)
+    assert "frame" not in line
+    assert all(word in line for word in ("CartPole-v1", gymnasium.__version__, "500 steps", "greedy", "of 2", "normalised"))
+
+
+def test_the_settings_of_an_environment_are_part_of_its_protocol() -> None:
+    usual = EnvConfig(env="Pendulum-v1", frames_stacked=1)
+    other = EnvConfig(env="Pendulum-v1", frames_stacked=1, max_episode_steps=50, env_args='{"g": 5.0}')
+    before, after = evaluation_protocol(usual, greedy=False), evaluation_protocol(other, greedy=False)
+    assert before["action_space"] == {"kind": "box", "low": [-2.0], "high": [2.0]}
+    assert {name for name in before if before[name] != after[name]} == {"max_episode_steps", "env_args"}

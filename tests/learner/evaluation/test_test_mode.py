@@ -110,7 +110,7 @@ def test_the_results_name_the_checkpoint_and_the_protocol(run: RunDirectory, lin
     assert results["environments"] == 4
     assert results["versions"]["torch"] == metadata.version("torch")
     printed = "\n".join(lines)
-    assert "12 updates, 1,000 steps (4,000 frames)" in printed
+    assert "12 updates, 1,000 steps = 4,000 frames" in printed
     assert "Protocol: Catch-v0" in printed
     assert "sampled actions" in printed
     assert f"Results: {run.path}" in printed

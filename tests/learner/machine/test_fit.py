@@ -14,9 +14,10 @@ from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import check_memory
 from learner.settings.config import AUTO, make_config
 from learner.settings.config import DEFAULTS as ALL_DEFAULTS
+from learner.settings.schema import SHARED
 
 DEFAULTS = {**ALL_DEFAULTS, "network": "nature"}  # the environment decides it, not the machine
-AUTOMATIC = sorted(name for name, default in DEFAULTS.items() if default == AUTO)
+AUTOMATIC = sorted(name for name, field in SHARED.items() if field.setting.auto and DEFAULTS[name] == AUTO)
 MACHINES = [
     Machine(cores, memory, gpu) for cores, memory, gpu in itertools.product((1, 2, 4, 5, 64), (8 * 10**9,), (None, "GPU 9000"))
 ]

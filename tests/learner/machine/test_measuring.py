@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from learner.machine import measuring, timing
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
-from learner.machine.measuring import fresh_part, measure_costs, wants_preflight
+from learner.machine.measuring import fresh_part, measure_costs, random_frames, wants_preflight
 from learner.machine.timing import Part
 from learner.settings.config import DEFAULTS, Config, make_config
 from tests.support import small_config
+from wrappers.spaces import ACTION_MASK, Discrete, Leaf, Packing
+from wrappers.spec import EnvSpec
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
 
@@ -136,3 +139,25 @@ def test_learner_threads_alone_are_measured_only_on_a_small_machine(cores: int, 
     config = make_config(fit_to_machine(settings, Machine(cores, 10**10, gpu))[0])
     assert not wants_preflight(settings, config, cores)
     assert wants_preflight({**settings, "worker_count": "auto"}, config, cores)
+
+
+def test_random_frames_have_the_dtype_of_the_environment_and_legal_actions() -> None:
+    leaves = (Leaf("vector", (3,), "float32"), Leaf("image", (4, 5), "uint8"), Leaf(ACTION_MASK, (2,), "uint8"))
+    packing = Packing(leaves)
+    packed = EnvSpec("x", (packing.size,), "uint8", 2, Discrete(2), leaves=leaves)
+    frames = random_frames(packed, (6, 2))
+    assert (frames.shape, frames.dtype) == ((6, 2, packing.size), np.uint8)
+    parts = packing.unpack(frames)
+    assert np.isfinite(parts["vector"]).all()
+    assert np.abs(parts["vector"]).max() < 6
+    assert parts["image"].std() > 30
+    assert (parts[ACTION_MASK] == 1).all()
+    numbers = random_frames(EnvSpec("x", (3,), "float32", 1, Discrete(2)), (500,))
+    assert (numbers.dtype, abs(float(numbers.std()) - 1) < 0.1) == (np.float32, True)
+    assert random_frames(EnvSpec("x", (8, 8), "uint8", 1, Discrete(2)), (50,)).max() > 250
+
+
+def test_the_parts_of_a_run_on_numbers_are_measured() -> None:
+    config = small_config(env="CartPole-v1", worker_kind="cpu", worker_count=2)
+    costs = measure_costs(config, 0.01, brief=True)
+    assert min(costs.env, costs.act, costs.learn) > 0

@@ -179,7 +179,14 @@ def test_a_feeder_thread_that_is_too_slow() -> None:
     assert "--nocompress_replay" not in found.line
     compressed = bottleneck(SLOW_THREAD, prepared_batches=2, compress_replay=True)
     assert "--nocompress_replay" in compressed.line
-    assert "--frame_scale_resolution" in bottleneck(SLOW_THREAD, prepared_batches=2).line
+    assert "--frame_scale_resolution" in bottleneck(SLOW_THREAD, prepared_batches=2, env="PongNoFrameskip-v4").line
+    assert "--batch_size" in bottleneck(SLOW_THREAD, prepared_batches=2).line  # Catch has one size
+
+
+def test_advice_names_only_settings_that_the_environment_takes() -> None:
+    for env, takes in (("PongNoFrameskip-v4", True), ("CartPole-v1", False)):
+        line = bottleneck({**FULL, **times(worker_act_cpu=0.9, worker_env_cpu=0.05)}, env=env, learner_threads=8).line
+        assert ("--frame_scale_resolution" in line) is takes, line
 
 
 def test_a_feeder_thread_that_may_prepare_more_batches_ahead() -> None:

@@ -23,7 +23,10 @@ FRACTIONS = sorted(name for name, field in TABLE.items() if field.type is float)
 BOUNDS = {name: (TABLE[name].setting.wanted, TABLE[name].setting.low, TABLE[name].setting.high) for name in WHOLE + FRACTIONS}
 CHOICES = {name: field.choices() for name, field in TABLE.items() if field.choices()}
 SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
-TEXTS = ("env", "hidden_sizes", "conv", "results_dir", "load", "frame_scale_resolution", "replay_parameters")
+TEXTS = (
+    *("env", "action_mask", "env_args", "ignored_observations", "frame_scale_resolution", "hidden_sizes", "conv"),
+    *("load", "replay_parameters", "results_dir"),
+)
 
 
 def config_with(**settings: Any) -> Any:
@@ -162,7 +165,7 @@ def test_a_batch_that_a_replay_cannot_hold_is_refused() -> None:
         config_with(replay_parameters=text, batch_size=8)
 
 
-@pytest.mark.parametrize("name", [name for name, default in DEFAULTS.items() if default == AUTO and name != "network"])
+@pytest.mark.parametrize("name", [name for name, field in TABLE.items() if field.setting.auto and name != "network"])
 def test_auto_values_must_have_been_settled(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: wanted a value fitted to the machine, got 'auto'"):
         config_with(**{name: AUTO})
@@ -204,6 +207,9 @@ OTHER: dict[str, Any] = {
     "optimizer": "adam",
     "reward_clipping_method": "abs_one_clamp",
     "frame_scale_resolution": "42,44",
+    "action_mask": "legal",
+    "ignored_observations": "mission,time",
+    "env_args": '{"gravity": -5.0}',
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
     "precision": "bfloat16",

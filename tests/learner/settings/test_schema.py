@@ -16,7 +16,8 @@ from setting import AUTO
 
 
 def test_machine_settings_are_auto_by_default_and_batch_size_is_none_of_them() -> None:
-    automatic = {name for name, default in DEFAULTS.items() if default == AUTO}
+    automatic = {name for name, field in SHARED.items() if field.setting.auto}
+    assert all(DEFAULTS[name] == AUTO for name in automatic)
     assert automatic - set(MACHINE_SETTINGS) == {"batch_size", "network"}
     assert set(MACHINE_SETTINGS) < automatic
 

@@ -93,3 +93,7 @@ def test_time_in_which_the_learner_did_not_run_does_not_count() -> None:
     assert not worker.check(10_000.0)
     assert worker.heartbeat.quiet_seconds == MAX_CHECK_SECONDS
     assert not worker.check(10_000.0)
+
+
+def test_environments_that_start_slowly_get_more_time() -> None:
+    assert start_timeout(10, 30.0) - start_timeout(10) == pytest.approx(10 * 29.0)

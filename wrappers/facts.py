@@ -1,0 +1,99 @@
+"""Facts about an environment that only the environment itself knows. A child process makes it and reports them.
+
+The program must not make a user's environment before worker processes are forked: its threads and its libraries would be forked
+too. An environment that crashes or hangs ends only the child process. `wrappers/probe.py` is that process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wrappers.spaces import Leaf, action_space
+from wrappers.spec import EnvConfig, EnvSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+PROBE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the probe reports.
+
+    Args:
+        spec: with the number of frames that the config wants.
+        max_episode_steps: time limit of an episode in steps, 0 for none.
+        version: package that makes the environment and its version, such as `gymnasium 1.4.0`.
+        pictures_per_second: the pace of a rendered environment.
+        start_seconds: in which one environment was made, reset and stepped once.
+        variables: environment variables that rendering needs.
+    """
+
+    spec: EnvSpec
+    max_episode_steps: int
+    version: str
+    pictures_per_second: float
+    start_seconds: float
+    variables: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "spec": self.spec.to_json()}
+
+
+_known: dict[str, Facts] = {}
+"""Request as JSON -> answer. Failures are not kept."""
+
+
+def probe(family: str, config: EnvConfig, *, render: bool = False) -> Facts:
+    """The facts about an environment. The first call takes half a second.
+
+    family: module of the family. render: whether the environment must also render a picture.
+
+    Raises ValueError with one line that says why the environment cannot be made.
+    """
+    request = json.dumps({"family": family, "config": asdict(config), "render": render}, sort_keys=True)
+    if request not in _known:
+        _known[request] = _from_json(_ask(request, config.env, "made and rendered" if render else "made"))
+    return _known[request]
+
+
+def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
+    """Run the probe. wanted: what it does with the environment. Raises ValueError."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    # -P: a folder of the user named wrappers must not hide ours. The family adds the current folder at the end of the path.
+    command = [sys.executable, "-P", "-m", "wrappers.probe", request]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=PROBE_SECONDS,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"env: wanted {env_id} to start within {PROBE_SECONDS:.0f} s, got no answer") from None
+    except (OSError, ValueError) as error:  # an id with a null character, or one too long for a command line
+        raise ValueError(f"env: wanted an environment that can be tried out, got {env_id[:100]!r} ({error})") from None
+    if done.returncode or not done.stdout:
+        cause = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exit code {done.returncode}"
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise ValueError(f"env: wanted {env_id} to be {wanted}, got a process that died with {cause}: {last}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return answer
+
+
+def _from_json(answer: Mapping[str, Any]) -> Facts:
+    spec = answer["spec"]
+    leaves = tuple(Leaf(leaf["name"], tuple(leaf["shape"]), leaf["dtype"]) for leaf in spec["leaves"])
+    made = {**spec, "frame_shape": tuple(spec["frame_shape"]), "action": action_space(spec["action"]), "leaves": leaves}
+    return Facts(**{**answer, "spec": EnvSpec(**made)})

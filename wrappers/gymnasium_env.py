@@ -1,0 +1,314 @@
+"""The family of all environments that Gymnasium can make: any id of its registry, and `package.module:Id-v0`.
+
+The module of such an id is imported first, also from the current folder, so that it can register its environments. If an id has
+a vector environment that takes the same arguments and has next-step autoreset, it is used. Otherwise N environments are stepped
+in a loop (`wrappers/gymnasium_vector.py`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec as Registered
+from gymnasium.envs.registration import find_highest_version, parse_env_id, registry
+from gymnasium.error import DependencyNotInstalled, Error
+from gymnasium.vector import AutoresetMode
+
+from wrappers.facts import Facts, probe
+from wrappers.gymnasium_spaces import ObservationPlan, translate_actions
+from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, SingleEnv, Translation, first_info
+from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
+
+NAME = "wrappers.gymnasium_env"
+REQUIREMENTS = "requirements-envs.txt"
+IN_REQUIREMENTS = ("Box2D", "envpool", "imageio", "minigrid", "mujoco", "pygame")
+"""Packages that `REQUIREMENTS` installs."""
+
+USUAL_PACE = 30.0  # pictures per second of an environment that names none
+SLACK = 4.0
+"""On a busy machine an environment may take this many times longer to start than when it was tried out."""
+
+Arguments = dict[str, Any]
+
+
+def known_ids() -> Mapping[str, str]:
+    """All ids of the registry that Gymnasium can still make, each mapped to itself."""
+    return {env_id: env_id for env_id, spec in registry.items() if not _is_foreign(spec) and not newer_id(env_id)}
+
+
+def matches(env_id: str) -> bool:
+    """Return whether `env_id` names a module, or an environment of the registry in any version."""
+    if ":" in env_id:
+        return True
+    try:
+        namespace, name, _ = parse_env_id(env_id)
+    except Error:
+        return False
+    return any((spec.namespace, spec.name) == (namespace, name) for spec in registry.values() if not _is_foreign(spec))
+
+
+def make_spec(config: EnvConfig) -> EnvSpec:
+    """Return the spec of an environment, as a child process found it. Raises ValueError if it cannot be made."""
+    return probe(NAME, config).spec
+
+
+def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
+    """Return nothing: an environment of Gymnasium is what its id says."""
+    return []
+
+
+def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
+    """Return N environments. Python steps them in this thread, so `num_threads` has no effect. Raises ValueError."""
+    registered = find(config.env)
+    first = make_env(registered, config)
+    translation = _translation_of(config, first)
+    if native := _make_native(registered, config, num_envs, translation):
+        first.close()
+        return native
+    return GymnasiumLoop([first, *(make_env(registered, config) for _ in range(num_envs - 1))], translation)
+
+
+def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
+    """Return one environment that can be rendered. Raises ValueError if it cannot."""
+    if render_mode is not None:
+        os.environ.update(probe(NAME, config, render=True).variables)
+    env = make_env(find(config.env), config, render_mode)
+    return GymnasiumLoop([env], _translation_of(config, env))
+
+
+def describe(config: EnvConfig) -> EnvDescription:
+    """An environment as it is: every episode is a whole one."""
+    return description_of(config, probe(NAME, config))
+
+
+def description_of(config: EnvConfig, facts: Facts) -> EnvDescription:
+    """The description of an environment by its facts."""
+    limit = facts.max_episode_steps
+    settings = {
+        "version": facts.version,
+        "max_episode_steps": limit,
+        "env_args": parse_env_args(config.env_args),
+        "normalisation": "in the network",
+    }
+    text = (facts.version, f"episodes of at most {limit:,} steps" if limit else "no time limit", "normalised in the network")
+    return EnvDescription(
+        evaluation_config=config,
+        protocol_settings=settings,
+        protocol_text=text,
+        display=Display(facts.pictures_per_second),
+        counts_frames=False,
+        needs_close=True,
+        start_seconds=max(1.0, SLACK * facts.start_seconds),
+    )
+
+
+def try_out(config: EnvConfig, *, render: bool) -> Facts:
+    """Make the environment, reset it and step it once; with `render`, render it too. Raises ValueError with one line."""
+    started = time.perf_counter()
+    registered = find(config.env)
+    variables = rendering_variables() if render else {}
+    os.environ.update(variables)
+    env = make_env(registered, config, "rgb_array" if render else None)
+    try:
+        loop = GymnasiumLoop([env], _translation_of(config, env))
+        check_first_step(loop, config.env)
+        if render:
+            render_once(loop, env.metadata, config.env)
+    finally:
+        env.close()
+    return Facts(
+        spec=loop.spec,
+        max_episode_steps=config.max_episode_steps or registered.max_episode_steps or 0,
+        version=_versions_of(registered),
+        pictures_per_second=float(env.metadata.get("render_fps") or USUAL_PACE),
+        start_seconds=time.perf_counter() - started,
+        variables=variables,
+    )
+
+
+def find(env_id: str) -> Registered:
+    """The registry's entry of an id, after the import of its module. Raises ValueError with one line."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last, so that no file of the user hides a package of ours
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # an import runs the user's code, which may raise anything
+            raise ValueError(import_failed(f"the module {module} of env {env_id}", error)) from error
+    if name in registry and not newer_id(name):
+        return registry[name]
+    if newer := newer_id(name):
+        raise ValueError(f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {newer}")
+    raise ValueError(f"env: wanted an id that the module {module} registers, got {name!r}")
+
+
+def newer_id(env_id: str) -> str | None:
+    """The current id of an environment whose version is gone, or that has none; None for any other id."""
+    try:
+        namespace, name, version = parse_env_id(env_id)
+    except Error:
+        return None
+    newest = find_highest_version(namespace, name)
+    if newest is None or newest == version:
+        return None
+    if env_id in registry and not _is_moved(registry[env_id]):
+        return None
+    return f"{namespace}/{name}-v{newest}" if namespace else f"{name}-v{newest}"
+
+
+def make_env(registered: Registered, config: EnvConfig, render_mode: str | None = None) -> SingleEnv:
+    """One environment, not reset. Raises ValueError with one line, whatever the environment raises."""
+    arguments = parse_env_args(config.env_args)
+    if render_mode is not None:
+        arguments["render_mode"] = render_mode
+    try:
+        if registered.entry_point is None:
+            return OneOfVector(_make_vector(registered, config, 1, render_mode))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on deprecated versions and precision; they are no news in every worker
+            return gymnasium.make(
+                registered, max_episode_steps=config.max_episode_steps or None, disable_env_checker=True, **arguments
+            )
+    except ImportError as error:
+        raise ValueError(import_failed(f"a package that {config.env} needs", error)) from error
+    except DependencyNotInstalled as error:
+        raise ValueError(import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
+    except Exception as error:  # the constructor of a user's environment may raise anything
+        name, mode, hint = ("render", f" with the mode {render_mode}", _drawing_hint(error)) if render_mode else ("env", "", "")
+        raise ValueError(f"{name}: wanted {config.env} to be made{mode}, got {in_words(error)}{hint}") from error
+
+
+def check_first_step(env: VectorEnv, env_id: str) -> Step:
+    """Reset the environment and step it once. Raises ValueError with one line, whatever the environment raises."""
+    try:
+        env.reset(1)
+        return env.step(env.spec.action.sample(np.random.default_rng(0), env.num_envs))
+    except Exception as error:  # the code of a user's environment may raise anything
+        raise ValueError(f"env: wanted a first reset and step of {env_id}, got {in_words(error)}") from error
+
+
+def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> None:
+    """Render a picture. Raises ValueError with one line if that fails."""
+    modes = metadata.get("render_modes") or metadata.get("render.modes") or []
+    if "rgb_array" not in modes:
+        raise ValueError(f"render: wanted {env_id} to have the mode rgb_array, got {', '.join(map(str, modes)) or 'no mode'}")
+    try:
+        env.render()
+    except (ImportError, DependencyNotInstalled) as error:
+        raise ValueError(import_failed(f"a package that renders {env_id}", error.__cause__ or error)) from error
+    except Exception as error:  # drivers and users' code may raise anything
+        raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{_drawing_hint(error)}") from error
+
+
+def _drawing_hint(error: Exception) -> str:
+    """The packages with which MuJoCo draws without a display, if OpenGL may have failed."""
+    if "mujoco" not in sys.modules and not re.search("GL|gl[A-Z]", str(error)):
+        return ""
+    return "; MuJoCo draws without a display with MUJOCO_GL=egl (Debian: libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
+
+
+def rendering_variables() -> dict[str, str]:
+    """Environment variables with which an environment renders without a window. Those that the user set stay."""
+    if sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        return {}
+    usual = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when mujoco and pygame are loaded
+    return {name: value for name, value in usual.items() if name not in os.environ}
+
+
+def translate(
+    config: EnvConfig, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], info: Mapping[str, Any]
+) -> Translation:
+    """The spec of an environment with these spaces, and how they are translated. info: of a reset. Raises ValueError."""
+    try:
+        action, decode = translate_actions(actions)
+        plan = ObservationPlan(observations, action.mask_size, config.action_mask, config.ignored_observations, info)
+    except ValueError as error:
+        line = str(error)
+        raise ValueError(f"env {config.env}: {line}" if line.startswith("wanted") else line) from None
+    spec = EnvSpec(config.env, plan.frame_shape, plan.frame_dtype, config.frames_stacked, action, leaves=plan.leaves)
+    return Translation(spec, plan, decode)
+
+
+def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
+    """The translation of an environment. A reset tells whether its info holds a mask."""
+    try:
+        _, info = env.reset(seed=1)
+    except Exception as error:  # the code of a user's environment may raise anything
+        raise ValueError(f"env: wanted a first reset of {config.env}, got {in_words(error)}") from error
+    return translate(config, env.observation_space, env.action_space, info)
+
+
+def _make_native(registered: Registered, config: EnvConfig, num_envs: int, translation: Translation) -> NativeVector | None:
+    """The id's own vector environment, or None if it has none that resets as we do and fits the single environment."""
+    if registered.vector_entry_point is None or registered.additional_wrappers:
+        return None
+    try:
+        vector = _make_vector(registered, config, num_envs)
+    except (ImportError, TypeError, Error):
+        return None  # it lacks a package or an argument that the single environment may not need
+    if vector.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP and vector.num_envs == num_envs:
+        _, info = vector.reset(seed=1)
+        own = translate(config, vector.single_observation_space, vector.single_action_space, first_info(info))
+        if own.spec == translation.spec:
+            return NativeVector(vector, own, num_envs)
+    vector.close()
+    return None
+
+
+def _make_vector(registered: Registered, config: EnvConfig, num_envs: int, render_mode: str | None = None) -> Any:
+    arguments: Arguments = parse_env_args(config.env_args)
+    if config.max_episode_steps:
+        arguments["max_episode_steps"] = config.max_episode_steps
+    if render_mode is not None:
+        arguments["render_mode"] = render_mode
+    return gymnasium.make_vec(registered, num_envs, "vector_entry_point", **arguments)
+
+
+def _is_foreign(spec: Registered) -> bool:
+    """Whether the entry belongs to the Atari family, or is a shell for environments of the old gym."""
+    return spec.namespace == "ALE" or str(spec.entry_point).startswith(("ale_py", "shimmy")) or spec.id.startswith("GymV2")
+
+
+def _is_moved(spec: Registered) -> bool:
+    """Whether making the environment only says that it has moved to another package, as for MuJoCo's versions 2 and 3."""
+    return callable(spec.entry_point) and "mujoco_py" in getattr(spec.entry_point, "__name__", "")
+
+
+def _versions_of(registered: Registered) -> str:
+    """Name and version of the package of an environment, and of its physics."""
+    entry = registered.entry_point or registered.vector_entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
+    names = [module.partition(".")[0], *(("mujoco",) if ".mujoco." in module else ())]
+    return ", ".join(map(version_of, names))
+
+
+def version_of(package: str) -> str:
+    """Name and version of a package; the name alone if it has no version."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return package
+
+
+def import_failed(wanted: str, error: BaseException) -> str:
+    """One line on an import that failed. It names the file of requirements that has the package."""
+    missing = str(getattr(error, "name", "") or "").partition(".")[0]
+    text = str(error)
+    in_file = missing in IN_REQUIREMENTS or re.search(r"gymnasium\[", text)
+    hint = f"; pip install -r {REQUIREMENTS}" if in_file else ""
+    return f"env: wanted {wanted}, got {in_words(error)}{hint}"
+
+
+def in_words(error: BaseException) -> str:
+    """Type and message of an error, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,273 @@
+"""Translates the spaces of Gymnasium: observations become frames of our contract, our actions become the environment's.
+
+Vectors of all kinds are flattened and joined to one float32 vector, in the order of the space. Numbers stay as they are. A
+Discrete observation becomes a one-hot vector, a MultiDiscrete one a one-hot vector for each component. Images are uint8 with
+two or three dimensions and stay images, `[H, W]` or `[H, W, C]`. A frame of one vector or one image is stored as it is. A frame
+of several leaves is packed into bytes (`wrappers.spaces.Packing`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
+from wrappers.spec import AUTO_MASK, NO_NAME
+
+Path = tuple[str | int, ...]
+
+VECTOR = "vector"
+"""Name of the leaf that joins all vectors."""
+
+COLOURS = (1, 3, 4)
+"""Usual numbers of channels of an image. They decide whether a three-dimensional image has its channels first or last."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One entry of an observation.
+
+    Args:
+        path: keys and indices that lead to it; empty if the observation is this entry.
+        shape: of the entry.
+        starts: smallest value of each component of a discrete entry, otherwise empty.
+        counts: number of values of each such component.
+        is_image: whether it is an image.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    starts: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    is_image: bool = False
+
+    @property
+    def name(self) -> str:
+        return "/".join(map(str, self.path)) or "observation"
+
+    @property
+    def size(self) -> int:
+        """Numbers in the vector."""
+        return sum(self.counts) if self.counts else math.prod(self.shape)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """`[H, W]` or `[H, W, C]` of an image."""
+        return image_of(np.empty((1, *self.shape), np.uint8)).shape[1:]
+
+    def of(self, observation: Any) -> Any:
+        """This entry of an observation."""
+        for key in self.path:
+            observation = observation[key]
+        return observation
+
+
+def image_of(images: np.ndarray) -> np.ndarray:
+    """N images as `[N, H, W]` or `[N, H, W, C]`. Channels come last; a single one has no dimension."""
+    if images.ndim == 4 and images.shape[1] in COLOURS and images.shape[3] not in COLOURS:
+        images = np.moveaxis(images, 1, -1)
+    return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+
+
+def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[Part]:
+    """The entries of an observation space. Raises ValueError for one that has no fixed number of numbers."""
+    if isinstance(space, spaces.Dict):
+        for key, each in space.spaces.items():
+            yield from parts_of(each, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, each in enumerate(space.spaces):
+            yield from parts_of(each, (*path, index))
+    elif isinstance(space, spaces.Discrete):
+        yield Part(path, (), (int(space.start),), (int(space.n),))
+    elif isinstance(space, spaces.MultiDiscrete):
+        counts = tuple(map(int, np.ravel(space.nvec)))
+        starts = tuple(map(int, np.ravel(space.start)))
+        yield Part(path, space.nvec.shape, starts, counts)
+    elif isinstance(space, spaces.MultiBinary):
+        yield Part(path, space.shape)
+    elif isinstance(space, spaces.Box):
+        is_image = space.dtype == np.uint8 and len(space.shape) in (2, 3) and min(space.shape) > 0
+        yield Part(path, space.shape, is_image=is_image)
+    else:
+        entry = f" in its entry {'/'.join(map(str, path))}" if path else ""
+        hint = f"; --ignored_observations={path[0]} leaves it out" if path and isinstance(path[0], str) else ""
+        raise ValueError(
+            "wanted observations of Box, Discrete, MultiDiscrete and MultiBinary spaces, also in Dict and Tuple, got "
+            f"{type(space).__name__}{entry}{hint}"
+        )
+
+
+class ObservationPlan:
+    """How observations of a space become frames.
+
+    Args:
+        space: the environment's observation space.
+        mask_size: length of an action mask of the environment's actions; 0 if they cannot be masked.
+        mask: the setting `action_mask`.
+        ignored: the setting `ignored_observations`.
+        info: of a reset, where a mask may be.
+
+    Raises ValueError if the space cannot be used, or if the settings name an entry that does not exist.
+
+    leaves, frame_shape and frame_dtype are those of `EnvSpec`.
+    """
+
+    def __init__(
+        self, space: spaces.Space[Any], mask_size: int, mask: str, ignored: str = NO_NAME, info: Mapping[str, Any] | None = None
+    ) -> None:
+        parts = list(parts_of(_without(space, ignored)))
+        self.mask, self.mask_in_info = _find_mask(parts, mask_size, mask, info or {})
+        self.mask_size = mask_size if self.mask or self.mask_in_info else 0
+        self.images = [part for part in parts if part.is_image and part is not self.mask]
+        self.vectors = [part for part in parts if not part.is_image and part is not self.mask and part.size]
+        self.vector_size = sum(part.size for part in self.vectors)
+        leaves = [Leaf(VECTOR, (self.vector_size,), "float32")] if self.vector_size else []
+        leaves += [Leaf(_image_name(part), part.image_shape, "uint8") for part in self.images]
+        if not leaves:
+            raise ValueError("wanted observations of one number or more, got none")
+        if self.mask_size:
+            leaves.append(Leaf(ACTION_MASK, (self.mask_size,), "uint8"))
+        self.leaves = tuple(leaves) if len(leaves) > 1 else ()
+        self.packing = Packing(self.leaves) if self.leaves else None
+        self.frame_shape = (self.packing.size,) if self.packing else leaves[0].shape
+        self.frame_dtype = "uint8" if self.packing else leaves[0].dtype
+
+
+def _without(space: spaces.Space[Any], ignored: str) -> spaces.Space[Any]:
+    """The space without the entries of a Dict that are ignored."""
+    names = () if ignored == NO_NAME else tuple(ignored.split(","))
+    known = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()
+    if unknown := [name for name in names if name not in known]:
+        entries = f"entries of the observation ({', '.join(map(str, known))})" if known else "none: no Dict observation"
+        raise ValueError(f"ignored_observations: wanted {entries}, got {unknown[0]!r}")
+    if not names:
+        return space
+    assert isinstance(space, spaces.Dict)
+    return spaces.Dict([(key, each) for key, each in space.spaces.items() if key not in names])
+
+
+def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, Any]) -> tuple[Part | None, str | None]:
+    """The entry of the observation that is the mask, or the name of the one in info; both None if there is no mask."""
+    if mask == NO_NAME or (mask == AUTO_MASK and not mask_size):
+        return None, None
+    if not mask_size:
+        raise ValueError(f"action_mask: wanted {AUTO_MASK} or {NO_NAME} for actions that cannot be masked, got {mask!r}")
+    name = ACTION_MASK if mask == AUTO_MASK else mask
+    found = next((part for part in parts if part.path[-1:] == (name,)), None)
+    size = found.size if found else np.size(info[name]) if name in info else None
+    if size is None and mask != AUTO_MASK:
+        entries = ", ".join(str(part.path[-1]) for part in parts if part.path) or "none"
+        in_info = ", ".join(info) or "none"
+        raise ValueError(f"action_mask: wanted an entry of the observation ({entries}) or of info ({in_info}), got {mask!r}")
+    if size is not None and size != mask_size:
+        raise ValueError(
+            f"action_mask: wanted {mask_size} numbers for these actions, got {size} in the entry {name}; "
+            f"--action_mask={NO_NAME} takes it for no mask"
+        )
+    return found, name if size is not None and not found else None
+
+
+def _image_name(part: Part) -> str:
+    name = part.name if part.path else "image"
+    return f"{name}_image" if name in (VECTOR, ACTION_MASK, "previous_action", "previous_reward") else name
+
+
+class FrameBuffer:
+    """Collects the observations of N environments and turns them into frames. Arrays are reused by the next step."""
+
+    def __init__(self, plan: ObservationPlan, num_envs: int) -> None:
+        self._plan = plan
+        self._everyone = np.arange(num_envs)[:, None]
+        self._numbers = [np.zeros((num_envs, *part.shape), np.int64 if part.counts else np.float32) for part in plan.vectors]
+        self._images = [np.zeros((num_envs, *part.shape), np.uint8) for part in plan.images]
+        self._vector = np.zeros((num_envs, plan.vector_size), np.float32)
+        self._mask = np.ones((num_envs, plan.mask_size), np.uint8)
+        self._parts = list(zip((*plan.vectors, *plan.images), (*self._numbers, *self._images), strict=True))
+
+    def put(self, where: int | slice, observation: Any, info: Mapping[str, Any], ended: bool = False) -> None:
+        """Take the observation of environment `where`, or the batched observations of all environments for a slice.
+
+        ended: whether the episode is over. Its last info may lack the mask, because no action follows.
+
+        Raises RuntimeError if info lacks the mask otherwise.
+        """
+        for part, array in self._parts:
+            array[where] = part.of(observation)
+        plan = self._plan
+        if plan.mask:
+            self._mask[where] = np.not_equal(plan.mask.of(observation), 0).reshape(self._mask[where].shape)
+        elif plan.mask_in_info:
+            if plan.mask_in_info in info:
+                mask = np.asarray(info[plan.mask_in_info])
+                self._mask[where] = np.not_equal(mask, 0).reshape(self._mask[where].shape)
+            elif ended:
+                self._mask[where] = 1
+            else:
+                raise RuntimeError(f"action_mask: wanted an entry {plan.mask_in_info} of info, got {', '.join(info) or 'none'}")
+
+    def frames(self) -> np.ndarray:
+        """The frames, `[N, *frame_shape]`."""
+        plan = self._plan
+        vector = self._join() if plan.vectors else self._vector
+        if plan.packing is None:
+            return vector if plan.vectors else image_of(self._images[0])
+        images = {_image_name(part): image_of(array) for part, array in zip(plan.images, self._images, strict=True)}
+        return plan.packing.pack({VECTOR: vector, **images, ACTION_MASK: self._mask})
+
+    def _join(self) -> np.ndarray:
+        """The vectors, float32 `[N, vector_size]`. Raises RuntimeError for a discrete value that its space does not have."""
+        if len(self._numbers) == 1 and not self._plan.vectors[0].counts:
+            return self._numbers[0].reshape(len(self._vector), -1)
+        self._vector[:] = 0.0
+        begin = 0
+        for part, array in zip(self._plan.vectors, self._numbers, strict=True):
+            end = begin + part.size
+            if part.counts:
+                chosen = array.reshape(len(array), -1) - np.array(part.starts)
+                counts = np.array(part.counts)
+                if (chosen < 0).any() or (chosen >= counts).any():
+                    raise RuntimeError(f"observation {part.name}: wanted values of its space, got {array.tolist()}")
+                self._vector[self._everyone, begin + chosen + np.cumsum(counts) - counts] = 1.0
+            else:
+                self._vector[:, begin:end] = array.reshape(len(array), -1)
+            begin = end
+        return self._vector
+
+
+Decoder = Callable[[np.ndarray], Any]
+"""Turns actions `[N, *shape]` of our space into N actions of the environment."""
+
+
+def translate_actions(space: spaces.Space[Any]) -> tuple[ActionSpace, Decoder]:
+    """Our action space for one of Gymnasium, and the function that turns its actions back. Raises ValueError."""
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return Discrete(int(space.n)), lambda actions: (actions + start).tolist()
+    if isinstance(space, spaces.MultiDiscrete):
+        counts, starts, dtype = np.ravel(space.nvec), space.start, space.dtype
+        many = MultiDiscrete(tuple(map(int, counts)))
+        return many, lambda actions: (actions.reshape(-1, *starts.shape) + starts).astype(dtype)
+    if isinstance(space, spaces.MultiBinary):
+        shape, dtype = tuple(map(int, space.shape)), space.dtype
+        return MultiDiscrete((2,) * math.prod(shape)), lambda actions: actions.reshape(-1, *shape).astype(dtype)
+    if isinstance(space, spaces.Box) and np.size(space.low):
+        return _translate_box(space)
+    raise ValueError(f"wanted actions of a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
+
+
+def _translate_box(space: spaces.Box) -> tuple[ActionSpace, Decoder]:
+    low, high = (tuple(map(float, np.ravel(bound))) for bound in (space.low, space.high))
+    box, shape, dtype = Box(low, high), space.shape, np.dtype(space.dtype)
+
+    def decode(actions: np.ndarray) -> np.ndarray:
+        numbers = box.to_environment(actions)
+        whole = np.rint(numbers) if dtype.kind in "iu" else numbers
+        # In float64 a bound such as 0.1 lies below its float32, so the bounds are applied again.
+        return np.clip(whole.reshape(-1, *shape).astype(dtype), space.low, space.high)
+
+    return box, decode
