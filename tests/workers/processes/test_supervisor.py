@@ -227,7 +227,7 @@ def test_the_start_timeout_grows_with_the_environments_of_the_run() -> None:
 
 
 def test_the_error_holds_the_traceback_of_a_worker_that_raises() -> None:
-    workers = make_workers(network="no_such_network", max_worker_restarts=0)
+    workers = make_workers(network="no_such_network.py:Net", max_worker_restarts=0)
     try:
         workers.start()
         with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_such_network.*worker \d failed: .*no_such_network"):
