@@ -69,8 +69,9 @@ class ImpalaShallow(Torso):
 
 
 class Conv(Torso):
-    """The convolutions of `--conv` and the hidden layers of `--hidden_sizes`."""
+    """The convolutions of `--conv` and the hidden layers of `--hidden_sizes`. Other convolutions read other frame sizes."""
 
+    minimum_frame_size = Nature.minimum_frame_size
     reads = ("activation", "conv", "hidden_sizes")
 
     def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:

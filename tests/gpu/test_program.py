@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from agents.guard import Guard
-from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import on_device
+from agents.networks.inputs import calibrate
 from learner.machine.measuring import measure_costs
 from learner.metrics.statistics import UpdateMetrics
 from learner.metrics.writer import read_metrics
@@ -80,7 +80,7 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
     assert gpu.reports == []
     columns = read_metrics(run.metrics)
     first_update, rows = lines_of(Guard.step), lines_of(UpdateMetrics.read)
-    outside = lines_of(on_device, ActorCritic.calibrate, build, write_file)  # at the start, and what is saved
+    outside = lines_of(on_device, calibrate, build, write_file)  # at the start, and what is saved
     publishing = ("workers/weights.py",) if worker_kind == "cpu" else ()  # worker processes get weights through host memory
     places = [wait.partition(" at ")[2] for wait in gpu.waits]
     in_the_loop = [

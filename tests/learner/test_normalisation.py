@@ -69,9 +69,9 @@ def test_a_network_of_normalised_vectors_learns_and_is_exported(
 
 
 def test_moments_and_returns_resume_to_the_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {**VECTOR, "reproducible": True, "replay_parameters": MIXTURE, "lr_end_value": 1e-2}
+    settings = {**VECTOR, "unroll_length": 3, "reproducible": True, "replay_parameters": MIXTURE, "lr_end_value": 1e-2}
     whole = newest(trained(tmp_path / "whole", **settings, environment_max_steps=600))
-    run = trained(tmp_path / "halves", **settings, environment_max_steps=300)
+    run = trained(tmp_path / "halves", **settings, environment_max_steps=312)
     resumed, _ = resume(run, capsys, environment_max_steps=600)
     halves = newest(resumed)
     assert whole.counters.updates == halves.counters.updates > 20

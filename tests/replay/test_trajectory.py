@@ -152,7 +152,7 @@ def test_a_batch_is_time_major_and_holds_every_value_in_its_place() -> None:
 
 
 def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
-    contract = contract_of()
+    contract = replace(contract_of(), return_discount=0.9)
     assert set(contract.batch_fields) <= set(contract.fields)
     fixed = set(contract.batch_fields) - set(contract.acting)
     assert {field.name for field in fields(Batch)} == {

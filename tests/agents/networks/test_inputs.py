@@ -25,7 +25,7 @@ N = 4
 
 
 def observed(stack: int, count: int = N) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """Packed observations `[N, S, bytes]` and their leaves. Some action of each mask is legal."""
+    """Packed observations `[N, S, bytes]` and their leaves. In the newest frames actions 1 and 2 are legal, in others 0."""
     generator = np.random.default_rng(stack)
     leaves = {
         leaf.name: generator.integers(0, 256, (count * stack, *leaf.shape)).astype(leaf.dtype)
@@ -33,7 +33,7 @@ def observed(stack: int, count: int = N) -> tuple[Tensor, dict[str, np.ndarray]]
         else generator.normal(size=(count * stack, *leaf.shape)).astype(leaf.dtype)
         for leaf in LEAVES
     }
-    leaves[ACTION_MASK] = np.tile(np.array([0, 1, 1], np.uint8), (count * stack, 1))
+    leaves[ACTION_MASK] = np.tile(np.array([[1, 0, 0]] * (stack - 1) + [[0, 1, 1]], np.uint8), (count, 1))
     packed = torch.from_numpy(PACKING.pack(leaves)).unflatten(0, (count, stack))
     return packed, {name: leaf.reshape(count, stack, *leaf.shape[1:]) for name, leaf in leaves.items()}
 
@@ -92,8 +92,10 @@ def test_every_leaf_but_the_mask_changes_the_features() -> None:
 
 
 def test_illegal_actions_have_no_probability_and_finite_logits() -> None:
-    packed, _ = observed(1)
-    output = leafy_network(1)(packed)
+    packed, leaves = observed(2)  # the older frame has another mask
+    output = leafy_network(2)(packed)
+    given = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
+    torch.testing.assert_close(leafy_network(2)(given).logits, output.logits)
     assert output.logits.isfinite().all()
     assert not output.logits.softmax(-1)[:, 0].any()
     assert (output.logits.softmax(-1)[:, 1:] > 0.1).all()
