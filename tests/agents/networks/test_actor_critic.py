@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import NetworkConfig, make_network, network_input
+from agents.networks.base import make_network, network_input
 from agents.networks.torsos import TORSOS
-from tests.builders import network_of
+from tests.builders import network_config, network_of
 
 CONVOLUTIONAL = ["nature", "impala_shallow", "impala_deep"]
 
@@ -278,7 +278,7 @@ def test_observations_of_another_shape_or_type_are_refused() -> None:
 def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
     network = network_of("mlp", (2, 7), 3)
     config = pickle.loads(pickle.dumps(network.config))
-    assert config == NetworkConfig("mlp", (2, 7), 3, ActorCritic)
+    assert config == network_config("mlp", (2, 7), 3)
     twin: ActorCritic = make_network(config)
     twin.load_state_dict(network.state_dict())
     observations = torch.rand(4, 2, 7)

@@ -48,6 +48,7 @@ def test_bounds_are_accepted(name: str) -> None:
 NAMED = {
     *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
+    *("burn_in", "core_size"),
 }
 """Settings whose words name the upper bound: it is not said twice."""
 
@@ -197,6 +198,7 @@ OTHER: dict[str, Any] = {
     "device": "cuda",
     "worker_kind": "serial",
     "network": "mlp",
+    "core": "gru",
     "optimizer": "adam",
     "reward_clipping_method": "abs_one_clamp",
     "frame_scale_resolution": "42,44",
@@ -237,7 +239,7 @@ def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
 
 def _with(name: str) -> dict[str, Any]:
     """What must stand beside a changed setting for both values to be allowed."""
-    return {"rho_bar": 2.0} if name == "c_bar" else {"c_bar": 0.5} if name == "rho_bar" else {}
+    return {"c_bar": {"rho_bar": 2.0}, "rho_bar": {"c_bar": 0.5}, "burn_in": {"core": "lstm"}}.get(name, {})
 
 
 @pytest.mark.parametrize("protocol", ["classic", "machado"])

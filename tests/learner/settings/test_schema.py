@@ -27,9 +27,9 @@ def test_command_settings_belong_to_one_command() -> None:
 
 
 def test_stored_trajectories_depend_on_the_environment_the_network_and_the_replays() -> None:
-    environment = {name for name in SHARED if name in ("env", "frames_stacked", "max_episode_frames")}
+    environment = {name for name in SHARED if name in ("env", "frames_stacked", "max_episode_frames", "core_inputs")}
     environment |= {name for name, field in SHARED.items() if field.setting.families}
-    others = {"network", "batch_size", "unroll_length", "replay_parameters", "compress_replay"}
+    others = {"network", "core", "core_size", "burn_in", "batch_size", "unroll_length", "replay_parameters", "compress_replay"}
     assert set(STORED_SETTINGS) == environment | others
 
 
