@@ -150,6 +150,10 @@ def test_the_agent_learns_resumes_is_tested_and_exported(program: Path) -> None:
     (result,) = (program / "results" / "latest").resolve().glob("evaluation_*.json")
     assert json.loads(result.read_text())["summary"]["mean_return"] > 0.9
     assert list((program / "results" / "latest").resolve().glob("exported_*/policy.pt2"))
+    # A core is the network's: the agent has no line for it.
+    given = "--env=Recall-v0 --network=mlp --core=lstm --core_size=32 --frames_stacked=1 --environment_max_steps=4000"
+    run(program, f"python main.py --op_mode=train --agent=reinforce {given}")
+    assert summary(program)["steps"] >= 4000
 
 
 def test_an_on_policy_agent_refuses_replayed_trajectories(program: Path) -> None:

@@ -70,7 +70,8 @@ class Encoder:
     def _unrolled(self, observations: Tensor, trajectories: Fields) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and logits of parts of the trajectories, `[T, part, ...]` each. A core starts from its stored state."""
         columns = max(1, OBSERVATIONS_AT_ONCE // len(observations))
-        state, reset = (torch.as_tensor(trajectories[name], device=self.device) for name in (RECURRENT_STATE, "reset"))
+        names = (RECURRENT_STATE, "reset")
+        state, reset = (torch.from_numpy(trajectories[name]).to(self.device, non_blocking=True) for name in names)
         parts = (observations.split(columns, 1), state.split(columns), reset.transpose(0, 1)[:-1].split(columns, 1))
         for part in zip(*parts, strict=True):
             thought = self.network.unroll(*part)

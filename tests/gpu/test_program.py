@@ -55,15 +55,19 @@ def lines_of(*functions: Callable[..., object]) -> set[str]:
     return found
 
 
+CORE = {"core": "lstm", "core_size": 16, "burn_in": 3}
+
+
 @pytest.mark.parametrize("worker_kind", ["central", "cpu"])
+@pytest.mark.parametrize("core", [{}, CORE], ids=["no core", "core"])
 def test_a_run_waits_where_it_must_and_nowhere_else(
-    worker_kind: str, gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker_kind: str, core: dict[str, Any], gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With all that runs beside the updates: acting, batches prepared in the background, replays on the device, encoding. One
     update is undone by the device itself."""
     run = RunDirectory.create(tmp_path, worker_kind)
     spoil_updates(monkeypatch, lambda number: number == 9, field="behaviour_logits")
-    settings: dict[str, Any] = {"use_kl_mask": True, "use_policy_cloning_loss": True, "log_period": 1e5}
+    settings: dict[str, Any] = {"use_kl_mask": True, "use_policy_cloning_loss": True, "log_period": 1e5, **core}
     play(
         run,
         device="cuda",
@@ -96,10 +100,13 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
     assert all(math.isfinite(float(tensor.abs().max())) for tensor in weights.values())
 
 
-def test_a_gpu_learns_what_a_cpu_learns(gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("core", [{}, CORE], ids=["no core", "core"])
+def test_a_gpu_learns_what_a_cpu_learns(
+    core: dict[str, Any], gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To the bit, with replays on the device, and after a kill: what is saved there comes back."""
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
-    on_cpu = {**settings_of("queue"), "frames_stacked": 3, "replay_parameters": mixture("cpu")}
+    on_cpu = {**settings_of("queue"), "frames_stacked": 3, "replay_parameters": mixture("cpu"), **core}
     on_gpu = {**on_cpu, "device": "cuda", "replay_parameters": mixture("cuda")}
     play(straight, **on_cpu)
     assert not gpu.launched
