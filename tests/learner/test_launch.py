@@ -182,7 +182,7 @@ def test_progress_is_logged_now_and_then_without_a_terminal(
     settings = {"environment_max_steps": 9000, "log_period": 0.05, "replay_parameters": json.dumps(fills)}
     assert launch.run(command(tmp_path, "train", **settings)) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"\nfilling replays: \d+ of 400 trajectories \| [\d,]+ frames/s \| left 0:0\d\n", printed)
+    assert re.search(r"\nfilling replays: \d+ of 400 trajectories \| [\d,]+ steps/s \| left 0:0\d\n", printed)
     assert re.search(r"\n(no episode yet|return .*) \| steps [\d,]+ of 9,000 \|", printed)
     monkeypatch.setattr(recorder, "LOG_PERIOD", 60.0)
     assert launch.run(command(tmp_path, "train", **settings)) == 0
