@@ -14,7 +14,7 @@ from agents import AGENTS
 from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
-from learner.settings.schema import DEFAULTS, Settings, agent_of, build, default_settings
+from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings
 from replay import ReplayConfig, check_replays
 from replay.settings import ReplaySettings
 from setting import AUTO
@@ -79,7 +79,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     """
     flat = {**default_settings(agent_of(settings)), **settings}
     check_settings(flat)
-    if unsettled := [name for name, default in DEFAULTS.items() if default == AUTO and flat[name] == AUTO]:
+    if unsettled := [name for name, field in SHARED.items() if field.setting.auto and flat[name] == AUTO]:
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     replay_settings = build(ReplaySettings, flat)
     replays = replay_settings.replays()

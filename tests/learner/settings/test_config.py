@@ -47,7 +47,7 @@ def test_bounds_are_accepted(name: str) -> None:
 
 NAMED = {
     *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
-    *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity"),
+    *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "initial_log_std"),
 }
 """Settings whose words name the upper bound: it is not said twice."""
 
@@ -58,7 +58,7 @@ def test_values_just_outside_are_refused(name: str) -> None:
     if name in WHOLE:
         outside: tuple[float, ...] = (int(low) - 1, int(high) + 1)
     else:
-        outside = (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), -1.0)
+        outside = (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), low - 1.0)
     for value in outside:
         with pytest.raises(ValueError, match="wanted") as caught:
             check_setting(name, value)
@@ -162,7 +162,7 @@ def test_a_batch_that_a_replay_cannot_hold_is_refused() -> None:
         config_with(replay_parameters=text, batch_size=8)
 
 
-@pytest.mark.parametrize("name", [name for name, default in DEFAULTS.items() if default == AUTO])
+@pytest.mark.parametrize("name", [name for name, field in TABLE.items() if field.setting.auto])
 def test_auto_values_must_have_been_settled(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: wanted a value fitted to the machine, got 'auto'"):
         config_with(**{name: AUTO})
@@ -174,7 +174,7 @@ def test_an_unknown_setting_is_refused() -> None:
 
 
 def test_what_is_not_given_has_its_default() -> None:
-    machine_made = {name: SETTLED[name] for name, default in DEFAULTS.items() if default == AUTO}
+    machine_made = {name: SETTLED[name] for name, field in TABLE.items() if field.setting.auto}
     assert make_config(machine_made) == make_config(SETTLED)
 
 
@@ -197,6 +197,8 @@ OTHER: dict[str, Any] = {
     "device": "cuda",
     "worker_kind": "serial",
     "network": "mlp",
+    "action_distribution": "beta",
+    "log_std": "network",
     "optimizer": "adam",
     "reward_clipping_method": "abs_one_clamp",
     "frame_scale_resolution": "42,44",
@@ -255,4 +257,4 @@ def test_the_contract_has_the_environment_s_shapes() -> None:
     settings = {"env": "PongNoFrameskip-v4", "frame_scale_resolution": "60,50", "grayscaling_frames": False}
     contract = make_contract(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings))
     assert (contract.unroll_length, contract.frame) == (9, ((60, 50, 3), "uint8"))
-    assert (contract.frames_stacked, contract.acting["behaviour_logits"].shape) == (2, (6,))
+    assert (contract.frames_stacked, contract.acting["behaviour_policy"].shape) == (2, (6,))
