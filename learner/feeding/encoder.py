@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import numpy as np
 import torch
 
+from agents.distributions import Categorical
 from agents.networks.base import FeatureNetwork
 from agents.streams import Fence
 from replay import Encoded
 from replay.batch import stack_frames
+from replay.kinds.distances import Divergence
 from replay.trajectory import Fields
 from workers.weights import Weights
 
@@ -40,7 +43,7 @@ class Encoder:
 
     @torch.no_grad()
     def __call__(self, trajectories: Fields) -> Encoded:
-        """Features `[n, T, F]` and logits `[n, T, A]` of n trajectories (`[n, *shape]` each field).
+        """Features `[n, T, F]` and policies `[n, T, P]` of n trajectories (`[n, *shape]` each field).
 
         The observation after the last step has no action, so it is left out.
         """
@@ -53,12 +56,24 @@ class Encoder:
         frames = torch.as_tensor(trajectories["frames"], device=self.device)  # frames that lie there already are not copied
         observations = stack_frames(frames, trajectories["reset"], self.frames_stacked)[:-1]
         steps, count = observations.shape[:2]
-        features, logits = [], []
+        features, policies = [], []
         for part in observations.flatten(0, 1).split(OBSERVATIONS_AT_ONCE):
             thought = self.network.think(part)
             features.append(thought.features)
-            logits.append(thought.output.logits)
-        found = [torch.cat(parts).to("cpu", non_blocking=True) for parts in (features, logits)]
+            policies.append(thought.output.policy)
+        found = [torch.cat(parts).to("cpu", non_blocking=True) for parts in (features, policies)]
         self._done.record()
         self._done.wait()
         return Encoded(*(tensor.unflatten(0, (steps, count)).transpose(0, 1).numpy() for tensor in found))
+
+
+def policy_divergence(network: FeatureNetwork) -> Divergence | None:
+    """The function with which replays compare policies of this network; None if its parameters are the logits of one choice."""
+    distribution = network.distribution
+    if distribution is None or isinstance(distribution, Categorical):
+        return None
+
+    def divergence(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return distribution.kl(*(torch.from_numpy(np.asarray(part, np.float64)) for part in (one, other))).numpy()
+
+    return divergence
