@@ -84,8 +84,9 @@ class CpuPolicy:
         thought = self.network.think(torch.from_numpy(observations))
         chosen = self.network.choose(thought, self.generator)
         fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
-        check_policy(self.version, *fields.values())
-        return Acted(chosen.actions.numpy(), fields)
+        actions = chosen.actions.numpy()
+        check_policy(self.version, *fields.values(), actions)
+        return Acted(actions, fields)
 
 
 def stored_fields(thought: Thought, chosen: Chosen, with_features: bool) -> dict[str, Tensor]:

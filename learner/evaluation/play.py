@@ -22,7 +22,7 @@ class EpisodeResult(NamedTuple):
 
 
 class EvaluationPolicy:
-    """Acts as trained, by sampling, or greedily by the most probable action. The network never learns here."""
+    """Acts as trained, by sampling, or greedily by the mode of the distribution. The network never learns here."""
 
     def __init__(self, network: FeatureNetwork, device: torch.device, *, greedy: bool, seed: int) -> None:
         self._network = network.to(device).eval()
@@ -32,7 +32,7 @@ class EvaluationPolicy:
 
     @torch.inference_mode()
     def act(self, observations: np.ndarray) -> np.ndarray:
-        """One action int64 `[N]` for each of `[N, S, *frame_shape]` observations."""
+        """Actions `[N, *action_shape]` for `[N, S, *frame_shape]` observations."""
         output, features = self._network.think(torch.from_numpy(observations).to(self._device))
         # Actions are drawn on the CPU, so that one seed means one game on any device.
         thought = Thought(type(output)(*(tensor.cpu() for tensor in output)), features)
@@ -70,7 +70,7 @@ def play(
     on_step(0)
     while left.any() and not stop():
         playing = np.flatnonzero(left)  # the others are stepped too, with action 0, but the network skips them
-        actions = np.zeros(env.num_envs, dtype=np.int64)
+        actions = np.zeros((env.num_envs, *env.spec.action.shape), env.spec.action.dtype)
         actions[playing] = policy.act(observations[playing])
         step = env.step(actions)
         observations = step.observations
