@@ -30,7 +30,7 @@ from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from workers import random_observations
 from wrappers import EnvSpec, describe_env, make_spec
-from wrappers.spaces import Box, Discrete
+from wrappers.spaces import ActionSpace, Box, Discrete
 
 log = logging.getLogger("springbok")
 
@@ -207,7 +207,7 @@ def describe(
             "preprocessing": list(describe_env(config.env).preprocessing),
         },
         "outputs": _describe_outputs(config, spec),
-        "actions": list(spec.action.meanings) if isinstance(spec.action, Discrete) else spec.action.to_json(),
+        "actions": _describe_actions(spec.action),
         "network": config.network,
         "checkpoint": checkpoint_path.name,
         "training": asdict(checkpoint.counters),
@@ -231,6 +231,11 @@ def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
             "meaning": "the deterministic action, as the environment takes it",
         },
     }
+
+
+def _describe_actions(action: ActionSpace) -> list[str] | dict[str, Any]:
+    """The names of the actions, or the space if they have none."""
+    return list(action.meanings) if isinstance(action, Discrete) and action.meanings else action.to_json()
 
 
 @contextmanager

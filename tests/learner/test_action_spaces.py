@@ -20,7 +20,7 @@ from tests.learner.runs.test_resuming import Killed, assert_same_end, kill_after
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from workers import random_observations
 from wrappers import EnvConfig, make_spec
-from wrappers.spaces import Box
+from wrappers.spaces import Box, MultiDiscrete
 
 QUICKLY: dict[str, Any] = {
     "envs_per_worker": 8,
@@ -95,7 +95,7 @@ def test_worker_processes_act_and_store_what_was_drawn(tmp_path: Path, name: str
 @pytest.mark.parametrize("kind", ["elite on the policy", "elite that inserts", "attentive"])
 @EACH
 def test_replays_compare_policies_of_every_kind(tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    own: dict[str, Any] = KINDS[kind]
+    own: Any = KINDS[kind]
     monkeypatch.setitem(KINDS, kind, {**own, "dist_function": "kl_policy"})
     run, checkpoint = run_training(tmp_path, **briefly(name, replay_parameters=mixture_with(kind), environment_max_steps=2500))
     assert checkpoint.counters.updates > 20
@@ -131,8 +131,9 @@ def test_a_run_is_tested_and_exported(tmp_path: Path, name: str) -> None:
             np.testing.assert_allclose(action.numpy(), space.to_environment(drawn.numpy()), rtol=1e-5, atol=1e-5)
             assert ((action >= torch.tensor(space.low)) & (action <= torch.tensor(space.high))).all()
         else:
-            wanted = torch.stack([part.argmax(-1) for part in policy.split(space.counts, -1)], -1)  # type: ignore[attr-defined]
-            assert torch.equal(action, wanted)
+            counts = space.counts if isinstance(space, MultiDiscrete) else (space.mask_size,)
+            wanted = torch.stack([part.argmax(-1) for part in policy.split(counts, -1)], -1)
+            assert torch.equal(action, wanted.reshape(action.shape))
 
 
 def greedy_in_program(name: str, policy: torch.Tensor) -> torch.Tensor:
