@@ -58,6 +58,10 @@ class Agent(ABC):
         """The agent's requirements on the run."""
         return Needs()
 
+    @classmethod  # noqa: B027  (most agents take every network)
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        """Raise ValueError in one line if the agent, with these settings, cannot learn with such a network and its actions."""
+
     @classmethod
     def value_meaning(cls, config: Any) -> str:
         """One sentence on the quantity that the network's values estimate, for readers of an exported policy."""

@@ -8,34 +8,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
-def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
-    """Log-probabilities `[...]` that a categorical policy with logits `[..., A]` gives to integer actions `[...]`."""
-    if logits.shape[:-1] != actions.shape:
-        raise ValueError(f"actions: wanted {list(logits.shape[:-1])} as the logits' rows, got {list(actions.shape)}")
-    log_probs = functional.log_softmax(logits, dim=-1)
-    return log_probs.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy `[...]` in nats of categorical policies with logits `[..., A]`."""
-    log_probs = functional.log_softmax(logits, dim=-1)
-    return -(log_probs.exp() * log_probs).sum(dim=-1)
-
-
-def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
+def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
     """- sum m_t A_t log pi(a_t|x_t), a scalar.
 
     Args:
-        logits: `[T, B, A]` of the target policy pi, with gradient.
-        actions: `[T, B]` integers, the actions taken.
+        log_probs: `[T, B]` of the actions taken under the target policy pi, with gradient (`Distribution.log_prob`).
         advantages: `[T, B]`, used as constants.
         mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
     """
-    log_probs = action_log_probs(logits, actions)
-    _check_same_shape("actions", log_probs, advantages=advantages, mask=mask)
+    _check_same_shape("log_probs", log_probs, advantages=advantages, mask=mask)
     return -_masked_sum(advantages.detach() * log_probs, mask)
 
 
@@ -51,15 +34,14 @@ def value_loss(values: Tensor, vs: Tensor, mask: Tensor | None = None) -> Tensor
     return 0.5 * _masked_sum((vs.detach() - values).square(), mask)
 
 
-def entropy_loss(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+def entropy_loss(entropies: Tensor, weights: Tensor | None = None) -> Tensor:
     """- sum w_t H(pi(.|x_t)), a scalar: adding it to the loss rewards entropy.
 
     Args:
-        logits: `[T, B, A]`.
+        entropies: `[T, B]` of the target policy, with gradient (`Distribution.entropy`).
         weights: `[T, B]` bool or float w_t, all 1 by default.
     """
-    entropies = entropy(logits)
-    _check_same_shape("logits' rows", entropies, weights=weights)
+    _check_same_shape("entropies", entropies, weights=weights)
     return -(entropies if weights is None else entropies * weights).sum()
 
 

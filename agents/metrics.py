@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agents.losses import entropy
 from agents.returns.vtrace import clipped_rhos
 from replay.batch import Batch
 
@@ -43,18 +42,18 @@ def value_metrics(values: Tensor, targets: Tensor, mask: Tensor) -> dict[str, Te
 
 
 @torch.no_grad()
-def ratio_metrics(logits: Tensor, log_rhos: Tensor, chosen: Tensor, clips: Sequence[tuple[str, float]]) -> dict[str, Tensor]:
+def ratio_metrics(entropies: Tensor, log_rhos: Tensor, chosen: Tensor, clips: Sequence[tuple[str, float]]) -> dict[str, Tensor]:
     """Entropy of the policy, and the fraction of steps whose importance ratio each clip cuts.
 
     Args:
-        logits: `[T, B, A]` of the current policy.
+        entropies: `[T, B]` of the current policy.
         log_rhos: `[T, B]` log pi - log mu of the actions taken.
         chosen: bool `[T, B]`, the steps whose action the policy chose.
         clips: name and bar of each clip; the first gives the mean ratio.
     """
     ratios = log_rhos.exp()
     quantities = {
-        "losses/entropy": entropy(logits),
+        "losses/entropy": entropies,
         "vtrace/mean_rho": clipped_rhos(log_rhos, clips[0][1]),
         **{f"vtrace/{name}_clip_fraction": (ratios > bar).float() for name, bar in clips},
     }

@@ -57,7 +57,7 @@ class RandomPolicy:
     def answer(self) -> Acted:
         count = self.asked
         logits, values = np.zeros((count, self.action_count), np.float32), np.zeros(count, np.float32)
-        fields = {"behaviour_logits": logits, "behaviour_values": values}
+        fields = {"behaviour_policy": logits, "behaviour_values": values}
         return Acted(self.generator.integers(self.action_count, size=count), fields)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
-from learner.building import make_network_shapes
+from learner.building import agent_class, make_network_shapes
 from learner.console import log_to_console, log_to_file
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
@@ -155,6 +155,7 @@ def _settled_config(settings: Settings, settled: Settings) -> Config:
 def _check_environment(config: Config, machine: Machine) -> None:
     """Raise ValueError if environment or network cannot be made, the network is too large, or the protocol does not fit."""
     network = make_network_shapes(config)
+    agent_class(config).check(config.agent_settings, network.config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
         shape = list(make_spec(config.env).observation_shape)

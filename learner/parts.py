@@ -16,7 +16,7 @@ from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import agent_class, make_agent, make_network_config
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
-from learner.feeding.encoder import Encoder
+from learner.feeding.encoder import Encoder, policy_divergence
 from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
 from learner.metrics.recorder import Recorder, Sources
@@ -136,6 +136,7 @@ def _make_mixture(
         encode=encoder,
         progress=progress,
         device=device,
+        policy_divergence=policy_divergence(network),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
 from replay.kinds.attentive import AttentiveReplay
+from replay.kinds.distances import Divergence
 from replay.kinds.elite import EliteReplay
 from replay.kinds.queue import QueueReplay
 from replay.kinds.standard import StandardReplay
@@ -69,6 +70,7 @@ def make_mixture(
     encode: Encode | None = None,
     progress: Callable[[], float] = lambda: 0.0,
     device: torch.device = ReplayContext.device,
+    policy_divergence: Divergence | None = None,
 ) -> Mixture:
     """Returns the replays of a run as a mixture.
 
@@ -81,6 +83,7 @@ def make_mixture(
         encode: See ReplayContext. It may be None unless `needs_encode(configs)`.
         progress: See ReplayContext.
         device: The learner's.
+        policy_divergence: See ReplayContext.
 
     Raises ValueError if a replay is too small for a batch, or needs `encode` or features and does not get them.
     """
@@ -93,7 +96,7 @@ def make_mixture(
     for config, share, seed in zip(settled, shares(configs, batch_size), seeds, strict=True):
         child = np.random.default_rng(seed)
         min_fill = math.ceil(fill_in_factor * config.capacity)
-        context = ReplayContext(contract, share, min_fill, child, encode, progress, device)
+        context = ReplayContext(contract, share, min_fill, child, encode, progress, device, policy_divergence)
         replays.append(REPLAYS[config.type](config, context))
     return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from replay.kinds.distances import POLICY_DISTANCES, make_distance
+from replay.kinds.distances import POLICY_DISTANCES, Divergence, make_distance
 from replay.trajectory import Fields, TrajectoryContract
 
 
@@ -60,10 +60,11 @@ class ReplayConfig:
 
 
 class Encoded(NamedTuple):
-    """The current network's output for n trajectories: features float32 `[n, T, F]` and policy logits float32 `[n, T, A]`."""
+    """The current network's output for n trajectories: features float32 `[n, T, F]`, and the policies' parameters float32
+    `[n, T, P]`."""
 
     features: np.ndarray
-    logits: np.ndarray
+    policy: np.ndarray
 
 
 Encode = Callable[[Fields], Encoded]
@@ -76,6 +77,7 @@ class ReplayContext:
 
     share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
     current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1]. device: the learner's.
+    policy_divergence: compares policies; None if their parameters are the logits of one choice.
     """
 
     contract: TrajectoryContract
@@ -85,6 +87,7 @@ class ReplayContext:
     encode: Encode | None = None
     progress: Callable[[], float] = lambda: 0.0
     device: torch.device = torch.device("cpu")
+    policy_divergence: Divergence | None = None
 
 
 class Replay(ABC):
@@ -131,9 +134,14 @@ class Replay(ABC):
         """Go on from `state_dict()` of a replay with the same settings; what was stored here is forgotten."""
 
 
-def behaviour_distances(config: ReplayConfig, encoded: Encoded, trajectories: Fields) -> np.ndarray:
-    """How far each of n trajectories (`[n, *shape]` each field) is from the current network. Returns `[n]`."""
-    distance = make_distance(config.dist_function, config.p)
+def behaviour_distances(
+    config: ReplayConfig, encoded: Encoded, trajectories: Fields, divergence: Divergence | None
+) -> np.ndarray:
+    """How far each of n trajectories (`[n, *shape]` each field) is from the current network. Returns `[n]`.
+
+    divergence: `ReplayContext.policy_divergence`.
+    """
+    distance = make_distance(config.dist_function, config.p, divergence)
     if config.dist_function in POLICY_DISTANCES:
-        return distance(encoded.logits, trajectories["behaviour_logits"])
+        return distance(encoded.policy, trajectories["behaviour_policy"])
     return distance(encoded.features, trajectories["behaviour_features"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from replay.trajectory import Signature, TrajectoryContract
+from replay.trajectory import Signature, TrajectoryContract, with_present_names
 
 
 def check_contract(saved: Signature | str, contract: TrajectoryContract) -> None:
@@ -16,7 +16,7 @@ def check_contract(saved: Signature | str, contract: TrajectoryContract) -> None
 
     saved: a signature, or the text that files of earlier versions hold instead (see `signature_of_repr`).
     """
-    got = signature_of_repr(saved) if isinstance(saved, str) else saved
+    got = with_present_names(signature_of_repr(saved) if isinstance(saved, str) else saved)
     wanted = contract.signature()
     for name in (*wanted, *(name for name in got if name not in wanted)):
         if wanted.get(name) != got.get(name):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,11 @@ RETURNS = "discounted_returns"
 
 RECURRENT_STATE = "recurrent_state"
 """Field of the acting network's recurrent state, stored once: as it was before row 0."""
+
+FORMER_NAMES = {"behaviour_logits": "behaviour_policy"}
+"""Fields that files of earlier versions hold under another name: former name -> name."""
+
+Value = TypeVar("Value")
 
 Signature = dict[str, list[Any]]
 """Name -> [shape, dtype] of every field of a contract, as plain data."""
@@ -126,3 +131,8 @@ def poison_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     """Fill with absurd values that no environment or policy writes."""
     for array in arrays.values():
         array.fill(POISON[array.dtype.kind])
+
+
+def with_present_names(fields: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns saved fields, each under the name that it has now."""
+    return {FORMER_NAMES.get(name, name): value for name, value in fields.items()}

@@ -62,7 +62,7 @@ def trajectory_contract(
         frames_stacked=frames_stacked,
         frame=Field(frame_shape, frame_dtype),
         action=Field((), "int64"),
-        acting={"behaviour_logits": Field((action_count,), "float32"), "behaviour_values": Field((), "float32")},
+        acting={"behaviour_policy": Field((action_count,), "float32"), "behaviour_values": Field((), "float32")},
         feature_count=feature_count,
     )
 

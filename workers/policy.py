@@ -100,8 +100,9 @@ class CpuPolicy:
         self.state = thought.state
         chosen = self.network.choose(thought, self.generator)
         fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
-        check_policy(self.version, *fields.values())
-        return Acted(chosen.actions.numpy(), fields, state.numpy() if with_state and state is not None else None)
+        actions = chosen.actions.numpy()
+        check_policy(self.version, *fields.values(), actions)
+        return Acted(actions, fields, state.numpy() if with_state and state is not None else None)
 
     def _state_before(self, count: int, first: np.ndarray | None) -> Tensor:
         """The recurrent state for the next observations, `[count, K]`: zeros where an episode begins."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from agents.networks.base import FeatureNetwork
+from replay.trajectory import with_present_names
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.finite import NotFiniteError
 from workers.policy import CpuPolicy
@@ -101,8 +102,9 @@ class SerialWorkers(Workers):
                 rollout.load_state_dict(state["recurrent"][worker]["rollout"])
                 self._policies[worker].state = state["recurrent"][worker]["policy"]
         for worker, rows in state["filled"].items():
+            present = with_present_names(rows)
             for name, own in self._rows(worker).items():
-                own.copy_(rows[name])
+                own.copy_(present[name])
         self._free = [self._block(worker) for worker in state["free"]]
 
     def _settings(self) -> list[int]:

@@ -1,17 +1,21 @@
-"""The network of actor-critic agents: policy logits and a value on one torso."""
+"""The network of actor-critic agents: the parameters of a policy, and a value, on one torso."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from agents.acting import Acting
-from agents.distributions import sample_categorical
+from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
 from replay.trajectory import Field
-from wrappers.spaces import Discrete
+from wrappers.spaces import ACTION_MASK
+
+RAW_ACTION = "raw_action"
+"""Field of the drawn value, where the action does not determine it (`Distribution.stores_drawn`)."""
 
 _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
@@ -20,46 +24,89 @@ _ILLEGAL = -1e8
 
 
 class PolicyOutput(NamedTuple):
-    """logits: float32 `[N, A]`; values: float32 `[N]`."""
+    """policy: float32 `[N, P]`, the parameters of the action distribution, such as logits; values: float32 `[N]`."""
 
-    logits: Tensor
+    policy: Tensor
     values: Tensor
 
 
 class ActorCritic(FeatureNetwork):
-    """A categorical policy and a state value, each a linear layer on the features."""
+    """A policy for any action space and a state value, each a linear layer on the features.
+
+    distribution: gives the policy's parameters their meaning. log_std: float32 `[D]`, the logarithms of the standard deviations
+    of a Gaussian policy, if all observations share them.
+    """
+
+    distribution: Distribution
 
     def make_heads(self) -> None:
-        self.policy_head = nn.Linear(self.head_feature_count, _count(self.config))
+        settings = self.config.settings
+        self.distribution = _distribution(self.config)
+        gaussian = isinstance(self.distribution, DiagonalGaussian)
+        count = self.distribution.parameter_count
+        self._deviations = count // 2 if gaussian else 0  # the last parameters of the distribution
+        self._shares_log_std = gaussian and settings.log_std == "shared"
+        self.policy_head = nn.Linear(self.head_feature_count, count - self._deviations * self._shares_log_std)
         self.value_head = nn.Linear(self.head_feature_count, 1)
+        if self._shares_log_std:
+            self.log_std = nn.Parameter(torch.full((self._deviations,), float(settings.initial_log_std)))
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
+        """The policy and the value of float32 features `[N, feature_count]`.
+
+        mask: `[N, mask_size]`, 0 for an illegal action. Illegal actions of choices get a very small logit.
+        """
         of_policy, of_value = self.split_features(features)
-        logits = self.policy_head(of_policy)
+        policy = self.policy_head(of_policy)
+        if self._shares_log_std:
+            policy = torch.cat([policy, self.log_std.expand_as(policy)], -1)
         if mask is not None:
-            logits = logits.masked_fill(mask == 0, _ILLEGAL)
-        return PolicyOutput(logits=logits, values=self.value_head(of_value).squeeze(-1))
+            policy = policy.masked_fill(mask == 0, ILLEGAL_LOGIT)
+        return PolicyOutput(policy=policy, values=self.value_head(of_value).squeeze(-1))
 
     def head_gain(self, layer: nn.Module) -> float | None:
-        """A small policy gain makes the first policy nearly uniform, whatever the observation."""
+        """A small policy gain makes the first policy nearly the same, whatever the observation."""
         return _POLICY_GAIN if layer is self.policy_head else _VALUE_GAIN if layer is self.value_head else None
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        super().initialise(generator)
+        if self._deviations:
+            shared = self.log_std if self._shares_log_std else self.policy_head.bias[-self._deviations :]
+            shared.fill_(self.config.settings.initial_log_std)
 
     @classmethod
     def acting(cls, config: NetworkConfig) -> Acting:
+        distribution = _distribution(config)
+        drawn = {RAW_ACTION: Field(config.action.shape, "float32")} if distribution.stores_drawn else {}
         return Acting(
             {
-                "behaviour_logits": Field((_count(config),), "float32"),  # of the policy that acted
+                "behaviour_policy": Field((distribution.parameter_count,), "float32"),  # of the policy that acted
                 "behaviour_values": Field((), "float32"),
+                **drawn,
             }
         )
 
     def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
         output: PolicyOutput = thought.output
-        actions = output.logits.argmax(-1) if greedy else sample_categorical(output.logits, generator)
-        return Chosen(actions, {"behaviour_logits": output.logits, "behaviour_values": output.values})
+        drawn = self.distribution.mode(output.policy) if greedy else self.distribution.sample(output.policy, generator)
+        fields = {"behaviour_policy": output.policy, "behaviour_values": output.values}
+        if self.distribution.stores_drawn:
+            fields[RAW_ACTION] = drawn
+        return Chosen(self.distribution.action(drawn), fields)
 
 
-def _count(config: NetworkConfig) -> int:
-    if not isinstance(config.action, Discrete):
-        raise ValueError(f"env: wanted discrete actions, got {config.action.describe()}")
-    return config.action.count
+def drawn_actions(actions: Tensor, acting: Mapping[str, Tensor]) -> Tensor:
+    """The values with which `Distribution.log_prob` is called for the actions and acting fields of a batch."""
+    return acting.get(RAW_ACTION, actions)
+
+
+def _distribution(config: NetworkConfig) -> Distribution:
+    """The distribution of the config's actions. Raises ValueError if the settings or an action mask do not fit the actions."""
+    for leaf in config.leaves:
+        if leaf.name == ACTION_MASK and leaf.shape != (config.action.mask_size,):
+            wanted = f"of {config.action.mask_size} numbers" if config.action.mask_size else "for discrete actions"
+            raise ValueError(
+                f"env: wanted an action mask {wanted}, got one of shape {leaf.shape} for {config.action.summary()}"
+            )
+    return make_distribution(config.action, config.settings.action_distribution)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.compute import PRECISIONS
+from agents.distributions import Distribution
 from agents.networks.cores import make_core, zeroed
 from agents.networks.inputs import (
     InputScale,
@@ -97,6 +98,8 @@ class FeatureNetwork(nn.Module, ABC):
 
     input_mean: Tensor
     input_scale: Tensor
+    distribution: Distribution | None = None
+    """Distribution of the actions, if the network has a policy."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()

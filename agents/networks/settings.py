@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+from agents.distributions import ACTION_DISTRIBUTIONS, LOG_STD_RANGE
 from agents.networks.cores import NO_CORE, core_names
 from setting import Setting, check_fields
 
@@ -57,7 +58,7 @@ def _networks() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """The torso's architecture, how its input is scaled, and the memory behind it."""
+    """The torso's architecture, how its input is scaled, the memory behind it, and the distribution of the actions."""
 
     network: Annotated[
         str,
@@ -127,6 +128,23 @@ class NetworkSettings:
             stored=True,
         ),
     ] = 0
+    action_distribution: Annotated[
+        str,
+        Setting(
+            "Distribution of the actions: categorical for choices; gaussian, squashed_gaussian or beta for real numbers, the "
+            "last two only between finite bounds. auto takes the first that fits.",
+            choices=ACTION_DISTRIBUTIONS,
+            stored=True,
+        ),
+    ] = "auto"
+    log_std: Annotated[
+        Literal["shared", "network"],
+        Setting("Standard deviations of gaussian actions: shared by all observations, or computed by the network."),
+    ] = "shared"
+    initial_log_std: Annotated[
+        float,
+        Setting("Logarithm of the standard deviations before the first update.", "a number from -5 to 2", *LOG_STD_RANGE),
+    ] = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)

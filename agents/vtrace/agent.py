@@ -14,10 +14,12 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
+from agents.distributions import Categorical, make_distribution
 from agents.learned import LearnedAgent, LearnedConfig, Loss, Losses
-from agents.losses import action_log_probs, entropy_loss, policy_gradient_loss, value_loss
+from agents.losses import entropy_loss, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
-from agents.networks.actor_critic import ActorCritic, PolicyOutput
+from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
+from agents.networks.base import NetworkConfig
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.rewards import REWARD_CLIPPING, clip_rewards
 from agents.vtrace.charts import CHARTS
@@ -117,6 +119,18 @@ class Masks(NamedTuple):
     trusted: Tensor
 
 
+class Current(NamedTuple):
+    """What the current network makes of a batch's rows 0 to T-1, with gradient.
+
+    policy: `[T, B, P]`. log_probs: `[T, B]` of the actions taken. entropies: `[T, B]`. values: `[T, B]`.
+    """
+
+    policy: Tensor
+    log_probs: Tensor
+    entropies: Tensor
+    values: Tensor
+
+
 class VTraceAgent(LearnedAgent):
     """V-trace on a mixture of fresh and replayed trajectories."""
 
@@ -125,6 +139,15 @@ class VTraceAgent(LearnedAgent):
     charts = CHARTS
 
     config: VTraceConfig
+    network: ActorCritic
+
+    @classmethod
+    def check(cls, config: VTraceConfig, network: NetworkConfig) -> None:
+        distribution = make_distribution(network.action, network.settings.action_distribution)
+        if config.use_kl_mask and config.relevance == "implied" and not isinstance(distribution, Categorical):
+            raise ValueError(
+                f"relevance: wanted behaviour for {network.action.summary()}, got implied, which sums over all actions"
+            )
 
     @classmethod
     def value_meaning(cls, config: VTraceConfig) -> str:
@@ -135,39 +158,49 @@ class VTraceAgent(LearnedAgent):
 
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
         # Row T has an observation and a value to bootstrap from, but no action: policies are compared on rows 0 to T-1.
-        logits, values = outputs.logits[:-1], outputs.values
-        fixed_logits, fixed_values = logits.detach(), values.detach()
-        masks = self._masks(fixed_logits, batch)
-        log_rhos = self._log_rhos(fixed_logits, batch)
+        policy, values = outputs.policy[:-1], outputs.values
+        fixed_values = values.detach()
+        log_probs = self._log_probs(policy, batch)
+        entropies = self.network.distribution.entropy(policy)
+        masks = self._masks(policy.detach(), batch)
+        log_rhos = self._log_rhos(log_probs.detach(), batch)
         targets = self._targets(batch, log_rhos, fixed_values, masks)
-        terms = self._terms(batch, logits, values[:-1], targets, masks)
+        current = Current(policy, log_probs, entropies, values[:-1])
+        terms = self._terms(batch, current, targets, masks)
         clips = (("rho", self.config.rho_bar), ("c", self.config.c_bar), ("pg_rho", self.config.pg_rho_bar))
         kept = masks.episode & masks.trusted
         metrics = {
             "vtrace/kept_fraction": kept.float().mean(),
             **value_metrics(fixed_values[:-1], targets.vs, kept),
-            **ratio_metrics(fixed_logits, log_rhos, masks.chosen, clips),
+            **ratio_metrics(entropies.detach(), log_rhos, masks.chosen, clips),
             **replay_metrics(batch, masks.chosen, log_rhos, masks.trusted, self.replay_names),
         }
         return Losses(terms, metrics)
 
-    def _masks(self, logits: Tensor, batch: Batch) -> Masks:
+    def _log_probs(self, policy: Tensor, batch: Batch) -> Tensor:
+        """Log-probabilities `[T, B]` that policies `[T, B, P]` give to the actions taken, one number for all components."""
+        return self.network.distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))
+
+    def _masks(self, policy: Tensor, batch: Batch) -> Masks:
         episode, chosen = ~batch.reset, batch.action_used
         if not self.config.use_kl_mask:
             return Masks(episode, chosen, torch.ones_like(chosen))
         divergence = relevance_divergence(
-            logits, batch.acting["behaviour_logits"], rho_bar=self.config.rho_bar, relevance=self.config.relevance
+            self.network.distribution,
+            policy,
+            batch.acting["behaviour_policy"],
+            rho_bar=self.config.rho_bar,
+            relevance=self.config.relevance,
         )
         return Masks(episode, chosen, (divergence < self.config.kl_div_threshold) | ~chosen)
 
-    def _log_rhos(self, logits: Tensor, batch: Batch) -> Tensor:
+    def _log_rhos(self, log_probs: Tensor, batch: Batch) -> Tensor:
         """log pi - log mu of the actions taken, `[T, B]`.
 
         It is 0 if the environment replaced the action under either policy.
         """
-        target = action_log_probs(logits, batch.actions)
-        behaviour = action_log_probs(batch.acting["behaviour_logits"], batch.actions)
-        return torch.where(batch.action_used, target - behaviour, 0.0)
+        behaviour = self._log_probs(batch.acting["behaviour_policy"], batch)
+        return torch.where(batch.action_used, log_probs - behaviour, 0.0)
 
     def _targets(self, batch: Batch, log_rhos: Tensor, values: Tensor, masks: Masks) -> VTraceReturns:
         """values: `[T+1, B]` of the current network; the last row bootstraps."""
@@ -185,19 +218,20 @@ class VTraceAgent(LearnedAgent):
             mask=masks.episode & masks.trusted,
         )
 
-    def _terms(self, batch: Batch, logits: Tensor, values: Tensor, targets: VTraceReturns, masks: Masks) -> dict[str, Loss]:
+    def _terms(self, batch: Batch, current: Current, targets: VTraceReturns, masks: Masks) -> dict[str, Loss]:
         """Each term with its weight. A term of your own is one more entry; see docs/extending.md."""
-        config, behaviour = self.config, batch.acting
+        config, behaviour, values = self.config, batch.acting, current.values
         # Cloning ignores the trust region. With the trust region, entropy is rewarded on fresh columns only (LASER).
         explores = masks.chosen & ~batch.is_replay if config.use_kl_mask else masks.chosen
-        policy_loss = policy_gradient_loss(logits, batch.actions, targets.pg_advantages, masks.chosen & masks.trusted)
+        policy_loss = policy_gradient_loss(current.log_probs, targets.pg_advantages, masks.chosen & masks.trusted)
         terms = {
             "policy_loss": Loss(policy_loss, config.policy_gradient_loss_weight),
             "value_loss": Loss(value_loss(values, targets.vs, masks.episode & masks.trusted), config.value_loss_weight),
-            "entropy_loss": Loss(entropy_loss(logits, explores), config.entropy_loss_weight),
+            "entropy_loss": Loss(entropy_loss(current.entropies, explores), config.entropy_loss_weight),
         }
         if config.use_policy_cloning_loss:
-            cloning = policy_cloning_loss(logits, behaviour["behaviour_logits"], batch.is_replay)
+            divergences = self.network.distribution.kl(behaviour["behaviour_policy"], current.policy)
+            cloning = policy_cloning_loss(divergences, batch.is_replay)
             terms["policy_cloning_loss"] = Loss(cloning, config.policy_cloning_loss_weight)
         if config.use_value_cloning_loss:
             cloning = value_cloning_loss(values, behaviour["behaviour_values"], batch.is_replay)

@@ -9,18 +9,15 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def policy_cloning_loss(logits: Tensor, behaviour_logits: Tensor, is_replay: Tensor) -> Tensor:
-    """sum over t and replayed columns of KL(mu(.|x_t) || pi(.|x_t)); its gradient in the logits is pi - mu.
+def policy_cloning_loss(divergences: Tensor, is_replay: Tensor) -> Tensor:
+    """sum over t and replayed columns of KL(mu(.|x_t) || pi(.|x_t)).
 
     Args:
-        logits: `[T, B, A]` of the current policy pi, with gradient.
-        behaviour_logits: `[T, B, A]` of the policy mu that acted, constants.
+        divergences: `[T, B]`, KL of the policy mu that acted from the current policy pi, with gradient (`Distribution.kl`).
         is_replay: `[B]` bool.
     """
-    _check_columns(logits, behaviour_logits, is_replay)
-    log_mu = behaviour_logits.detach().log_softmax(-1)
-    divergence = (log_mu.exp() * (log_mu - logits.log_softmax(-1))).sum(-1)
-    return (divergence * is_replay.to(divergence.dtype)).sum()
+    _check_columns(divergences, divergences, is_replay)
+    return (divergences * is_replay.to(divergences.dtype)).sum()
 
 
 def value_cloning_loss(values: Tensor, behaviour_values: Tensor, is_replay: Tensor) -> Tensor:

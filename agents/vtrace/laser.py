@@ -14,29 +14,35 @@ import math
 import torch
 from torch import Tensor
 
+from agents.distributions import Categorical, Distribution
+
 RELEVANCES = ("implied", "behaviour")
 
 
 @torch.no_grad()
 def relevance_divergence(
-    target_logits: Tensor, behaviour_logits: Tensor, *, rho_bar: float, relevance: str = "implied"
+    distribution: Distribution, target: Tensor, behaviour: Tensor, *, rho_bar: float, relevance: str = "implied"
 ) -> Tensor:
     """beta `[T, B]` in nats; small where the behaviour policy is relevant to the current one.
 
     Args:
-        target_logits: `[T, B, A]` of the current policy pi.
-        behaviour_logits: `[T, B, A]` of the policy mu that acted.
+        distribution: of the actions. The implied policy sums over all actions, so it takes a `Categorical`.
+        target: `[T, B, P]` of the current policy pi.
+        behaviour: `[T, B, P]` of the policy mu that acted.
         rho_bar: V-trace's clip of the importance ratio.
         relevance: `implied` measures KL(pi || implied policy) as the paper does, `behaviour` KL(pi || mu).
     """
-    if target_logits.dim() != 3 or target_logits.shape != behaviour_logits.shape:
-        shapes = f"{list(target_logits.shape)} and {list(behaviour_logits.shape)}"
-        raise ValueError(f"target_logits and behaviour_logits: wanted the same [T, B, A], got {shapes}")
+    if target.dim() != 3 or target.shape != behaviour.shape:
+        raise ValueError(
+            f"target and behaviour: wanted the same [T, B, P], got {list(target.shape)} and {list(behaviour.shape)}"
+        )
     if relevance not in RELEVANCES:
         raise ValueError(f"relevance: wanted {' or '.join(RELEVANCES)}, got {relevance!r}")
-    log_pi = target_logits.log_softmax(-1)
-    reference = behaviour_logits.log_softmax(-1)
-    if relevance == "implied":
-        unnormalised = torch.minimum(log_pi, reference + math.log(rho_bar))
-        reference = unnormalised - unnormalised.logsumexp(-1, keepdim=True)
-    return (log_pi.exp() * (log_pi - reference)).sum(-1)
+    if relevance == "behaviour":
+        return distribution.kl(target, behaviour)
+    if not isinstance(distribution, Categorical):
+        raise ValueError(f"relevance: wanted behaviour for {distribution}, got implied")
+    log_pi = target.log_softmax(-1)
+    unnormalised = torch.minimum(log_pi, behaviour.log_softmax(-1) + math.log(rho_bar))
+    implied = unnormalised - unnormalised.logsumexp(-1, keepdim=True)
+    return (log_pi.exp() * (log_pi - implied)).sum(-1)

@@ -24,7 +24,7 @@ class EpisodeResult(NamedTuple):
 
 
 class EvaluationPolicy:
-    """Acts as trained, by sampling, or greedily by the most probable action. The network never learns here."""
+    """Acts as trained, by sampling, or greedily by the mode of the distribution. The network never learns here."""
 
     def __init__(self, network: FeatureNetwork, device: torch.device, *, greedy: bool, seed: int) -> None:
         self._network = network.to(device).eval()
@@ -94,7 +94,7 @@ def play(
     on_step(0)
     while left.any() and not stop():
         playing = np.flatnonzero(left)  # the others are stepped too, with action 0, but the network skips them
-        actions = np.zeros(env.num_envs, dtype=np.int64)
+        actions = np.zeros((env.num_envs, *env.spec.action.shape), env.spec.action.dtype)
         actions[playing] = policy.act(observations[playing], first[playing], playing)
         step = env.step(actions)
         observations, first = step.observations, step.reset

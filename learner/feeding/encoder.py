@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from agents.distributions import Categorical
 from agents.networks.base import FeatureNetwork
 from agents.streams import Fence
 from replay import Encoded
 from replay.batch import stack_frames
+from replay.kinds.distances import Divergence
 from replay.trajectory import RECURRENT_STATE, Fields
 from workers.weights import Weights
 
@@ -42,7 +45,7 @@ class Encoder:
 
     @torch.no_grad()
     def __call__(self, trajectories: Fields) -> Encoded:
-        """Features `[n, T, F]` and logits `[n, T, A]` of n trajectories (`[n, *shape]` each field).
+        """Features `[n, T, F]` and policies `[n, T, P]` of n trajectories (`[n, *shape]` each field).
 
         The observation after the last step has no action, so it is left out.
         """
@@ -62,17 +65,29 @@ class Encoder:
         return Encoded(*(tensor.reshape(steps, count, -1).transpose(0, 1).numpy() for tensor in found))
 
     def _by_row(self, observations: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and logits of parts of the observations `[T, n, ...]`, `[part, ...]` each, row after row."""
+        """Features and policies of parts of the observations `[T, n, ...]`, `[part, ...]` each, row after row."""
         for part in observations.flatten(0, 1).split(OBSERVATIONS_AT_ONCE):
             thought = self.network.think(part)
-            yield thought.features, thought.output.logits
+            yield thought.features, thought.output.policy
 
     def _unrolled(self, observations: Tensor, trajectories: Fields) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and logits of parts of the trajectories, `[T, part, ...]` each. A core starts from its stored state."""
+        """Features and policies of parts of the trajectories, `[T, part, ...]` each. A core starts from its stored state."""
         columns = max(1, OBSERVATIONS_AT_ONCE // len(observations))
         names = (RECURRENT_STATE, "reset")
         state, reset = (torch.from_numpy(trajectories[name]).to(self.device, non_blocking=True) for name in names)
         parts = (observations.split(columns, 1), state.split(columns), reset.transpose(0, 1)[:-1].split(columns, 1))
         for part in zip(*parts, strict=True):
             thought = self.network.unroll(*part)
-            yield thought.features, thought.output.logits
+            yield thought.features, thought.output.policy
+
+
+def policy_divergence(network: FeatureNetwork) -> Divergence | None:
+    """The function with which replays compare policies of this network; None if its parameters are the logits of one choice."""
+    distribution = network.distribution
+    if distribution is None or isinstance(distribution, Categorical):
+        return None
+
+    def divergence(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return distribution.kl(*(torch.from_numpy(np.asarray(part, np.float64)) for part in (one, other))).numpy()
+
+    return divergence

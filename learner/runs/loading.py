@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from agents.distributions import make_distribution
 from learner.building import make_agent, make_contract, make_network_shapes
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
@@ -16,8 +17,9 @@ from learner.settings.config import Config, Settings
 from learner.settings.schema import COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS, agent_of, default_settings
 from replay import parse_replay_parameters
 from replay.signature import check_saved_mixture
+from setting import AUTO
 from wrappers import make_spec, usual_settings
-from wrappers.spaces import action_space, same_actions
+from wrappers.spaces import ActionSpace, action_space, same_actions
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
@@ -93,6 +95,7 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             f"load: wanted a checkpoint for {spec.action.summary()} of {config.env.env}, got one for "
             f"{saved_action.summary()} of {checkpoint.spec['env']}"
         )
+    _check_same_distribution(config, checkpoint, spec.action)
     optimizer = config.settings.get("optimizer")
     saved = checkpoint.settings.get("optimizer", optimizer)
     if load_optimizer and saved != optimizer:
@@ -107,6 +110,13 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             f"load: wanted a checkpoint for the network {config.network} and {config.env.env}, got one of "
             f"{checkpoint.settings.get('network')} and {checkpoint.spec['env']} that does not fit: {reason}"
         ) from None
+
+
+def _check_same_distribution(config: Config, checkpoint: Checkpoint, action: ActionSpace) -> None:
+    """Raise ValueError for another distribution over actions. Its weights could have the same shapes."""
+    now, saved = config.network_settings.action_distribution, checkpoint.settings.get("action_distribution", AUTO)
+    if make_distribution(action, now) != make_distribution(action, saved):
+        raise ValueError(f"action_distribution: wanted {saved} as in the checkpoint, got {now}")
 
 
 def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agents.distributions import make_distribution
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import FeatureNetwork, make_network
 from learner.building import agent_class, make_network_config, make_network_shapes
 from learner.evaluation.protocol import evaluation_protocol
@@ -28,37 +30,70 @@ from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from workers import random_observations
 from wrappers import EnvSpec, describe_env, make_spec
-from wrappers.spaces import Discrete
+from wrappers.spaces import ActionSpace, Box, Discrete
 
 log = logging.getLogger("springbok")
 
 PROGRAM, ONNX, DESCRIPTION = "policy.pt2", "policy.onnx", "policy.json"
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-INPUT, OUTPUTS = "observations", ("logits", "values")
+INPUT = "observations"
 STATE_IN, STATE_OUT = "state_in", "state_out"  # of a network with a core
 FRAME_AXES = {1: ("feature",), 2: ("height", "width"), 3: ("height", "width", "colour")}
 """Number of dimensions of a frame -> their names."""
 CHECKED = 64
 """Number of observations on which an exported file is compared with the network."""
 TOLERANCE = 1e-3
-"""Largest accepted difference of a logit or value. Another runtime adds float32 numbers in another order."""
+"""Largest accepted difference of a number, relative to numbers above 1. Another runtime adds float32 numbers in another
+order."""
 
 Outputs = tuple[Tensor, ...]
 
 
 class ExportedPolicy(nn.Module):
-    """The network with plain tensors as outputs: `[N, *observation_shape]` -> logits `[N, A]`, values `[N]`.
+    """The network with plain tensors as outputs: `[N, *observation_shape]` -> policy `[N, P]`, values `[N]`, action `[N, ...]`.
 
-    With a core it also takes the state `[N, K]` and returns the next one.
+    The action is the deterministic one, as the environment takes it. With a core it also takes the state `[N, K]` and returns
+    the next one.
     """
 
-    def __init__(self, network: FeatureNetwork) -> None:
+    def __init__(self, network: ActorCritic) -> None:
         super().__init__()
         self.network = network
+        self.scale = ToEnvironment(network.config.action) if isinstance(network.config.action, Box) else nn.Identity()
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs. The parameters are called `logits` if they are the logits of choices."""
+        policy = "policy" if isinstance(self.network.config.action, Box) else "logits"
+        return (policy, "values", "action", *([STATE_OUT] if self.network.state_size else []))
 
     def forward(self, observations: Tensor, state_in: Tensor | None = None) -> Outputs:
         output, _, state_out = self.network.think(observations, state_in)
-        return (output.logits, output.values) if state_out is None else (output.logits, output.values, state_out)
+        distribution = self.network.distribution
+        outputs = (output.policy, output.values, self.scale(distribution.action(distribution.mode(output.policy))))
+        return outputs if state_out is None else (*outputs, state_out)
+
+
+class ToEnvironment(nn.Module):
+    """`Box.to_environment` for tensors."""
+
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    half_width: Tensor
+
+    def __init__(self, box: Box) -> None:
+        super().__init__()
+        bounded, low, high = (torch.tensor(values) for values in (box.bounded, box.low, box.high))
+        below, above = torch.where(bounded, low, -1.0), torch.where(bounded, high, 1.0)
+        self.register_buffer("low", torch.where(bounded, -1.0, low))  # of actions as the policy draws them
+        self.register_buffer("high", torch.where(bounded, 1.0, high))
+        self.register_buffer("middle", (below + above) / 2)
+        self.register_buffer("half_width", (above - below) / 2)
+
+    def forward(self, actions: Tensor) -> Tensor:
+        """Actions `[N, D]`, clipped to the bounds and rescaled from [-1, 1] between them."""
+        return self.middle + self.half_width * actions.clamp(self.low, self.high)
 
 
 def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path) -> int:
@@ -78,7 +113,7 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
         differences = {PROGRAM: largest_difference(policy, read_program(target / PROGRAM), *inputs)}
         missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
         if not missing:
-            write_onnx(program, target / ONNX)
+            write_onnx(program, policy.output_names, target / ONNX)
             differences[ONNX] = largest_difference(policy, read_onnx(target / ONNX), *inputs)
         description = describe(config, spec, checkpoint, checkpoint_path, differences)
         (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
@@ -124,16 +159,16 @@ def read_program(path: Path) -> Callable[..., Outputs]:
         return torch.export.load(path).module()
 
 
-def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+def write_onnx(program: torch.export.ExportedProgram, output_names: Sequence[str], path: Path) -> None:
     """Write `policy.onnx` as one file that contains the weights."""
     recurrent = len(program.graph_signature.user_inputs) > 1
-    inputs, outputs = ([INPUT, STATE_IN], [*OUTPUTS, STATE_OUT]) if recurrent else ([INPUT], [*OUTPUTS])
+    inputs = [INPUT, STATE_IN] if recurrent else [INPUT]
     with _quietly():
         exported = torch.onnx.export(
             program,
             (),
             input_names=inputs,
-            output_names=outputs,
+            output_names=list(output_names),
             dynamic_shapes={name: {0: "batch"} for name in inputs},
             dynamo=True,
             verbose=False,
@@ -159,8 +194,9 @@ def read_onnx(path: Path) -> Callable[..., Outputs]:
 
 @torch.no_grad()
 def largest_difference(policy: ExportedPolicy, other: Callable[..., Outputs], *inputs: Tensor) -> float:
-    """Largest absolute difference of any output, on all inputs together and on the first of each alone.
+    """Largest difference of any number, relative to numbers above 1, on all inputs together and on the first of each alone.
 
+    Actions that are whole numbers follow from the logits, which may be equal but for rounding, so only their shape counts.
     Raises RuntimeError if an output has another shape.
     """
     pairs = [
@@ -170,7 +206,8 @@ def largest_difference(policy: ExportedPolicy, other: Callable[..., Outputs], *i
     ]
     if wrong := next((pair for pair in pairs if pair[0].shape != pair[1].shape), None):
         raise RuntimeError(f"wanted an output {list(wrong[0].shape)}, got {list(wrong[1].shape)}")
-    return max(float((wanted - got).abs().max()) for wanted, got in pairs)
+    floats = [(wanted, got) for wanted, got in pairs if wanted.is_floating_point()]
+    return max(float(((wanted - got).abs() / wanted.abs().clamp(min=1)).max()) for wanted, got in floats)
 
 
 def describe(
@@ -189,12 +226,9 @@ def describe(
             "values": "raw observations, 0 to 255 for uint8; the policy scales and calibrates them itself",
             "preprocessing": list(describe_env(config.env).preprocessing),
         },
-        "outputs": {
-            "logits": {"shape": ["batch", spec.action.mask_size], "meaning": "sample the action from softmax(logits)"},
-            "values": {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent_settings)},
-        },
+        "outputs": _describe_outputs(config, spec),
         **_describe_state(config),
-        "actions": list(spec.action.meanings) if isinstance(spec.action, Discrete) else spec.action.to_json(),
+        "actions": _describe_actions(spec.action),
         "network": config.network,
         "checkpoint": checkpoint_path.name,
         "training": asdict(checkpoint.counters),
@@ -210,6 +244,27 @@ def _describe_state(config: Config) -> dict[str, Any]:
         return {}
     meaning = f"zeros at an episode's first observation, otherwise {STATE_OUT} of the observation before"
     return {"state": {"input": STATE_IN, "output": STATE_OUT, "shape": ["batch", size], "dtype": "float32", "values": meaning}}
+
+
+def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
+    distribution = make_distribution(spec.action, config.network_settings.action_distribution)
+    meaning, box = distribution.describe(), isinstance(spec.action, Box)
+    if box:
+        meaning += "; then clip the action to [-1, 1] and rescale it to the bounds, or only clip it if it has no two bounds"
+    return {
+        "policy" if box else "logits": {"shape": ["batch", distribution.parameter_count], "meaning": meaning},
+        "values": {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent_settings)},
+        "action": {
+            "shape": ["batch", *spec.action.shape],
+            "dtype": spec.action.dtype,
+            "meaning": "the deterministic action, as the environment takes it",
+        },
+    }
+
+
+def _describe_actions(action: ActionSpace) -> list[str] | dict[str, Any]:
+    """The names of the actions, or the space if they have none."""
+    return list(action.meanings) if isinstance(action, Discrete) and action.meanings else action.to_json()
 
 
 @contextmanager

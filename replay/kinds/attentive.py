@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from replay.base import ReplayConfig, ReplayContext
-from replay.kinds.distances import POLICY_DISTANCES, state_distances
+from replay.kinds.distances import POLICY_DISTANCES, Divergence, state_distances
 from replay.kinds.ring_replay import RingReplay
 from replay.kinds.selection import annealed_multiplier, nearest
 from replay.ring.retention import require_encode
@@ -27,6 +27,7 @@ class AttentiveReplay(RingReplay):
         super().__init__(config, context)
         self.progress = context.progress
         self.encode = require_encode(config, context)
+        self.divergence = context.policy_divergence
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, scores = self.config, None
@@ -46,16 +47,19 @@ class AttentiveReplay(RingReplay):
         whole = self.ring.recurrent  # a core must see the rows before the last one
         last_rows = self.ring.read(newest) if whole else self.ring.read_window(newest, self.ring.unroll_length - 1, length=1)
         anchors = self._states(last_rows)[:, -1]
-        return anchor_scores(self._states(self.ring.read(slots)), anchors, self.config.dist_function, self.config.p)
+        states = self._states(self.ring.read(slots))
+        return anchor_scores(states, anchors, self.config.dist_function, self.config.p, self.divergence)
 
     def _states(self, trajectories: Fields) -> np.ndarray:
-        """Returns the current network's logits or features of n trajectories' rows, `[n, T, F]`."""
+        """Returns the current network's policies or features of n trajectories' rows, `[n, T, F]`."""
         encoded = self.encode(trajectories)
-        return encoded.logits if self.config.dist_function in POLICY_DISTANCES else encoded.features
+        return encoded.policy if self.config.dist_function in POLICY_DISTANCES else encoded.features
 
 
-def anchor_scores(states: np.ndarray, anchors: np.ndarray, dist_function: str, p: float) -> np.ndarray:
+def anchor_scores(
+    states: np.ndarray, anchors: np.ndarray, dist_function: str, p: float, divergence: Divergence | None = None
+) -> np.ndarray:
     """Returns min over anchors of mean over t of dist(state, anchor), `[n]`. states `[n, T, F]`, anchors `[E, F]`."""
     count, length, width = states.shape
-    distances = state_distances(dist_function, p, states.reshape(count * length, width), anchors)
+    distances = state_distances(dist_function, p, states.reshape(count * length, width), anchors, divergence)
     return distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)

@@ -13,6 +13,12 @@ import numpy as np
 
 Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
+Divergence = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""KL(one || other) `[...]`, float64, of policies with parameters `[..., P]`, which are broadcast."""
+
+PAIRS_AT_ONCE = 100_000
+"""Pairs of states and anchors for which a divergence is computed at once, which bounds its memory."""
+
 
 def ln_norm(target: np.ndarray, behaviour: np.ndarray, p: float = 2.0) -> np.ndarray:
     """Returns (sum over t and f of |target - behaviour|^p)^(1/p)."""
@@ -34,9 +40,12 @@ def kl_div(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
     return np.sum(np.exp(log_target) * (log_target - log_behaviour), axis=(1, 2))
 
 
-def kl_policy(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
-    """Returns `kl_div` of policy logits `[n, T, A]`, which every trajectory stores."""
-    return kl_div(target, behaviour)
+def kl_policy(target: np.ndarray, behaviour: np.ndarray, divergence: Divergence | None = None) -> np.ndarray:
+    """Returns the sum over t of KL(target_t || behaviour_t) of policies, whose parameters every trajectory stores.
+
+    divergence: of other policies than softmax of logits.
+    """
+    return kl_div(target, behaviour) if divergence is None else divergence(target, behaviour).sum(axis=1)
 
 
 DISTANCES: dict[str, Callable[..., np.ndarray]] = {
@@ -47,15 +56,19 @@ DISTANCES: dict[str, Callable[..., np.ndarray]] = {
 }
 
 POLICY_DISTANCES = ("kl_policy",)
-"""Distances that compare policy logits instead of features."""
+"""Distances that compare policies instead of features."""
 
 
-def make_distance(name: str, p: float) -> Distance:
-    """Returns the function of that name; p is used by ln_norm only."""
+def make_distance(name: str, p: float, divergence: Divergence | None = None) -> Distance:
+    """Returns the function of that name; p is used by ln_norm only, divergence by kl_policy."""
+    if name == "kl_policy":
+        return partial(kl_policy, divergence=divergence)
     return partial(ln_norm, p=p) if name == "ln_norm" else DISTANCES[name]
 
 
-def state_distances(name: str, p: float, states: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+def state_distances(
+    name: str, p: float, states: np.ndarray, anchors: np.ndarray, divergence: Divergence | None = None
+) -> np.ndarray:
     """Returns the distance of each state to each anchor, `[N, E]`: that of trajectories with one step.
 
     Args:
@@ -63,7 +76,11 @@ def state_distances(name: str, p: float, states: np.ndarray, anchors: np.ndarray
         p: Exponent of ln_norm.
         states: The targets, `[N, F]`.
         anchors: The behaviour, `[E, F]`.
+        divergence: See `kl_policy`.
     """
+    if name in POLICY_DISTANCES and divergence is not None:
+        parts = np.array_split(states, -(-len(states) * len(anchors) // PAIRS_AT_ONCE))
+        return np.concatenate([divergence(part[:, None], anchors[None]) for part in parts])
     one, other = states.astype(np.float64), anchors.astype(np.float64)
     if name == "cos_dist":
         return 1 - _cosine(one @ other.T, _norm(one, 2)[:, None], _norm(other, 2)[None])

@@ -23,6 +23,7 @@ class EliteReplay(RingReplay):
         super().__init__(config, context)
         self.progress = context.progress
         self.encode = require_encode(config, context)
+        self.divergence = context.policy_divergence
         self.strategy = STRATEGIES[config.elite_sampling_strategy]
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
@@ -31,7 +32,7 @@ class EliteReplay(RingReplay):
         slots = self.ring.candidates(count, multiplier)
         if len(slots) > count:
             trajectories = self.ring.read(slots)
-            distances = behaviour_distances(config, self.encode(trajectories), trajectories)
+            distances = behaviour_distances(config, self.encode(trajectories), trajectories, self.divergence)
             chosen = self.strategy(distances, self.ring.draws[slots], count)
             slots, distances = slots[chosen], distances[chosen]
         return self.ring.give(slots, out, distances)

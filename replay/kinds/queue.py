@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from replay.base import Replay
-from replay.trajectory import TrajectoryContract
+from replay.trajectory import TrajectoryContract, with_present_names
 
 
 class QueueReplay(Replay):
@@ -70,7 +70,8 @@ class QueueReplay(Replay):
         return {"waiting": waiting, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.first, self.size = 0, len(state["waiting"]["actions"])
+        waiting = with_present_names(state["waiting"])
+        self.first, self.size = 0, len(waiting["actions"])
         self.dropped = self._dropped_before = state["dropped"]
         for name, array in self.storage.items():
-            array[: self.size] = state["waiting"][name].numpy()
+            array[: self.size] = waiting[name].numpy()

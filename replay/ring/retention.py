@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from replay.base import Encode, ReplayConfig, ReplayContext, behaviour_distances
+from replay.kinds.distances import Divergence
 from replay.ring.ring import Retention, Ring
 
 RETENTIONS = ("fifo", "reservoir")
@@ -36,7 +37,7 @@ def require_encode(config: ReplayConfig, context: ReplayContext) -> Encode:
 
 def _make_retention(config: ReplayConfig, context: ReplayContext) -> Retention:
     if config.insert_strategy == "elite_insertion":
-        return EliteInsertion(config, require_encode(config, context))
+        return EliteInsertion(config, require_encode(config, context), context.policy_divergence)
     return Reservoir(context.generator) if config.retention == "reservoir" else Fifo()
 
 
@@ -112,12 +113,13 @@ class Reservoir(Retention):
 class EliteInsertion(Retention):
     """Evicts the trajectory farthest from the current policy, among a few that are drawn at random."""
 
-    def __init__(self, config: ReplayConfig, encode: Encode) -> None:
+    def __init__(self, config: ReplayConfig, encode: Encode, divergence: Divergence | None) -> None:
         self._config = config
         self._encode = encode
+        self._divergence = divergence
 
     def slot_to_evict(self, ring: Ring) -> int:
         slots = ring.distinct(min(self._config.elite_batch_size, ring.size))
         trajectories = ring.read(slots)
-        distances = behaviour_distances(self._config, self._encode(trajectories), trajectories)
+        distances = behaviour_distances(self._config, self._encode(trajectories), trajectories, self._divergence)
         return int(slots[np.argmax(distances)])

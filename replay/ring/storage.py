@@ -23,7 +23,7 @@ from replay.base import ReplayConfig
 from replay.batch import hidden_frames
 from replay.ring.growing import GrowingArray
 from replay.ring.pages import PagePool
-from replay.trajectory import TrajectoryContract
+from replay.trajectory import TrajectoryContract, with_present_names
 
 SLOT_OVERHEAD = 352
 """Bytes that a trajectory takes in addition to its fields: the ring's counters, the array of its pages' numbers, the
@@ -221,9 +221,9 @@ class Storage(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        counts = state["block_counts"]
+        counts, columns = state["block_counts"], with_present_names(state["columns"])
         for name, column in self.columns.items():
-            column[: len(counts)] = state["columns"][name].numpy()
+            column[: len(counts)] = columns[name].numpy()
         self.pool.load_state_dict(state["pool"])
         self._pages = [pages.numpy().copy() for pages in state["blocks"].split(counts)] if counts else []
         self._free = list(state["free"])

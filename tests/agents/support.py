@@ -56,7 +56,7 @@ def random_batch(seed: int = 0) -> Batch:
         terminated=terminated,
         reset=reset,
         action_used=action_used,
-        acting={"behaviour_logits": rand(T, B, A), "behaviour_values": rand(T, B)},
+        acting={"behaviour_policy": rand(T, B, A), "behaviour_values": rand(T, B)},
         is_replay=torch.tensor([False, True, True]),
         source=torch.tensor([0, 1, 1]),
     )

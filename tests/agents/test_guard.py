@@ -18,7 +18,7 @@ from replay.batch import Batch
 from tests.agents.support import CLEAR, RATE, make_network_here, random_batch
 from tests.support import same
 
-INPUTS = ("observations", "rewards", "behaviour_logits", "behaviour_values")
+INPUTS = ("observations", "rewards", "behaviour_policy", "behaviour_values")
 LOSSES = {
     "policy_loss": "policy_gradient_loss",
     "value_loss": "value_loss",

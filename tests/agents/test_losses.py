@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.losses import action_log_probs, entropy, entropy_loss, policy_gradient_loss, value_loss
+from agents.distributions import Categorical
+from agents.losses import entropy_loss, policy_gradient_loss, value_loss
 from tests.support import REPOSITORY
 
+POLICY = Categorical(5)
 GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "losses.json").read_text())["cases"]
 
 
@@ -32,37 +34,18 @@ def test_loss_sums_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     inputs = {name: torch.tensor(rows) for name, rows in case["inputs"].items()}
     outputs = case["outputs"]
     logits, actions = inputs["target_logits"], inputs["actions"]
-    policy = policy_gradient_loss(logits, actions, torch.tensor(outputs["pg_advantages"]))
+    categorical = Categorical(logits.shape[-1])
+    policy = policy_gradient_loss(categorical.log_prob(logits, actions), torch.tensor(outputs["pg_advantages"]))
     value = value_loss(inputs["values"], torch.tensor(outputs["vs"]))
     assert policy.item() == pytest.approx(outputs["policy_loss_sum"], rel=1e-5)
     assert value.item() == pytest.approx(outputs["half_squared_value_loss_sum"], rel=1e-5)
-    assert entropy_loss(logits).item() == pytest.approx(-outputs["entropy_sum"], rel=1e-5)
-
-
-def test_action_log_probs_are_those_of_the_actions_taken() -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0], [3.0, 3.0, 3.0]]).log()
-    got = action_log_probs(logits, torch.tensor([2, 0]))
-    torch.testing.assert_close(got, torch.tensor([0.5, 1.0 / 3.0]).log())
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_action_log_probs_accept_narrow_integers_and_stay_finite(dtype: torch.dtype) -> None:
-    got = action_log_probs(torch.tensor([[1000.0, -1000.0]]), torch.tensor([1], dtype=dtype))
-    assert got.item() == pytest.approx(-2000.0)
-
-
-def test_entropy_of_a_uniform_policy_is_log_of_the_action_count() -> None:
-    torch.testing.assert_close(entropy(torch.full((2, 3, 6), 0.7)), torch.full((2, 3), math.log(6)))
-
-
-def test_entropy_of_a_certain_policy_is_zero() -> None:
-    assert entropy(torch.tensor([200.0, 0.0, 0.0])).item() == pytest.approx(0.0, abs=1e-6)
+    assert entropy_loss(categorical.entropy(logits)).item() == pytest.approx(-outputs["entropy_sum"], rel=1e-5)
 
 
 def test_policy_loss_gradient_is_advantage_times_pi_minus_one_hot() -> None:
     logits, actions, advantages, mask = random_case()
     logits.requires_grad_(True)
-    (gradient,) = torch.autograd.grad(policy_gradient_loss(logits, actions, advantages, mask), logits)
+    (gradient,) = torch.autograd.grad(policy_gradient_loss(POLICY.log_prob(logits, actions), advantages, mask), logits)
     one_hot = torch.eye(5, dtype=torch.float64)[actions]
     expected = (mask * advantages).unsqueeze(-1) * (logits.detach().softmax(-1) - one_hot)
     torch.testing.assert_close(gradient, expected)
@@ -80,7 +63,7 @@ def test_entropy_loss_gradient_is_weight_times_p_times_log_p_plus_entropy() -> N
     logits, _, _, _ = random_case()
     weights = torch.linspace(0.0, 1.0, 12, dtype=torch.float64).view(4, 3)
     logits.requires_grad_(True)
-    (gradient,) = torch.autograd.grad(entropy_loss(logits, weights), logits)
+    (gradient,) = torch.autograd.grad(entropy_loss(POLICY.entropy(logits), weights), logits)
     p = logits.detach().softmax(-1)
     entropies = -(p * p.log()).sum(-1, keepdim=True)
     torch.testing.assert_close(gradient, weights.unsqueeze(-1) * p * (p.log() + entropies))
@@ -90,7 +73,7 @@ def test_targets_and_advantages_are_constants() -> None:
     logits, actions, advantages, mask = random_case()
     logits.requires_grad_(True)
     advantages.requires_grad_(True)
-    (policy_gradient_loss(logits, actions, advantages, mask)).backward()
+    (policy_gradient_loss(POLICY.log_prob(logits, actions), advantages, mask)).backward()
     assert logits.grad is not None
     assert advantages.grad is None
     values = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
@@ -102,47 +85,47 @@ def test_targets_and_advantages_are_constants() -> None:
 def test_losses_are_sums_over_time_and_batch() -> None:
     logits, actions, advantages, mask = random_case()
     values = torch.zeros_like(advantages)
-    whole = policy_gradient_loss(logits, actions, advantages, mask) + value_loss(values, advantages, mask)
-    whole += entropy_loss(logits, mask)
+    whole = policy_gradient_loss(POLICY.log_prob(logits, actions), advantages, mask) + value_loss(values, advantages, mask)
+    whole += entropy_loss(POLICY.entropy(logits), mask)
     parts = torch.zeros((), dtype=torch.float64)
     for t in range(4):
         for b in range(3):
             cell = (slice(t, t + 1), slice(b, b + 1))
-            parts += policy_gradient_loss(logits[cell], actions[cell], advantages[cell], mask[cell])
-            parts += value_loss(values[cell], advantages[cell], mask[cell]) + entropy_loss(logits[cell], mask[cell])
+            parts += policy_gradient_loss(POLICY.log_prob(logits[cell], actions[cell]), advantages[cell], mask[cell])
+            parts += value_loss(values[cell], advantages[cell], mask[cell]) + entropy_loss(
+                POLICY.entropy(logits[cell]), mask[cell]
+            )
     torch.testing.assert_close(whole, parts)
 
 
 @pytest.mark.parametrize("junk", [1e6, math.nan, math.inf])
 def test_a_masked_step_contributes_nothing(junk: float) -> None:
     logits, actions, advantages, mask = random_case()
-    targets = advantages.clone()
+    log_probs, targets = POLICY.log_prob(logits, actions), advantages.clone()
     values = torch.zeros_like(advantages)
-    before = policy_gradient_loss(logits, actions, advantages, mask), value_loss(values, targets, mask)
+    before = policy_gradient_loss(log_probs, advantages, mask), value_loss(values, targets, mask)
     advantages[1, 2] = targets[1, 2] = junk
-    after = policy_gradient_loss(logits, actions, advantages, mask.double()), value_loss(values, targets, mask.double())
+    after = policy_gradient_loss(log_probs, advantages, mask.double()), value_loss(values, targets, mask.double())
     assert torch.equal(torch.stack(before), torch.stack(after))
-    assert not torch.equal(after[0], policy_gradient_loss(logits, actions, advantages))
+    assert not torch.equal(after[0], policy_gradient_loss(log_probs, advantages))
 
 
 def test_entropy_weights_scale_each_step() -> None:
     logits, _, _, _ = random_case()
     weights = torch.zeros(4, 3, dtype=torch.float64)
     weights[2, 1] = 0.5
-    torch.testing.assert_close(entropy_loss(logits, weights), -0.5 * entropy(logits[2, 1]))
+    torch.testing.assert_close(entropy_loss(POLICY.entropy(logits), weights), -0.5 * POLICY.entropy(logits[2, 1]))
 
 
 def test_wrong_shapes_are_refused_with_wanted_and_got() -> None:
     logits, actions, advantages, mask = random_case()
-    with pytest.raises(ValueError, match=r"actions: wanted \[4, 3\] .*got \[3, 3\]"):
-        action_log_probs(logits, actions[1:])
     with pytest.raises(ValueError, match=r"advantages: wanted \[4, 3\] .*got \[3\]"):
-        policy_gradient_loss(logits, actions, advantages[0], mask)
+        policy_gradient_loss(POLICY.log_prob(logits, actions), advantages[0], mask)
     with pytest.raises(ValueError, match=r"mask: wanted \[4, 3\] .*got \[3\]"):
-        policy_gradient_loss(logits, actions, advantages, mask[0])
+        policy_gradient_loss(POLICY.log_prob(logits, actions), advantages, mask[0])
     with pytest.raises(ValueError, match=r"vs: wanted \[4, 3\] .*got \[3\]"):
         value_loss(advantages, advantages[0])
     with pytest.raises(ValueError, match=r"values: wanted \[T, B\], got \[3\]"):
         value_loss(advantages[0], advantages[0])
     with pytest.raises(ValueError, match=r"weights: wanted \[4, 3\] .*got \[3\]"):
-        entropy_loss(logits, torch.ones(3))
+        entropy_loss(POLICY.entropy(logits), torch.ones(3))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.distributions import Categorical
 from agents.metrics import masked_mean, ratio_metrics, replay_metrics, value_metrics
 from tests.agents.support import random_batch
 
@@ -49,7 +50,7 @@ def test_value_metrics() -> None:
 def test_ratio_metrics() -> None:
     log_rhos, mask = random_steps(3), used_steps()
     logits = torch.randn((*SHAPE, 3), generator=torch.Generator().manual_seed(4))
-    found = ratio_metrics(logits, log_rhos, mask, [("rho", 1.0), ("c", 0.5), ("pg_rho", 2.0)])
+    found = ratio_metrics(Categorical(3).entropy(logits), log_rhos, mask, [("rho", 1.0), ("c", 0.5), ("pg_rho", 2.0)])
     ratios, policy = np.exp(log_rhos[mask].numpy()), logits[mask].softmax(-1).numpy()
     assert {name: float(value) for name, value in found.items()} == pytest.approx(
         {

@@ -38,7 +38,7 @@ def divided(threads: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
     outputs = passes.forward(observations(count))
     loss_of(*outputs).backward()
     passes.backward(outputs)
-    return outputs.logits.detach(), outputs.values.detach(), gradients(network)
+    return outputs.policy.detach(), outputs.values.detach(), gradients(network)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

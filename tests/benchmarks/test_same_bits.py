@@ -214,7 +214,7 @@ def test_the_same_tree_computes_the_same_bits() -> None:
     first, second = same_bits.run_both(trees, setting, 400)
     assert first_difference(first, second, "HEAD") is None
     assert one_sided(first, second, "HEAD") == ""
-    names = {"checkpoint": "numpy", "replay": "behaviour_logits", "metrics": "losses/total_loss"}
+    names = {"checkpoint": "numpy", "replay": "behaviour_policy", "metrics": "losses/total_loss"}
     assert all(name in first[kind] for kind, name in names.items())
     assert len(first["weights"]["tensors"]) == 10
     assert len(first["moments"]["tensors"]) == 16

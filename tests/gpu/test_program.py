@@ -66,7 +66,7 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
     """With all that runs beside the updates: acting, batches prepared in the background, replays on the device, encoding. One
     update is undone by the device itself."""
     run = RunDirectory.create(tmp_path, worker_kind)
-    spoil_updates(monkeypatch, lambda number: number == 9, field="behaviour_logits")
+    spoil_updates(monkeypatch, lambda number: number == 9, field="behaviour_policy")
     settings: dict[str, Any] = {"use_kl_mask": True, "use_policy_cloning_loss": True, "log_period": 1e5, **core}
     play(
         run,

@@ -162,10 +162,10 @@ def test_networks_compute_what_they_compute_on_the_host(gpu: SimulatedGpu) -> No
     for device in ("cpu", "cuda"):
         network = on_device(network, torch.device(device))
         output = network(observations.to(device))
-        loss = output.logits.square().sum() + output.values.sum()
+        loss = output.policy.square().sum() + output.values.sum()
         gradients = torch.autograd.grad(loss, list(network.parameters()))
         assert all(gradient.device.type == device for gradient in gradients)
-        results.append([tensor.detach().cpu() for tensor in (output.logits, output.values, *gradients)])
+        results.append([tensor.detach().cpu() for tensor in (output.policy, output.values, *gradients)])
     for here, there in zip(*results, strict=True):
         torch.testing.assert_close(there, here, rtol=2e-2, atol=2e-2 * float(here.abs().max()))
     assert not gpu.reports

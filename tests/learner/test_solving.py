@@ -19,6 +19,7 @@ from agents.networks.torsos import TORSOS, Torso
 from replay import REPLAYS
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, toy
+from wrappers.toys.catch import COLUMNS, ROWS
 
 SOLVED = 0.7  # mean return of the last hundred episodes
 SEEDS = (1, 2, 3)
@@ -65,7 +66,7 @@ def enlarged(spec: EnvSpec, cell: tuple[int, int]) -> EnvSpec:
 
 def large_toy(smallest: int) -> SimpleNamespace:
     """The family of one game, "LargeCatch", whose frames have `smallest` pixels or more in both directions."""
-    cell = (-(-smallest // toy.ROWS), -(-smallest // toy.COLUMNS))
+    cell = (-(-smallest // ROWS), -(-smallest // COLUMNS))
 
     def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
         return LargeCatch(toy.make_vector(config, num_envs, num_threads), cell)

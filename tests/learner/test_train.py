@@ -26,7 +26,7 @@ from tests.support import children_named, small_config
 from workers import Block, WorkerError
 from workers.serial import SerialWorkers
 from wrappers import Step, toy
-from wrappers.toy import Catch
+from wrappers.toys.catch import Catch
 
 QUEUE_AND_STANDARD = (
     '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -242,7 +242,7 @@ class TripleRewards(Catch):
 
 def test_reported_returns_are_raw_and_of_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where rewards are clipped for learning."""
-    monkeypatch.setattr(toy, "Catch", TripleRewards)
+    monkeypatch.setitem(toy.TOYS, Catch.env_id, TripleRewards)
     _, checkpoint = run_training(tmp_path, environment_max_steps=2000, clip_rewards=True)
     assert set(checkpoint.returns) == {-3.0, 3.0}
     assert checkpoint.counters.episodes == pytest.approx(checkpoint.counters.steps / 10, rel=0.1)

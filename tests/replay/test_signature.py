@@ -16,7 +16,7 @@ from learner.runs.loading import load_fitting_replay
 from replay import ReplayConfig, make_mixture
 from replay.base import Encoded
 from replay.signature import check_contract, check_saved_mixture, signature_of_repr
-from replay.trajectory import Field, Fields
+from replay.trajectory import Field, Fields, with_present_names
 from tests.builders import trajectory_contract
 from tests.support import REPOSITORY, small_config
 
@@ -43,7 +43,7 @@ def test_a_signature_is_plain_data_of_every_field() -> None:
     assert json.loads(json.dumps(signature)) == signature
     assert list(signature) == list(OLD_CONTRACT.fields)
     assert signature["frames"] == [[6, 10, 5], "uint8"]
-    assert signature["behaviour_logits"] == [[5, 3], "float32"]
+    assert signature["behaviour_policy"] == [[5, 3], "float32"]
     assert signature["environment_id"] == [[], "int32"]
 
 
@@ -51,7 +51,7 @@ def test_a_signature_is_plain_data_of_every_field() -> None:
 def test_a_contract_saved_as_text_gives_the_same_signature(features: int) -> None:
     contract = replace(OLD_CONTRACT, feature_count=features)
     text = OLD_REPR.replace("256", str(features))
-    assert signature_of_repr(text) == contract.signature()
+    assert with_present_names(signature_of_repr(text)) == contract.signature()
     check_contract(text, contract)
 
 
@@ -64,6 +64,9 @@ def test_a_saved_replay_of_an_earlier_version_loads() -> None:
     saved, loaded = state["replays"], mixture.state_dict()["replays"]
     assert torch.equal(saved[1]["storage"]["pool"]["bytes"], loaded[1]["storage"]["pool"]["bytes"])
     assert torch.equal(saved[0]["waiting"]["frames"], loaded[0]["waiting"]["frames"])
+    assert torch.equal(saved[0]["waiting"]["behaviour_logits"], loaded[0]["waiting"]["behaviour_policy"])
+    before, now = (replays[1]["storage"]["columns"] for replays in (saved, loaded))
+    assert torch.equal(before["behaviour_logits"], now["behaviour_policy"])
 
 
 @pytest.mark.parametrize(
@@ -73,8 +76,8 @@ def test_a_saved_replay_of_an_earlier_version_loads() -> None:
         ({"frame": Field((10, 5), "float32")}, "frames", r"\(6, 10, 5\) .*float32", r"\(6, 10, 5\) .*uint8"),
         ({"frames_stacked": 2}, "frames", r"\(7, 10, 5\) .*uint8", r"\(6, 10, 5\) .*uint8"),
         (
-            {"acting": {**OLD_CONTRACT.acting, "behaviour_logits": Field((4,), "float32")}},
-            "behaviour_logits",
+            {"acting": {**OLD_CONTRACT.acting, "behaviour_policy": Field((4,), "float32")}},
+            "behaviour_policy",
             r"\(5, 4\) .*float32",
             r"\(5, 3\) .*float32",
         ),

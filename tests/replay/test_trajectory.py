@@ -142,7 +142,7 @@ def test_a_batch_is_time_major_and_holds_every_value_in_its_place() -> None:
     columns = filled(contract, 3)
     batch = make_batch(HostBatch(columns, np.array([False, True, True]), np.array([0, 1, 1])), contract, CPU)
     assert batch.observations.shape == (6, 3, 4, 2, 3)
-    assert batch.acting["behaviour_logits"].shape == (5, 3, 3)
+    assert batch.acting["behaviour_policy"].shape == (5, 3, 3)
     assert batch.acting.keys() == contract.acting.keys()
     for name in contract.batch_fields:
         moved = batch.acting[name] if name in batch.acting else getattr(batch, name)
@@ -167,7 +167,7 @@ def test_every_field_has_one_row_a_step_but_for_frames_and_the_environment() -> 
     shapes = {name: field.shape for name, field in contract.fields.items()}
     assert shapes.pop("frames") == (5 + 4, 2, 3)
     assert shapes.pop("environment_id") == ()
-    assert shapes.pop("behaviour_logits") == (5, 3)
+    assert shapes.pop("behaviour_policy") == (5, 3)
     assert set(shapes.values()) == {(5,)}
 
 

@@ -20,9 +20,9 @@ from workers.finite import NotFiniteError, check_environments, float_parts
 from workers.policy import Acted, CpuPolicy
 from workers.rollout import Rollout
 from wrappers import ENVIRONMENTS
-from wrappers.spaces import MultiDiscrete
+from wrappers.spaces import Box, MultiDiscrete
 from wrappers.spec import EnvConfig, Step
-from wrappers.toy import Catch
+from wrappers.toys.catch import Catch
 
 CATCH = EnvConfig(env="Catch-v0", frames_stacked=2)
 BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -37,21 +37,21 @@ class FloatCatch(Catch):
         super().__init__(CATCH, num_envs)
         self.spec = replace(self.spec, frame_dtype="float32")
         self.bad, self.bad_reward, self.bad_frame = bad, bad_reward, bad_frame
-        self.steps = 0
+        self.calls = 0
 
     def reset(self, seed: int) -> np.ndarray:
         return self._spoil(super().reset(seed))
 
     def step(self, actions: np.ndarray) -> Step:
-        self.steps += 1
+        self.calls += 1
         step = super().step(actions)
-        if self.steps == self.bad_reward:
+        if self.calls == self.bad_reward:
             step.rewards[1] = self.bad
         return step._replace(observations=self._spoil(step.observations))
 
     def _spoil(self, frames: np.ndarray) -> np.ndarray:
         observations = frames.astype(np.float32)
-        if self.steps == self.bad_frame - 1:
+        if self.calls == self.bad_frame - 1:
             observations[1, -1, 4, 2] = self.bad
         return observations
 
@@ -112,6 +112,16 @@ def test_a_policy_with_bad_outputs_is_named_by_its_update(head: str) -> None:
     policy.version = 7
     with pytest.raises(NotFiniteError, match="^the policy of update 7: wanted finite outputs, got nan$"):
         policy.act(np.zeros((3, 2, 10, 5), np.uint8))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_bad_action_never_reaches_an_environment(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it was drawn from finite parameters."""
+    network = network_of("mlp", (1, 2), Box((-2.0,), (3.0,)))
+    monkeypatch.setattr(network.distribution.__class__, "sample", lambda *_: torch.tensor([[0.5], [bad]]))
+    policy = CpuPolicy(network, weights=None, seed=1)  # type: ignore[arg-type]
+    with pytest.raises(NotFiniteError, match=f"wanted finite outputs, got {bad}$"):
+        policy.act(np.zeros((2, 1, 2), np.float32))
 
 
 def test_the_serial_kind_names_the_worker_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class RandomPolicy:
         n, step = len(self.asked[-1][0]), len(self.acted)
         state = np.full((n, STATE_SIZE), step, np.float32) if self.with_state else None
         logits = np.full((n, self.action_count), step, np.float32) + np.arange(n, dtype=np.float32)[:, None]
-        fields = {"behaviour_logits": logits, "behaviour_values": logits[:, 0] / 7}
+        fields = {"behaviour_policy": logits, "behaviour_values": logits[:, 0] / 7}
         acted = Acted(self.generator.integers(self.action_count, size=n), fields, state)
         self.acted.append(acted)
         return acted
@@ -122,7 +122,7 @@ def test_rows_hold_the_steps_in_order_without_a_gap() -> None:
         for name in ("rewards", "terminated", "truncated", "reset", "action_used", "episode_length", "episode_return"):
             np.testing.assert_array_equal(slots[name][rows, t], getattr(step, name), err_msg=name)
         np.testing.assert_array_equal(slots["actions"][rows, t], acted.actions)
-        np.testing.assert_array_equal(slots["behaviour_logits"][rows, t], acted.fields["behaviour_logits"])
+        np.testing.assert_array_equal(slots["behaviour_policy"][rows, t], acted.fields["behaviour_policy"])
         np.testing.assert_array_equal(slots["behaviour_values"][rows, t], acted.fields["behaviour_values"])
         assert (slots["policy_version"][rows, t] == 41 + block).all()
         np.testing.assert_array_equal(slots["environment_id"][rows], [20, 21, 22])

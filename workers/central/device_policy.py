@@ -121,7 +121,7 @@ class DevicePolicy:
             self._answered.record()
         self._answered.wait()
         acted = self._layout.unpack(self._answers.numpy()[:count])
-        check_policy(self.version, *acted.fields.values())
+        check_policy(self.version, *acted.fields.values(), acted.actions)
         return acted._replace(state=self._asked_states.numpy()[:count]) if any(with_state) else acted
 
     def _answer(self, newest: Tensor, environments: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,9 +52,9 @@ def test_parameter_counts_are_those_of_the_papers(name: str, shape: tuple[int, .
 def test_outputs_are_float32_logits_and_values(name: str, shape: tuple[int, ...]) -> None:
     network = network_of(name, shape, 5, generator=seeded())
     output = network(frames(3, *shape))
-    assert output.logits.shape == (3, 5)
+    assert output.policy.shape == (3, 5)
     assert output.values.shape == (3,)
-    assert output.logits.dtype == output.values.dtype == torch.float32
+    assert output.policy.dtype == output.values.dtype == torch.float32
     assert network.features(frames(3, *shape)).shape == (3, network.feature_count)
 
 
@@ -64,7 +64,7 @@ def test_forward_is_the_heads_on_the_features(name: str) -> None:
     features = network.features(frames(2, 4, 42, 42))
     assert (features >= 0.0).all()
     output = network(frames(2, 4, 42, 42))
-    assert_same_outputs(output.logits, features @ network.policy_head.weight.T + network.policy_head.bias)
+    assert_same_outputs(output.policy, features @ network.policy_head.weight.T + network.policy_head.bias)
     assert_same_outputs(output.values, features @ network.value_head.weight[0] + network.value_head.bias)
 
 
@@ -105,7 +105,7 @@ def test_weights_start_orthogonal_with_their_gains_and_zero_biases(name: str) ->
 def test_a_new_policy_is_nearly_uniform_and_its_values_differ_by_state(name: str) -> None:
     network = network_of(name, (4, 42, 42), 6, generator=seeded())
     output = network(frames(16, 4, 42, 42))
-    assert (output.logits.softmax(-1) - 1.0 / 6.0).abs().max() < 0.02
+    assert (output.policy.softmax(-1) - 1.0 / 6.0).abs().max() < 0.02
     assert output.values.std() > 0.01
 
 
@@ -182,7 +182,7 @@ def test_a_network_that_only_acts_learns_nothing_and_takes_new_weights() -> None
     assert not any(parameter.requires_grad for parameter in actor.parameters())
     actor.load_state_dict(learner.state_dict())
     observations = frames(3, 4, 42, 42)
-    assert torch.equal(actor(observations).logits, learner(observations).logits)
+    assert torch.equal(actor(observations).policy, learner(observations).policy)
 
 
 def test_a_precision_that_is_none_is_refused() -> None:
@@ -219,21 +219,21 @@ def test_colour_stacks_become_channels_pixel_for_pixel() -> None:
 def test_mlp_takes_small_frames_and_vectors() -> None:
     for shape in [(1, 10, 5), (4, 10, 5), (2, 7), (9,)]:
         output = network_of("mlp", shape, 3, generator=seeded())(torch.rand(6, *shape, generator=seeded(2)))
-        assert output.logits.shape == (6, 3)
+        assert output.policy.shape == (6, 3)
 
 
 @pytest.mark.parametrize("name", sorted(TORSOS))
 def test_one_observation_gives_what_it_gives_in_a_batch(name: str) -> None:
     network = network_of(name, (4, 42, 42), 6, generator=seeded())
     batch = frames(3, 4, 42, 42)
-    assert_same_outputs(network(batch[1:2]).logits[0], network(batch).logits[1])
+    assert_same_outputs(network(batch[1:2]).policy[0], network(batch).policy[1])
 
 
 @pytest.mark.parametrize("name", sorted(TORSOS))
 def test_gradient_reaches_every_parameter(name: str) -> None:
     network = network_of(name, (4, 42, 42), 6, generator=seeded())
     output = network(frames(4, 4, 42, 42))
-    (output.logits.square().sum() + output.values.sum()).backward()
+    (output.policy.square().sum() + output.values.sum()).backward()
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.any(), key
@@ -282,7 +282,7 @@ def test_the_config_of_a_network_builds_it_again_after_pickling() -> None:
     twin: ActorCritic = make_network(config)
     twin.load_state_dict(network.state_dict())
     observations = torch.rand(4, 2, 7)
-    assert torch.equal(twin(observations).logits, network(observations).logits)
+    assert torch.equal(twin(observations).policy, network(observations).policy)
 
 
 def flickering_frames(count: int) -> torch.Tensor:

@@ -75,7 +75,7 @@ def test_packed_leaves_and_a_dictionary_give_the_same_outputs(stack: int, precis
     network = leafy_network(stack, precision)
     network.calibrate(packed)
     wanted = network(packed)
-    assert wanted.logits.shape == (N, 3)
+    assert wanted.policy.shape == (N, 3)
     given = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
     for got in (network(innermost(packed)), network(given), network.think(given).output):
         torch.testing.assert_close(tuple(got), tuple(wanted), rtol=1e-4, atol=1e-4)
@@ -95,17 +95,17 @@ def test_illegal_actions_have_no_probability_and_finite_logits() -> None:
     packed, leaves = observed(2)  # the older frame has another mask
     output = leafy_network(2)(packed)
     given = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
-    torch.testing.assert_close(leafy_network(2)(given).logits, output.logits)
-    assert output.logits.isfinite().all()
-    assert not output.logits.softmax(-1)[:, 0].any()
-    assert (output.logits.softmax(-1)[:, 1:] > 0.1).all()
+    torch.testing.assert_close(leafy_network(2)(given).policy, output.logits)
+    assert output.policy.isfinite().all()
+    assert not output.policy.softmax(-1)[:, 0].any()
+    assert (output.policy.softmax(-1)[:, 1:] > 0.1).all()
 
 
 def test_gradient_reaches_every_parameter_of_every_part() -> None:
     packed, _ = observed(2)
     network = leafy_network(2, separate_value=True)
     output = network(packed)
-    (output.logits[:, 1:].square().sum() + output.values.sum()).backward()
+    (output.policy[:, 1:].square().sum() + output.values.sum()).backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name

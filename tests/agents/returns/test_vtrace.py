@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agents.losses import action_log_probs
+from agents.distributions import Categorical
 from agents.returns.vtrace import VTraceReturns, clipped_rhos, vtrace
 from tests.support import REPOSITORY
 
@@ -30,8 +30,9 @@ def run_golden(case: dict[str, Any]) -> tuple[Tensor, VTraceReturns]:
     """log_rhos `[T, B]` and the targets of a recorded case, all in float32."""
     inputs = {name: torch.tensor(rows) for name, rows in case["inputs"].items()}
     if "target_logits" in inputs:
-        target = action_log_probs(inputs["target_logits"], inputs["actions"])
-        behaviour = action_log_probs(inputs["behaviour_logits"], inputs["actions"])
+        policy = Categorical(inputs["target_logits"].shape[-1])
+        target = policy.log_prob(inputs["target_logits"], inputs["actions"])
+        behaviour = policy.log_prob(inputs["behaviour_logits"], inputs["actions"])
     else:
         target, behaviour = inputs["target_log_probs"], inputs["behaviour_log_probs"]
     returns = vtrace(

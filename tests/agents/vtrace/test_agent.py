@@ -33,8 +33,8 @@ def loss_by_hand(network: ActorCritic, batch: Batch, config: VTraceConfig) -> to
         error, vs = 0.0, [0.0] * T + [values[T]]
         replayed = float(batch.is_replay[b])
         for t in reversed(range(T)):
-            log_pi = outputs[t].logits[b].log_softmax(-1)
-            log_mu = batch.acting["behaviour_logits"][t, b].log_softmax(-1)
+            log_pi = outputs[t].policy[b].log_softmax(-1)
+            log_mu = batch.acting["behaviour_policy"][t, b].log_softmax(-1)
             action = int(batch.actions[t, b])
             ratio = float((log_pi[action].detach() - log_mu[action]).exp())
             discount = 0.0 if batch.terminated[t, b] else config.gamma
@@ -117,7 +117,7 @@ def test_an_autoreset_row_changes_no_weight() -> None:
 
 def change_action(batch: Batch, row: int, column: int) -> None:
     batch.actions[row, column] = (batch.actions[row, column] + 1) % A
-    batch.acting["behaviour_logits"][row, column] += torch.arange(A)
+    batch.acting["behaviour_policy"][row, column] += torch.arange(A)
 
 
 def test_a_replaced_action_changes_no_weight_but_its_reward_does() -> None:
@@ -143,7 +143,7 @@ def test_value_flows_back_through_a_row_in_which_the_environment_pressed_fire() 
         terminated=torch.tensor([[False], [False], [True]]),
         reset=torch.zeros(rows, 1, dtype=torch.bool),
         action_used=torch.tensor([[True], [False], [True]]),
-        acting={"behaviour_logits": torch.zeros(rows, 1, A), "behaviour_values": torch.zeros(rows, 1)},
+        acting={"behaviour_policy": torch.zeros(rows, 1, A), "behaviour_values": torch.zeros(rows, 1)},
         is_replay=torch.tensor([False]),
         source=torch.tensor([0]),
     )
@@ -191,9 +191,9 @@ def test_the_effective_sample_size_is_one_on_policy_and_nan_without_data() -> No
     network = make_network_here()
     batch = random_batch()
     with torch.no_grad():
-        on_policy = network(batch.observations.flatten(0, 1)).logits.unflatten(0, (T + 1, B))[:-1]
+        on_policy = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
     agent = VTraceAgent(CONFIG, network, ("fresh", "old", "absent"))
-    scalars = agent.update(replace(batch, acting={**batch.acting, "behaviour_logits": on_policy}), 0.0).scalars
+    scalars = agent.update(replace(batch, acting={**batch.acting, "behaviour_policy": on_policy}), 0.0).scalars
     assert float(scalars["replay/old/effective_sample_size"]) == pytest.approx(1.0, abs=1e-5)
     assert float(scalars["replay/fresh/rejected_fraction"]) == 0.0
     assert torch.isnan(scalars["replay/absent/effective_sample_size"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents.losses import action_log_probs
+from agents.distributions import Categorical, MultiCategorical
 from agents.returns.vtrace import vtrace
 from agents.vtrace.laser import relevance_divergence
 from tests.support import REPOSITORY
@@ -22,9 +22,8 @@ def tensors(part: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 def divergence_of(case: dict[str, Any], relevance: str) -> torch.Tensor:
     inputs = tensors(case["inputs"])
-    return relevance_divergence(
-        inputs["target_logits"], inputs["behaviour_logits"], rho_bar=case["rho_bar"], relevance=relevance
-    )
+    target, behaviour = inputs["target_logits"], inputs["behaviour_logits"]
+    return relevance_divergence(Categorical(target.shape[-1]), target, behaviour, rho_bar=case["rho_bar"], relevance=relevance)
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
@@ -40,9 +39,10 @@ def test_masked_targets_match_the_ground_truth(case: dict[str, Any]) -> None:
     relevant = divergence_of(case, case["relevance"]) < case["kl_threshold"]
     torch.testing.assert_close(relevant.float(), expected["relevant"].float(), rtol=0, atol=0)
     assert not relevant.all()
+    policy = Categorical(inputs["target_logits"].shape[-1])
     targets = vtrace(
-        log_rhos=action_log_probs(inputs["target_logits"], inputs["actions"])
-        - action_log_probs(inputs["behaviour_logits"], inputs["actions"]),
+        log_rhos=policy.log_prob(inputs["target_logits"], inputs["actions"])
+        - policy.log_prob(inputs["behaviour_logits"], inputs["actions"]),
         discounts=inputs["discounts"],
         rewards=inputs["rewards"],
         values=inputs["values"],
@@ -60,21 +60,36 @@ def test_masked_targets_match_the_ground_truth(case: dict[str, Any]) -> None:
 def test_the_policy_itself_is_always_relevant() -> None:
     logits = torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(0))
     for relevance in ("implied", "behaviour"):
-        torch.testing.assert_close(
-            relevance_divergence(logits, logits, rho_bar=1.0, relevance=relevance), torch.zeros(3, 2), rtol=0, atol=1e-6
-        )
+        found = relevance_divergence(Categorical(5), logits, logits, rho_bar=1.0, relevance=relevance)
+        torch.testing.assert_close(found, torch.zeros(3, 2), rtol=0, atol=1e-6)
 
 
 def test_a_large_clip_makes_every_policy_relevant() -> None:
     """With rho_bar without bound the implied policy is the current one, however far the behaviour policy is."""
     generator = torch.Generator().manual_seed(0)
     target, behaviour = torch.randn(4, 3, 5, generator=generator), 3 * torch.randn(4, 3, 5, generator=generator)
-    far = relevance_divergence(target, behaviour, rho_bar=1.0)
-    near = relevance_divergence(target, behaviour, rho_bar=1e9)
+    far = relevance_divergence(Categorical(5), target, behaviour, rho_bar=1.0)
+    near = relevance_divergence(Categorical(5), target, behaviour, rho_bar=1e9)
     assert float(far.max()) > 0.1
     assert float(near.abs().max()) < 1e-5
 
 
 def test_an_unknown_relevance_is_refused() -> None:
     with pytest.raises(ValueError, match="implied or behaviour"):
-        relevance_divergence(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), rho_bar=1.0, relevance="action")
+        relevance_divergence(Categorical(2), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), rho_bar=1.0, relevance="action")
+
+
+def test_several_choices_have_no_implied_policy() -> None:
+    """It would sum over all combinations. The divergence from the behaviour policy is the sum over the components."""
+    generator = torch.Generator().manual_seed(0)
+    target, behaviour = torch.randn(4, 3, 5, generator=generator), torch.randn(4, 3, 5, generator=generator)
+    policy = MultiCategorical((2, 3))
+    with pytest.raises(ValueError, match="wanted behaviour .*got implied"):
+        relevance_divergence(policy, target, behaviour, rho_bar=1.0)
+    parts = [
+        relevance_divergence(Categorical(count), one, other, rho_bar=1.0, relevance="behaviour")
+        for count, one, other in zip((2, 3), target.split((2, 3), -1), behaviour.split((2, 3), -1), strict=True)
+    ]
+    torch.testing.assert_close(
+        relevance_divergence(policy, target, behaviour, rho_bar=1.0, relevance="behaviour"), parts[0] + parts[1]
+    )

@@ -13,12 +13,13 @@ import torch
 from agents.networks.base import make_network
 from learner.building import make_contract, make_network_config
 from learner.feeding import encoder as module
-from learner.feeding.encoder import Encoder
-from tests.builders import fresh_batch
+from learner.feeding.encoder import Encoder, policy_divergence
+from tests.builders import fresh_batch, network_of
 from tests.support import small_config
 from workers import WorkerSetup
 from workers.serial import SerialWorkers
 from wrappers import make_spec
+from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
 ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite", "capacity": 9, "sample_ratio": 0.5}]'
 
@@ -61,9 +62,9 @@ def test_features_and_logits_are_those_of_the_network(
         observations = batch.observations[:-1, trajectory]
         with torch.no_grad():
             features = network.features(observations)  # type: ignore[operator]
-            logits = network(observations).logits
+            logits = network(observations).policy
         np.testing.assert_allclose(encoded.features[trajectory], features.numpy(), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(encoded.logits[trajectory], logits.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(encoded.policy[trajectory], logits.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_behaviour_features_and_logits_are_those_of_the_network_that_acted(
@@ -73,7 +74,7 @@ def test_behaviour_features_and_logits_are_those_of_the_network_that_acted(
     workers, network = collected
     columns, encoded = encode(workers, network)
     np.testing.assert_allclose(encoded.features, columns["behaviour_features"], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(encoded.logits, columns["behaviour_logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoded.policy, columns["behaviour_policy"], rtol=1e-4, atol=1e-5)
     assert columns["behaviour_features"].std() > 0
 
 
@@ -91,7 +92,7 @@ def test_a_core_starts_from_the_stored_state(core: str, burn_in: int, monkeypatc
     assert columns["recurrent_state"].any(-1).all()
     assert columns["reset"].any()
     np.testing.assert_allclose(encoded.features, columns["behaviour_features"], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(encoded.logits, columns["behaviour_logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoded.policy, columns["behaviour_policy"], rtol=1e-4, atol=1e-5)
 
 
 def test_weights_are_those_published_last_whatever_becomes_of_the_network_meanwhile(
@@ -119,3 +120,20 @@ def test_features_are_stored_only_where_a_replay_compares_them(tmp_path: Path) -
     ):
         config = small_config(replay_parameters=parameters)
         assert ("behaviour_features" in make_contract(config).fields) is stored
+
+
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete((2, 3)), Box((-1.0, 0.0), (1.0, 1.0))])
+def test_policies_are_compared_by_the_divergence_of_the_network_s_distribution(space: ActionSpace) -> None:
+    """One choice has none of its own: the replays' formula for logits computes it faster and keeps its bits."""
+    network = network_of("mlp", (1, 3), space)
+    divergence = policy_divergence(network)
+    if isinstance(space, Discrete):
+        assert divergence is None
+        return
+    assert divergence is not None
+    count = network.distribution.parameter_count
+    one, other = np.random.default_rng(0).standard_normal((2, 6, count)).astype(np.float32)
+    got = divergence(one[:, None], other[None])
+    assert (got.shape, got.dtype) == ((6, 6), np.float64)
+    wanted = network.distribution.kl(torch.from_numpy(one), torch.from_numpy(other))
+    np.testing.assert_allclose(np.diag(got), wanted, rtol=1e-5, atol=1e-6)

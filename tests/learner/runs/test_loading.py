@@ -133,7 +133,7 @@ def fitting(config: Config) -> Checkpoint:
     agent = AGENTS["vtrace"](config.agent_settings, network_of(config.network, spec.observation_shape, spec.action))
     agent.optimizer.zero_grad()
     output = agent.network(torch.ones((3, *spec.observation_shape), dtype=torch.uint8))
-    (output.logits.sum() + output.values.sum()).backward()
+    (output.policy.sum() + output.values.sum()).backward()
     agent.optimizer.step()
     return replace(
         make_checkpoint(),

@@ -250,7 +250,7 @@ def test_a_killed_process_is_resumed_by_the_command_line(tmp_path: Path) -> None
 SLOW_ENVIRONMENT = """
 import sys, time
 from main import main
-from wrappers.toy import Catch
+from wrappers.toys.catch import Catch
 step = Catch.step
 def slow_step(*arguments):
     time.sleep(0.3)

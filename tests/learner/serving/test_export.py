@@ -67,10 +67,11 @@ def test_an_exported_file_computes_the_logits_and_values_of_the_network(
         pytest.importorskip("onnxruntime")
     assert observations.dtype == torch.uint8
     assert callable(read)
-    logits, values = read(folder / name)(observations[:count])
-    wanted_logits, wanted_values = policy(observations[:count])
+    logits, values, action = read(folder / name)(observations[:count])
+    wanted_logits, wanted_values, _ = policy(observations[:count])
     torch.testing.assert_close(logits, wanted_logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(values, wanted_values, rtol=1e-4, atol=1e-4)
+    assert torch.equal(action, logits.argmax(-1))
     assert wanted_logits.std() > 0.1, "wanted logits that differ, or every file would pass"
 
 
@@ -82,6 +83,7 @@ def test_the_onnx_file_names_its_axes(exported: tuple[Path, ExportedPolicy, Tens
         "observations": ("tensor(uint8)", ["batch", 2, 10, 5]),
         "logits": ("tensor(float)", ["batch", 3]),
         "values": ("tensor(float)", ["batch"]),
+        "action": ("tensor(int64)", ["batch"]),
     }
 
 
@@ -92,7 +94,11 @@ def test_the_description_names_inputs_outputs_and_actions(exported: tuple[Path, 
     assert described["input"]["axes"] == ["batch", "frames", "height", "width"]
     assert (described["input"]["dtype"], described["input"]["name"]) == ("uint8", "observations")
     assert described["actions"] == ["LEFT", "STAY", "RIGHT"]
-    assert described["outputs"]["logits"]["shape"] == ["batch", 3]
+    assert {name: output["shape"] for name, output in described["outputs"].items()} == {
+        "logits": ["batch", 3],
+        "values": ["batch"],
+        "action": ["batch"],
+    }
     assert (described["env"], described["training"]["updates"], described["checkpoint"]) == (
         "Catch-v0",
         7,
@@ -145,9 +151,9 @@ def test_a_file_that_computes_something_else_is_refused(
     config = small_config(**SETTINGS)
     _, policy, observations = exported
 
-    def slightly_off(some: Tensor) -> tuple[Tensor, Tensor]:
-        logits, values = policy(some)
-        return logits, values + 0.01
+    def slightly_off(some: Tensor) -> tuple[Tensor, ...]:
+        logits, values, action = policy(some)
+        return logits, values + 0.01, action
 
     assert largest_difference(policy, slightly_off, observations) == pytest.approx(0.01, abs=1e-4)
     monkeypatch.setattr(export, "write_program", lambda policy, observations, path: None)

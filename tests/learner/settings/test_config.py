@@ -51,6 +51,7 @@ def test_bounds_are_accepted(name: str) -> None:
 NAMED = {
     *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "burn_in", "core_size"),
+    "initial_log_std",
 }
 """Settings whose words name the upper bound: it is not said twice."""
 
@@ -61,7 +62,7 @@ def test_values_just_outside_are_refused(name: str) -> None:
     if name in WHOLE:
         outside: tuple[float, ...] = (int(low) - 1, int(high) + 1)
     else:
-        outside = (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), -1.0)
+        outside = (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), low - 1.0)
     for value in outside:
         with pytest.raises(ValueError, match="wanted") as caught:
             check_setting(name, value)
@@ -177,7 +178,7 @@ def test_an_unknown_setting_is_refused() -> None:
 
 
 def test_what_is_not_given_has_its_default() -> None:
-    machine_made = {name: SETTLED[name] for name, default in DEFAULTS.items() if default == AUTO}
+    machine_made = {name: SETTLED[name] for name, field in TABLE.items() if field.setting.auto}
     assert make_config(machine_made) == make_config(SETTLED)
 
 
@@ -204,6 +205,8 @@ OTHER: dict[str, Any] = {
     "activation": "tanh",
     "core": "lstm",
     "conv": "16x8x4,32x4x2",
+    "action_distribution": "beta",
+    "log_std": "network",
     "optimizer": "adam",
     "reward_clipping_method": "abs_one_clamp",
     "frame_scale_resolution": "42,44",
@@ -267,4 +270,4 @@ def test_the_contract_has_the_environment_s_shapes() -> None:
     settings = {"env": "PongNoFrameskip-v4", "frame_scale_resolution": "60,50", "grayscaling_frames": False}
     contract = make_contract(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings))
     assert (contract.unroll_length, contract.frame) == (9, ((60, 50, 3), "uint8"))
-    assert (contract.frames_stacked, contract.acting["behaviour_logits"].shape) == (2, (6,))
+    assert (contract.frames_stacked, contract.acting["behaviour_policy"].shape) == (2, (6,))

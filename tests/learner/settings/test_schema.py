@@ -17,9 +17,9 @@ from setting import AUTO
 
 def test_machine_settings_are_auto_by_default_and_batch_size_is_none_of_them() -> None:
     automatic = {name for name, field in SHARED.items() if field.setting.auto}
-    assert all(DEFAULTS[name] == AUTO for name in automatic)
     assert automatic - set(MACHINE_SETTINGS) == {"batch_size", "network"}
     assert set(MACHINE_SETTINGS) < automatic
+    assert all(DEFAULTS[name] == AUTO for name in automatic)
 
 
 def test_command_settings_belong_to_one_command() -> None:
@@ -31,7 +31,7 @@ def test_stored_trajectories_depend_on_the_environment_the_network_and_the_repla
     environment = {name for name in SHARED if name in ("env", "frames_stacked", "max_episode_frames", "core_inputs")}
     environment |= {name for name, field in SHARED.items() if field.setting.families}
     network = {"network", "hidden_sizes", "activation", "conv", "separate_value", "core", "core_size", "burn_in"}
-    others = network | {"batch_size", "unroll_length", "replay_parameters", "compress_replay"}
+    others = network | {"action_distribution", "batch_size", "unroll_length", "replay_parameters", "compress_replay"}
     assert set(STORED_SETTINGS) == environment | others
 
 

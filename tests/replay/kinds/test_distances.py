@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from replay.kinds import distances
 from replay.kinds.distances import (
     DISTANCES,
     POLICY_DISTANCES,
@@ -154,3 +155,28 @@ def test_other_norms_are_computed_from_explicit_differences(p: float) -> None:
     states, anchors = random_pair()[0].reshape(-1, 3), random_pair(1)[0][0]
     wanted = np.stack([ln_norm(states[:, None], np.broadcast_to(anchor, (len(states), 1, 3)), p) for anchor in anchors], axis=1)
     np.testing.assert_array_equal(state_distances("ln_norm", p, states, anchors), wanted)
+
+
+def squared(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A divergence of policies that has one parameter more than one would need: the last is not read."""
+    return np.asarray(np.sum((one[..., :-1] - other[..., :-1]) ** 2, axis=-1, dtype=np.float64))
+
+
+def test_other_policies_than_one_choice_are_compared_by_their_own_divergence() -> None:
+    target, behaviour = random_pair()
+    got = make_distance("kl_policy", 2.0, squared)(target, behaviour)
+    np.testing.assert_allclose(got, np.sum((target - behaviour)[..., :-1] ** 2, axis=(1, 2)), rtol=1e-6)
+    for name in DISTANCES:  # features are compared as before
+        alike = np.array_equal(
+            make_distance(name, 2.0, squared)(target, behaviour), make_distance(name, 2.0)(target, behaviour)
+        )
+        assert alike is (name != "kl_policy")
+
+
+@pytest.mark.parametrize("pairs", [1, 7, 10**6])
+def test_states_are_compared_with_anchors_by_the_same_divergence(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "PAIRS_AT_ONCE", pairs)
+    states, anchors = random_pair()[0].reshape(-1, 3), random_pair(1)[0][0]
+    got = state_distances("kl_policy", 2.0, states, anchors, squared)
+    wanted = np.stack([make_distance("kl_policy", 2.0, squared)(states[:, None], anchor[None, None]) for anchor in anchors], 1)
+    np.testing.assert_array_equal(got, wanted)

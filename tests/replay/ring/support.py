@@ -58,7 +58,7 @@ class Environment:
 def rewards_as_logits(trajectories: Any) -> Encoded:
     """A network whose features and logits of a row are its reward."""
     rewards = trajectories["rewards"][:, :, None]
-    return Encoded(rewards, np.repeat(rewards, trajectories["behaviour_logits"].shape[2], axis=2))
+    return Encoded(rewards, np.repeat(rewards, trajectories["behaviour_policy"].shape[2], axis=2))
 
 
 def drawn_environments(data: st.DataObject) -> tuple[TrajectoryContract, np.random.Generator, list[Environment]]:

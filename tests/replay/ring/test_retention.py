@@ -77,7 +77,9 @@ def test_reference_evictions(case: dict[str, Any]) -> None:
     for number in range(count):
         trajectory = {name: np.zeros(field.shape, field.dtype) for name, field in contract.fields.items()}
         ring.insert({**trajectory, "behaviour_features": behaviour[number], "actions": np.full(length, number)})
-    insertion = EliteInsertion(config, lambda rows: Encoded(target[rows["actions"][:, 0]], np.zeros((count, length, 2))))
+    insertion = EliteInsertion(
+        config, lambda rows: Encoded(target[rows["actions"][:, 0]], np.zeros((count, length, 2))), divergence=None
+    )
     assert insertion.slot_to_evict(ring) == case["outputs"]["elite_insertion_victim_ln_norm_p2"]
 
 

@@ -61,7 +61,7 @@ def test_stacks_are_what_the_environments_show(env: EnvConfig, monkeypatch: pyte
         with torch.no_grad():
             hidden = network.features(torch.from_numpy(observations))
             wanted = network.heads(hidden)
-        np.testing.assert_allclose(acted.fields["behaviour_logits"], wanted.logits, atol=1e-5)
+        np.testing.assert_allclose(acted.fields["behaviour_policy"], wanted.policy, atol=1e-5)
         np.testing.assert_allclose(acted.fields["behaviour_values"], wanted.values, atol=1e-5)
         np.testing.assert_allclose(acted.fields[FEATURES], hidden, atol=1e-5)
         for index, group in enumerate(asking):

@@ -136,7 +136,7 @@ def test_weights_change_within_a_trajectory_and_every_row_says_which_acted() -> 
         with torch.no_grad():
             features = acting.features(batch.observations[:-1, 0][torch.from_numpy(rows)])
             output = acting.heads(features)
-        np.testing.assert_allclose(trajectory["behaviour_logits"][rows], output.logits, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(trajectory["behaviour_policy"][rows], output.policy, rtol=1e-4, atol=1e-3)
         np.testing.assert_allclose(trajectory["behaviour_values"][rows], output.values, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(trajectory["behaviour_features"][rows], features, rtol=1e-4, atol=1e-5)
 

@@ -72,7 +72,7 @@ def test_every_worker_fills_its_blocks_completely(workers: ProcessWorkers) -> No
     slots = workers.slots
     assert set(np.unique(slots["frames"])) <= {0, 255}
     assert POISONED_FRAME not in slots["frames"]
-    assert np.isfinite(slots["behaviour_logits"]).all()
+    assert np.isfinite(slots["behaviour_policy"]).all()
     assert (slots["policy_version"] == 3).all()
     assert ((slots["actions"] >= 0) & (slots["actions"] < 3)).all()
     assert sorted(set(slots["environment_id"].tolist())) == list(range(8))

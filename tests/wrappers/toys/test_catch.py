@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wrappers import EnvConfig, Step, VectorEnv, make_single_env, make_spec, make_vector_env, toy
+from wrappers import EnvConfig, Step, VectorEnv, make_single_env, make_spec, make_vector_env
 from wrappers.spaces import Discrete
+from wrappers.toys import base
+from wrappers.toys.catch import COLUMNS, EPISODE_STEPS
 
 LEFT, STAY, RIGHT = range(3)
 
@@ -42,11 +44,11 @@ def test_the_optimal_policy_catches_every_ball() -> None:
 def test_a_missed_ball_costs_one() -> None:
     env = make_vector_env(_config(), 64)
     ball = env.reset(1)[:, 0, 0].argmax(axis=1)
-    for _ in range(toy.EPISODE_STEPS):
+    for _ in range(EPISODE_STEPS):
         step = env.step(np.full(64, LEFT))
     np.testing.assert_array_equal(step.rewards, np.where(ball == 0, 1.0, -1.0))
     np.testing.assert_array_equal(step.episode_return, step.rewards)
-    assert len(set(ball)) == toy.COLUMNS
+    assert len(set(ball)) == COLUMNS
 
 
 def test_paddle_and_ball_move_by_action_and_gravity() -> None:
@@ -64,7 +66,7 @@ def test_the_step_after_an_end_resets_and_ignores_its_action() -> None:
     for action in (LEFT, RIGHT):
         env = make_vector_env(_config(frames_stacked=3), 2)
         env.reset(4)
-        for _ in range(toy.EPISODE_STEPS):
+        for _ in range(EPISODE_STEPS):
             last = env.step(np.full(2, STAY))
         assert last.terminated.all()
         assert not last.reset.any()
@@ -123,7 +125,7 @@ def test_balls_fall_in_every_column() -> None:
         step = env.step(np.array([STAY]))
         if step.reset[0]:
             columns.add(int(step.observations[0, 0, 0].argmax()))
-    assert columns == set(range(toy.COLUMNS))
+    assert columns == set(range(COLUMNS))
 
 
 def test_a_time_limit_truncates() -> None:
@@ -138,17 +140,16 @@ def test_a_time_limit_truncates() -> None:
 
 
 def test_a_termination_at_the_time_limit_is_no_truncation() -> None:
-    env = make_vector_env(_config(max_episode_frames=toy.EPISODE_STEPS), 1)
+    env = make_vector_env(_config(max_episode_frames=EPISODE_STEPS), 1)
     env.reset(1)
-    steps = [env.step(np.array([STAY])) for _ in range(toy.EPISODE_STEPS)]
+    steps = [env.step(np.array([STAY])) for _ in range(EPISODE_STEPS)]
     assert (steps[-1].terminated[0], steps[-1].truncated[0]) == (True, False)
 
 
 def test_the_board_has_its_own_size() -> None:
     spec = make_spec(EnvConfig(env="Catch-v0", frame_scale_resolution="84,84", frames_stacked=2, skipped_frames=4))
     assert spec.observation_shape == (2, 10, 5)
-    assert isinstance(spec.action, Discrete)
-    assert (spec.frames_per_step, spec.action.mask_size, len(spec.action.meanings)) == (1, 3, 3)
+    assert (spec.frames_per_step, spec.action) == (1, Discrete(3, ("LEFT", "STAY", "RIGHT")))
     observations = make_vector_env(_config(2), 3).reset(1)
     assert (observations.shape, observations.dtype) == ((3, *spec.observation_shape), spec.frame_dtype)
 
@@ -165,7 +166,7 @@ def test_a_single_board_is_rendered_and_plays_the_same() -> None:
 
 
 def test_human_rendering_prints_the_board(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(base, "SHOWN_SECONDS", 0.0)
     env = make_single_env(_config(), "human")
     env.reset(1)
     lines = capsys.readouterr().out.splitlines()

@@ -1,0 +1,95 @@
+"""V-trace on every action space: ratios of whole actions, finite updates, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.distributions import ILLEGAL_LOGIT
+from agents.networks.actor_critic import ActorCritic, PolicyOutput
+from agents.networks.base import Thought
+from agents.vtrace.agent import VTraceAgent, VTraceConfig
+from replay.batch import Batch
+from tests.agents.networks.test_policy_heads import SPACES, config_of, network_for
+from tests.agents.support import CLEAR, B, T, random_batch
+
+BEHAVIOUR = "behaviour relevance"
+
+
+def batch_of(network: ActorCritic, seed: int = 0) -> Batch:
+    """A batch whose behaviour policy is near the network's, and whose actions it drew."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = replace(random_batch(seed), observations=torch.randn(T + 1, B, 1, 5, generator=generator))
+    with torch.no_grad():
+        policy, values = (part.unflatten(0, (T + 1, B))[:-1] for part in network(batch.observations.flatten(0, 1)))
+    policy = policy + 0.3 * torch.randn(policy.shape, generator=generator)
+    chosen = network.choose(_thought(policy, values), generator)
+    return replace(batch, actions=chosen.actions, acting=chosen.fields)
+
+
+def _thought(policy: Tensor, values: Tensor) -> Thought:
+    return Thought(PolicyOutput(policy, values), values)
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("settings", ["V-trace", "CLEAR", BEHAVIOUR])
+def test_an_update_is_finite_and_changes_every_weight(name: str, settings: str) -> None:
+    laser = replace(CLEAR, use_kl_mask=True, relevance="behaviour", kl_div_threshold=10.0)
+    config = {"V-trace": VTraceConfig(), "CLEAR": CLEAR, BEHAVIOUR: laser}[settings]
+    network = network_for(name)
+    agent = VTraceAgent(config, network)
+    before = {key: value.clone() for key, value in network.named_parameters()}
+    scalars = agent.update(batch_of(network), 0.0).scalars
+    assert all(value.isfinite() for value in scalars.values())
+    assert agent.take_skip_reasons(everything=True) == [None]
+    assert all((value != before[key]).any() for key, value in network.named_parameters())
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_ratio_is_one_number_of_all_components(name: str) -> None:
+    network = network_for(name)
+    agent, batch = VTraceAgent(VTraceConfig(), network), batch_of(network)
+    distribution, drawn = network.distribution, batch.acting.get("raw_action", batch.actions)
+    with torch.no_grad():
+        policy = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
+        log_rhos = agent._log_rhos(agent._log_probs(policy, batch), batch)
+    wanted = distribution.log_prob(policy, drawn) - distribution.log_prob(batch.acting["behaviour_policy"], drawn)
+    assert log_rhos.shape == (T, B)
+    assert log_rhos[~batch.action_used].tolist() == [0.0, 0.0]
+    assert torch.equal(log_rhos[batch.action_used], wanted[batch.action_used])
+    assert log_rhos.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["categorical", "multi_categorical"])
+def test_masked_policies_give_finite_losses_and_gradients(name: str) -> None:
+    """With the trust region and cloning, whose divergences meet probabilities of 0 under both policies."""
+    network, count = network_for(name), SPACES[name][2]
+    batch = batch_of(network)
+    mask = torch.ones(T + 1, B, count, dtype=torch.uint8)
+    mask[:, :, 1] = mask[2:, :, 3] = 0
+    network.initialise(torch.Generator().manual_seed(2))  # another policy than the one that acted
+    behaviour = batch.acting["behaviour_policy"].masked_fill(mask[:-1] == 0, ILLEGAL_LOGIT)
+    actions = network.choose(_thought(behaviour, batch.acting["behaviour_values"]), torch.Generator().manual_seed(3)).actions
+    batch = replace(batch, actions=actions, acting={**batch.acting, "behaviour_policy": behaviour})
+    agent = VTraceAgent(replace(CLEAR, use_kl_mask=True, relevance="behaviour", kl_div_threshold=10.0), network)
+    policy, values = network.heads(network.features(batch.observations.flatten(0, 1)), mask.flatten(0, 1))
+    terms, metrics = agent.losses(batch, PolicyOutput(policy.unflatten(0, (T + 1, B)), values.unflatten(0, (T + 1, B))))
+    torch.stack([term.value for term in terms.values()]).sum().backward()
+    quantities = [*(term.value for term in terms.values()), *metrics.values()]
+    assert all(float(quantity.abs()) < 100 for quantity in quantities)
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in network.parameters())
+    assert float(metrics["vtrace/kept_fraction"]) == pytest.approx(1 - 1 / (T * B))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_implied_relevance_is_refused_for_all_but_one_choice(name: str) -> None:
+    laser = VTraceConfig(use_kl_mask=True)
+    for config in (VTraceConfig(), replace(laser, relevance="behaviour"), *([laser] if name == "categorical" else [])):
+        VTraceAgent.check(config, config_of(name))
+    if name != "categorical":
+        with pytest.raises(ValueError, match=r"relevance: wanted behaviour .*got implied") as caught:
+            VTraceAgent.check(laser, config_of(name))
+        assert len(str(caught.value).splitlines()) == 1
