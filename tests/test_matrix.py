@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
     "log_period": 1e5,
     "hidden_sizes": "8",
     "core_size": 8,
+    "lr_end_value": 6e-4,  # the learning rate stays: the parts of a run have other budgets
     "verbosity": 0,
 }
 

@@ -17,8 +17,9 @@ from replay.trajectory import Field
 from workers.base import WorkerError
 from workers.finite import float_parts
 from workers.processes.launcher import start_process
-from wrappers import EnvSpec, make_spec, make_vector_env
-from wrappers.spaces import ACTION_MASK, MultiDiscrete, Packing
+from wrappers import make_spec, make_vector_env
+from wrappers.legal import random_actions
+from wrappers.spaces import Packing
 from wrappers.spec import EnvConfig
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
@@ -87,16 +88,3 @@ def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> T
     if wrong := next((name for name, values in floats if not np.isfinite(values).all()), None):
         raise WorkerError(f"random play before training: wanted finite {wrong}, got others")
     return observations
-
-
-def random_actions(spec: EnvSpec, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Uniformly random actions for N observations `[N, S, *frame_shape]`, legal ones if there is an action mask."""
-    actions = spec.action.sample(generator, len(observations))
-    if not any(leaf.name == ACTION_MASK for leaf in spec.leaves):
-        return actions
-    mask = Packing(spec.leaves).unpack(observations[:, -1])[ACTION_MASK] > 0
-    counts = spec.action.counts if isinstance(spec.action, MultiDiscrete) else (spec.action.mask_size,)
-    # The largest of random numbers that illegal actions lack: each legal action is as likely as any other.
-    scores = np.where(mask, generator.random(mask.shape), -1.0)
-    drawn = [part.argmax(1) for part in np.split(scores, np.cumsum(counts)[:-1], axis=1)]
-    return np.stack(drawn, 1).reshape(actions.shape)

@@ -26,6 +26,7 @@ from gymnasium.vector import AutoresetMode
 from wrappers.facts import Facts, probe
 from wrappers.gymnasium_spaces import ObservationPlan, translate_actions
 from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, SingleEnv, Translation, first_info
+from wrappers.legal import random_actions
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
 
 NAME = "wrappers.gymnasium_env"
@@ -191,8 +192,8 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
 def check_first_step(env: VectorEnv, env_id: str) -> Step:
     """Reset the environment and step it once. Raises ValueError with one line, whatever the environment raises."""
     try:
-        env.reset(1)
-        return env.step(env.spec.action.sample(np.random.default_rng(0), env.num_envs))
+        observations = env.reset(1)
+        return env.step(random_actions(env.spec, observations, np.random.default_rng(0)))
     except Exception as error:  # the code of a user's environment may raise anything
         raise ValueError(f"env: wanted a first reset and step of {env_id}, got {in_words(error)}") from error
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from agents.networks.base import FeatureNetwork, Thought
 from agents.networks.cores import zeroed
 from wrappers import VectorEnv
+from wrappers.legal import first_actions
 
 
 class EpisodeResult(NamedTuple):
@@ -93,8 +94,8 @@ def play(
     observations, first = env.reset(seed), np.ones(env.num_envs, bool)
     on_step(0)
     while left.any() and not stop():
-        playing = np.flatnonzero(left)  # the others are stepped too, with action 0, but the network skips them
-        actions = np.zeros((env.num_envs, *env.spec.action.shape), env.spec.action.dtype)
+        playing = np.flatnonzero(left)  # the others are stepped too, with a first action, but the network skips them
+        actions = first_actions(env.spec, observations)
         actions[playing] = policy.act(observations[playing], first[playing], playing)
         step = env.step(actions)
         observations, first = step.observations, step.reset

@@ -24,9 +24,9 @@ from workers import WorkerSetup
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.policy import CpuPolicy
-from workers.random_play import random_actions
 from workers.weights import SharedWeights, weights_layout
 from wrappers import EnvSpec, family_of, make_spec, make_vector_env
+from wrappers.legal import random_actions
 from wrappers.spaces import ACTION_MASK, Packing
 
 FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step

@@ -20,6 +20,7 @@ from workers.finite import NotFiniteError, check_environments, float_parts
 from workers.policy import Acted, CpuPolicy
 from workers.rollout import Rollout
 from wrappers import ENVIRONMENTS
+from wrappers.legal import random_actions
 from wrappers.spaces import Box, MultiDiscrete
 from wrappers.spec import EnvConfig, Step
 from wrappers.toys.catch import Catch
@@ -178,9 +179,9 @@ def test_random_actions_are_legal_and_each_legal_one_is_drawn() -> None:
     leaves = {leaf.name: np.zeros((4, *leaf.shape), leaf.dtype) for leaf in leafy.LEAVES}
     observations = leafy.PACKING.pack({**leaves, "action_mask": masks})[:, None]
     generator = np.random.default_rng(1)
-    drawn = np.stack([random_play.random_actions(spec, observations, generator) for _ in range(100)])
+    drawn = np.stack([random_actions(spec, observations, generator) for _ in range(100)])
     assert [sorted(set(column.tolist())) for column in drawn.T[:3]] == [[0, 1], [2], [0, 1, 2]]
     several = replace(spec, action=MultiDiscrete((2, 1)))
-    drawn = np.stack([random_play.random_actions(several, observations[1:2], generator) for _ in range(20)])
+    drawn = np.stack([random_actions(several, observations[1:2], generator) for _ in range(20)])
     assert drawn.shape == (20, 1, 2)
-    assert spec.action.check(random_play.random_actions(spec, observations, generator), 4).dtype == np.int64
+    assert spec.action.check(random_actions(spec, observations, generator), 4).dtype == np.int64
