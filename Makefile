@@ -11,6 +11,7 @@ ARGS ?=
 PRESET_OF_ := pong_fast
 PRESET_OF_PongNoFrameskip-v4 := pong_fast
 PRESET_OF_Catch-v0 := quick
+PRESET_OF_CartPole-v1 := cartpole
 GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$(ARGS)))))
 PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
 

@@ -52,6 +52,7 @@ def prepare(results: Path, *arguments: str) -> Job:
         (["ARGS=--env=PongNoFrameskip-v4 --seed=2"], "pong_fast", "PongNoFrameskip-v4"),
         (["ARGS=--env=Catch-v0"], "quick", "Catch-v0"),
         (["ARGS=--seed=2 --env Catch-v0"], "quick", "Catch-v0"),
+        (["ARGS=--env=CartPole-v1"], "cartpole", "CartPole-v1"),
         (["ARGS=--env=BreakoutNoFrameskip-v4"], "none", "BreakoutNoFrameskip-v4"),
         (["ARGS=--env=BreakoutNoFrameskip-v4 --preset=atari"], "atari", "BreakoutNoFrameskip-v4"),
         (["PRESET=quick"], "quick", "Catch-v0"),

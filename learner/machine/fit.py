@@ -71,6 +71,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         choices.choose("prepared_batches", 0, "serial: everything in one thread")
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
+    if settled["network"] == "mlp":
+        choices.choose("precision", "float32", "an mlp is small, so bfloat16 would cost exactness and save no time")
     fast = settled["device"] in machine.bfloat16
     device = "GPU" if settled["device"] == "cuda" else "CPU"
     reason = f"the {device} {'multiplies' if fast else 'does not multiply'} bfloat16 in hardware"

@@ -73,6 +73,13 @@ def test_bfloat16_is_chosen_for_a_device_that_multiplies_it(device: str) -> None
     assert chosen(set()) == chosen({"cpu", "cuda"} - {device}) == "float32"
 
 
+def test_a_small_mlp_keeps_float32() -> None:
+    machine = Machine(8, 10**10, None, frozenset({"cpu"}))
+    settled, reasons = fit_to_machine({**DEFAULTS, "network": "mlp"}, machine)
+    assert settled["precision"] == "float32"
+    assert any(line.startswith("precision=float32 (an mlp is small") for line in reasons)
+
+
 def test_settings_that_are_not_auto_stay() -> None:
     settled, _ = fit_to_machine(DEFAULTS, MACHINES[0])
     assert {name: settled[name] for name in DEFAULTS if name not in AUTOMATIC} == {
