@@ -20,6 +20,7 @@ from agents.losses import entropy_loss, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
+from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.rewards import REWARD_CLIPPING, clip_rewards
 from agents.vtrace.charts import CHARTS
@@ -57,6 +58,10 @@ class VTraceConfig(LearnedConfig):
     ] = 1.0
     vtrace_lambda: Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1)] = 1.0
     policy_gradient_loss_weight: Annotated[float, Setting("Weight of the policy-gradient loss.", "a weight >= 0", 0, 1e9)] = 1.0
+    normalise_advantages: Annotated[
+        bool,
+        Setting("Give the advantages of each batch mean 0 and standard deviation 1 before the policy gradient."),
+    ] = False
     value_loss_weight: Annotated[
         float, Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9)
     ] = 0.5
@@ -223,7 +228,9 @@ class VTraceAgent(LearnedAgent):
         config, behaviour, values = self.config, batch.acting, current.values
         # Cloning ignores the trust region. With the trust region, entropy is rewarded on fresh columns only (LASER).
         explores = masks.chosen & ~batch.is_replay if config.use_kl_mask else masks.chosen
-        policy_loss = policy_gradient_loss(current.log_probs, targets.pg_advantages, masks.chosen & masks.trusted)
+        learned = masks.chosen & masks.trusted
+        advantages = normalised(targets.pg_advantages, learned) if config.normalise_advantages else targets.pg_advantages
+        policy_loss = policy_gradient_loss(current.log_probs, advantages, learned)
         terms = {
             "policy_loss": Loss(policy_loss, config.policy_gradient_loss_weight),
             "value_loss": Loss(value_loss(values, targets.vs, masks.episode & masks.trusted), config.value_loss_weight),

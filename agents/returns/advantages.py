@@ -1,0 +1,25 @@
+"""Normalisation of advantages: a pure function, without gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_EPSILON = 1e-8  # OpenAI baselines; a batch of one step has advantage 0
+
+
+@torch.no_grad()
+def normalised(advantages: Tensor, mask: Tensor) -> Tensor:
+    """(A - mean) / (standard deviation + 1e-8) over the steps of the mask, 0 elsewhere, `[T, B]`.
+
+    The standard deviation is that of the whole population, as in OpenAI baselines and RLlib.
+
+    Args:
+        advantages: `[T, B]`.
+        mask: bool `[T, B]`, the steps that count. Without any the result is 0.
+    """
+    if advantages.shape != mask.shape:
+        raise ValueError(f"advantages: wanted {list(mask.shape)} as the mask, got {list(advantages.shape)}")
+    count = mask.sum().clamp(min=1)
+    centred = torch.where(mask, advantages - torch.where(mask, advantages, 0.0).sum() / count, 0.0)
+    return centred / ((centred.square().sum() / count).sqrt() + _EPSILON)

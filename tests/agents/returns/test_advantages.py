@@ -1,0 +1,32 @@
+"""Normalised advantages against recorded ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from agents.returns.advantages import normalised
+from tests.support import REPOSITORY
+
+CASES = json.loads((REPOSITORY / "tests" / "golden" / "gae.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_recorded_cases(case: dict[str, Any]) -> None:
+    advantages = torch.tensor(case["outputs"]["advantages"])
+    used = torch.tensor(case["inputs"]["action_used"], dtype=torch.bool)
+    wanted = torch.tensor(case["outputs"]["advantages_normalized"])
+    torch.testing.assert_close(normalised(torch.where(used, advantages, 1e6), used), wanted, rtol=2e-5, atol=1e-5)
+
+
+def test_one_step_and_no_step_have_advantage_zero() -> None:
+    advantages, one, none = torch.full((2, 1), 3.0), torch.tensor([[True], [False]]), torch.zeros(2, 1, dtype=torch.bool)
+    assert normalised(advantages, one).tolist() == normalised(advantages, none).tolist() == [[0.0], [0.0]]
+
+
+def test_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"advantages: wanted \[2, 1\] as the mask, got \[1, 2\]"):
+        normalised(torch.zeros(1, 2), torch.ones(2, 1, dtype=torch.bool))
