@@ -1,10 +1,10 @@
-"""Probability distributions over actions. Every action that this program draws is drawn here.
+"""Probability distributions over actions. Every action of a policy is drawn here.
 
 A distribution is a plain object without weights. Its parameters are a tensor `[..., P]` that the network computes and that the
 rollout stores. Log-probabilities, entropies and divergences of a vector action are sums over its components, so the importance
 ratio is one number per step. All numbers are in nats.
 
-The drawn value is the one with which `log_prob` is called later. Only a squashed Gaussian stores it beside the action.
+The drawn value is the one with which `log_prob` is called later. Only a squashed Gaussian stores it in addition to the action.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Beta(Distribution):
     """D independent numbers a = 2y - 1 in (-1, 1) with y of a Beta distribution (Chou, Maturana, Scherer, ICML 2017).
 
     The parameters are the raw alphas, then the raw betas. alpha = 1 + softplus(raw_alpha), and beta likewise, so each
-    density has one hump.
+    density has a single maximum.
     """
 
     size: int

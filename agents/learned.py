@@ -190,7 +190,7 @@ class LearnedAgent(Agent):
         }
 
     def _moments(self) -> dict[str, RunningMoments]:
-        """The running moments that are kept beside the network, by their names in a checkpoint."""
+        """The running moments of observations and rewards, by their names in a checkpoint."""
         return {
             **({"observations": self.observation_moments} if self.observation_moments else {}),
             **({"rewards": self.reward_scale.moments} if self.reward_scale else {}),

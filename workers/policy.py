@@ -46,7 +46,7 @@ class Policy(Protocol):
     def ask(self, observations: np.ndarray, first: np.ndarray, *, with_state: bool = False) -> None:
         """Begin to act on observations `[N, S, *frame_shape]`.
 
-        first: bool `[N]`, whether each is its episode's first. with_state: whether the answer shall hold the recurrent state.
+        first: bool `[N]`, whether each is its episode's first. with_state: whether the answer holds the recurrent state.
         """
 
     def answer(self) -> Acted:

@@ -1,7 +1,7 @@
 """The only loop that steps environments: observe, act, step, and write row t of N trajectories in place.
 
-With burn-in a trajectory begins with the last rows of the one before it. They are copied from the worker's own memory, since
-the slot that they were written to may hold something else by then.
+With burn-in a trajectory begins with the last rows of the one before it. They are copied from the worker's own memory, because
+the slot that they were written to may have been reused by then.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
 
 
 class Start(NamedTuple):
-    """What a later trajectory of N environments begins with.
+    """The beginning of a later trajectory of N environments.
 
-    state: float32 `[N, K]`, before its row 0. observations: of row 0, `[N, S, *frame_shape]`.
+    state: float32 `[N, K]`, before its row 0. observations: `[N, S, *frame_shape]`, those of its row 0.
     """
 
     state: np.ndarray
@@ -47,7 +47,7 @@ class Rollout:
         seconds: float64 `[len(CLOCKS)]`, the worker's clocks.
         seed: of environment 0; environment i has seed + i.
         environment_ids: int `[N]`, the numbers of these environments in the run.
-        return_discount: of the contract; None if it stores no returns.
+        return_discount: discount of the stored returns; None if none are stored.
         overlap: rows with which a trajectory repeats the end of the one before it (burn-in). The first one is played whole.
     """
 
@@ -92,7 +92,7 @@ class Rollout:
         rows["environment_id"][:] = self.environment_ids
         start = self._begin(rows)
         for t in range(start, self.unroll_length):
-            # A trajectory begins at this row: at row 0 this one, otherwise one of the next.
+            # The state before this row is stored: at row 0 for this trajectory, at later rows for the one that begins there.
             begins = self._recurrent and t % (self.unroll_length - self.overlap) == 0
             with self.clocks.stage("act"):
                 self.policy.ask(self.observations, self.first, with_state=begins)
@@ -158,7 +158,7 @@ class Rollout:
             self._check_observations()
 
     def _check_observations(self) -> None:
-        """Whole numbers are finite by their dtype."""
+        """Raise NotFiniteError for a non-finite number. Integers are finite by their dtype."""
         for name, values in float_parts(self._packing, self.observations):
             check_environments(name, values, self.environment_ids)
 

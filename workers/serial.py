@@ -73,7 +73,7 @@ class SerialWorkers(Workers):
         }
 
     def _recurrent_states(self) -> list[dict[str, Any]]:
-        """What networks with a core add to each worker's state."""
+        """The further state of each worker if the network has a core."""
         return [
             {"rollout": rollout.state_dict(), "policy": policy.state if policy.state is None else policy.state.clone()}
             for rollout, policy in zip(self._rollouts, self._policies, strict=True)

@@ -25,14 +25,14 @@ PROBE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What the probe reports.
+    """The facts that the probe reports.
 
     Args:
         spec: with the number of frames that the config wants.
         max_episode_steps: time limit of an episode in steps, 0 for none.
         version: package that makes the environment and its version, such as `gymnasium 1.4.0`.
         pictures_per_second: the pace of a rendered environment.
-        start_seconds: in which one environment was made, reset and stepped once.
+        start_seconds: seconds that it took to make one environment, to reset it and to step it once.
         variables: environment variables that rendering needs.
     """
 

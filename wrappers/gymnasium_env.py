@@ -63,7 +63,7 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
-    """Return nothing: an environment of Gymnasium is what its id says."""
+    """Return no lines: an environment of Gymnasium is what its id says."""
     return []
 
 
@@ -154,7 +154,7 @@ def find(env_id: str) -> Registered:
 
 
 def newer_id(env_id: str) -> str | None:
-    """The current id of an environment whose version is gone, or that has none; None for any other id."""
+    """The current id of an environment, if `env_id` names no version or one that is gone; None for any other id."""
     try:
         namespace, name, version = parse_env_id(env_id)
     except Error:
@@ -176,7 +176,7 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
         if registered.entry_point is None:
             return OneOfVector(_make_vector(registered, config, 1, render_mode))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on deprecated versions and precision; they are no news in every worker
+            warnings.simplefilter("ignore")  # on deprecated versions and precision, which every worker would repeat
             return gymnasium.make(
                 registered, max_episode_steps=config.max_episode_steps or None, disable_env_checker=True, **arguments
             )
@@ -276,7 +276,7 @@ def _make_vector(registered: Registered, config: EnvConfig, num_envs: int, rende
 
 
 def _is_foreign(spec: Registered) -> bool:
-    """Whether the entry belongs to the Atari family, or is a shell for environments of the old gym."""
+    """Whether the entry belongs to the Atari family, or wraps environments of the old gym."""
     return spec.namespace == "ALE" or str(spec.entry_point).startswith(("ale_py", "shimmy")) or spec.id.startswith("GymV2")
 
 

@@ -22,7 +22,7 @@ from wrappers.spec import EnvSpec, Step, VectorEnv
 
 Info = Mapping[str, Any]
 FINAL_OBSERVATIONS = ("final_obs", "final_observation")
-"""Entries of info in which a same-step vector environment returns the last observation of an episode; the second is old."""
+"""Entries of info in which a same-step vector environment returns an episode's last observation. The second is the old name."""
 
 SingleEnv = gymnasium.Env[Any, Any]
 
@@ -54,7 +54,7 @@ class FrameStack:
 
 
 class TranslatedEnv(VectorEnv):
-    """What both kinds of vectors share."""
+    """Translation, stacks and statistics, which both kinds of vectors share."""
 
     needs_close: ClassVar[bool] = True
 
@@ -78,7 +78,7 @@ class TranslatedEnv(VectorEnv):
         self._ended = terminated | truncated
         statistics = self._statistics.update(rewards, reset, self._ended)
         observations = self._stack.push(self._buffer.frames(), reset)
-        # An episode that ends at the time limit is over: there is no value to bootstrap from.
+        # An episode that terminates at its time limit has no value to bootstrap from.
         return Step(observations, rewards, terminated, truncated & ~terminated, reset, ~reset, *statistics)
 
 
@@ -213,7 +213,7 @@ def first_of(observations: Any) -> Any:
 
 
 def first_info(info: Info) -> dict[str, Any]:
-    """The info of environment 0. Gymnasium batches it as arrays, and marks with `_name` who has an entry."""
+    """The info of environment 0. Gymnasium batches it as arrays. The array `_name` marks who has an entry."""
     return {
         name: value[0]
         for name, value in info.items()

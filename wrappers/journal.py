@@ -1,8 +1,8 @@
 """Saves environments that cannot save their own state, as a seed and all actions since the reset.
 
-Environments are a function of these two, bit for bit and with sticky actions, because all their randomness is seeded.
-ale-py's vector environment cannot be copied or inspected. The state of its single environment lacks the previous action,
-which sticky actions may repeat.
+Replaying them is exact for environments that are a function of these two. Atari's are, bit for bit and with sticky actions,
+because all their randomness is seeded. ale-py's vector environment cannot be copied or inspected. The state of its single
+environment lacks the previous action, which sticky actions may repeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actions for those who choose without a policy. They obey the action mask of the newest observation."""
+"""Actions that are chosen without a policy, at random or first. They obey the action mask of the newest observation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def random_actions(spec: EnvSpec, observations: np.ndarray, generator: np.random
     """Uniformly random actions for N observations `[N, S, *frame_shape]`, legal ones if there is an action mask."""
     actions = spec.action.sample(generator, len(observations))
     mask = _mask_of(spec, observations)
-    # The largest of random numbers that illegal actions lack: each legal action is as likely as any other.
+    # Illegal actions score below every random number. So each legal action is equally likely.
     return actions if mask is None else _largest(spec, np.where(mask, generator.random(mask.shape), -1.0))
 
 

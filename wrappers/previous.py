@@ -1,7 +1,7 @@
 """Adds the previous action and reward to the observations of any environment (`--core_inputs`).
 
-Recurrent policies profit from them: a memory can then relate what was done to what it brought (Wang et al. 2016,
-arXiv:1611.05763; IMPALA, arXiv:1802.01561, figure 3).
+With them a recurrent policy can relate its actions to the rewards that followed (Wang et al. 2016, arXiv:1611.05763; IMPALA,
+arXiv:1802.01561, figure 3).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def encode_actions(actions: np.ndarray, space: ActionSpace) -> np.ndarray:
 
 
 class PreviousEnv(VectorEnv):
-    """Environments whose observations hold the previous action and raw reward, each frame those of its own time.
+    """Environments whose observations hold the previous action and raw reward. Each stacked frame has its own pair.
 
     Both are zeros in an episode's first observation. The action is zeros where the environment replaced it.
     """

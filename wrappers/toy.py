@@ -1,7 +1,7 @@
 """The toy family: small environments that are learned within seconds, for tests and demonstrations.
 
-Each fails in a test of its own if the program handles its kind of actions wrongly: `Catch-v0` one choice, `Reach-v0` real
-numbers, `Locks-v0` several choices, `Masked-v0` choices that are not always legal, `Recall-v0` memory.
+Each tests one thing, and is not learned if the program does it wrongly: `Catch-v0` one choice, `Reach-v0` real numbers,
+`Locks-v0` several choices, `Masked-v0` choices that are not always legal, `Recall-v0` memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
-    """Return nothing: a toy is the same everywhere."""
+    """Return no lines: a toy is the same everywhere."""
     return []
 
 

@@ -196,7 +196,7 @@ class FeatureNetwork(nn.Module, ABC):
         return Thought(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:
-        """What the core reads, `[R, B, F]`: the torso sees all rows at once."""
+        """The input of the core, `[R, B, F]`. The torso sees all rows at once."""
         return self.features(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
 
     def features(self, observations: Observations) -> Tensor:

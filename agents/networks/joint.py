@@ -20,7 +20,7 @@ _GAIN = math.sqrt(2.0)
 class JointTorso(nn.Module):
     """Reads every part with a torso of its own. One hidden layer joins their features.
 
-    The named torso reads images. An mlp of `--hidden_sizes` reads the vectors beside them. There are as many joint features as
+    The named torso reads images. An mlp of `--hidden_sizes` reads the vectors. There are as many joint features as
     the first image's torso has.
     """
 

@@ -65,7 +65,7 @@ class RunningMoments:
         self.now = Moments(filled((), FIRST_COUNT), filled((features,), 0.0), filled((features,), FIRST_COUNT))
 
     def take(self, moments: Moments, sound: Tensor | None = None) -> None:
-        """Continue with these moments, in place, if `sound`, bool `[]` on the device; None stands for true."""
+        """Replace the moments in place if `sound`, bool `[]` on the device, is true. None stands for true."""
         for kept, new in zip(self.now, moments, strict=True):
             kept.copy_(new if sound is None else torch.where(sound, new, kept))
 

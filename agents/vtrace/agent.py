@@ -125,7 +125,7 @@ class Masks(NamedTuple):
 
 
 class Current(NamedTuple):
-    """What the current network makes of a batch's rows 0 to T-1, with gradient.
+    """The current network's results for rows 0 to T-1 of a batch, with gradient.
 
     policy: `[T, B, P]`. log_probs: `[T, B]` of the actions taken. entropies: `[T, B]`. values: `[T, B]`.
     """

@@ -32,7 +32,7 @@ EMULATOR_BYTES = {"atari": 1_500_000, "toy": 2_000}
 
 OTHER_EMULATOR_BYTES = 5_000_000
 """Bytes of one environment of any other family. Measured with Gymnasium 1.4: CartPole 2 kB, LunarLander 0.1 MB, Taxi 0.8 MB,
-Ant and Humanoid 1.2 MB, CarRacing 4.2 MB. An environment that loads more counts for too little."""
+Ant and Humanoid 1.2 MB, CarRacing 4.2 MB. An environment that takes more is undercounted."""
 
 OBSERVATION_COPIES = 6
 """Copies of its observation that one environment holds. Measured: 1 MB more for an Atari game at 210 x 210 than at 84 x 84."""

@@ -31,7 +31,7 @@ def settle_network(settings: Settings) -> tuple[Settings, list[str]]:
         return settings, []
     spec = make_spec(build(EnvConfig, settings))
     parts = input_parts(spec.observation_shape, spec.leaves)
-    images = [part for part in parts if not part.is_vector]  # an mlp of its own reads vectors beside images
+    images = [part for part in parts if not part.is_vector]  # where there are images, a separate mlp reads the vectors
     choices = [suitable_network(part.shape) for part in images or parts]
     name, reason = min(choices, key=lambda choice: _SMALL_FIRST.index(choice[0]))
     return {**settings, "network": name}, [f"network={name} ({reason})"]

@@ -41,7 +41,7 @@ def trained(folder: Path, **settings: Any) -> Checkpoint:
 
 
 def solves(folder: Path, **settings: Any) -> Checkpoint | None:
-    """A checkpoint that recalls, of one seed or another: processes beside each other make no two runs the same."""
+    """A checkpoint that recalls, of one seed or another: processes that run in parallel make no two runs the same."""
     for seed in (1, 2, 3):
         checkpoint = trained(folder / str(seed), seed=seed, **settings)
         if np.mean(checkpoint.returns) > SOLVED:

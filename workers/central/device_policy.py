@@ -101,7 +101,7 @@ class DevicePolicy:
             frames: the newest ones, `[n, *frame_shape]` a part.
             first: bool `[n]` a part, whether the frame begins an episode.
             environments: int `[n]` a part, the environments' numbers.
-            with_state: whether each part asks for its recurrent state. Rows of other parts are left unwritten in the answer's.
+            with_state: whether each part asks for its recurrent state. The answer leaves the rows of other parts unwritten.
 
         Returns arrays that the next call overwrites. Raises NotFiniteError.
         """
@@ -147,7 +147,7 @@ class DevicePolicy:
 
 
 def _rows_of(parts: Sequence[np.ndarray], wanted: Sequence[bool]) -> Iterator[slice]:
-    """Which rows of all parts together the wanted ones are."""
+    """The rows of each wanted part, counted over all parts together."""
     end = 0
     for part, each in zip(parts, wanted, strict=False):
         start, end = end, end + len(part)

@@ -5,7 +5,7 @@ The action at the query is the answer, and the episode ends with it: the reward 
 Actions before the query have no effect. A policy without memory answers one query in four, mean return -0.5; with memory every
 episode can have return 1.
 
-A stack of more than four frames would show the cue beside the query, so the memory must be in the network with fewer.
+A stack of more than four frames would show the cue together with the query. With fewer the memory must be in the network.
 """
 
 from __future__ import annotations
