@@ -75,10 +75,11 @@ ENVIRONMENTS: dict[str, Family] = {
 """Name -> family. The first family that matches an id makes it."""
 
 USUAL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "envpool": {"frames_stacked": 1},
-    "gymnasium": {"frames_stacked": 1, "worker_timeout": 60.0},
+    "envpool": {"frames_stacked": 1, "clip_rewards": False},
+    "gymnasium": {"frames_stacked": 1, "clip_rewards": False, "worker_timeout": 60.0},
 }
-"""Family -> defaults of settings that differ in it. An environment of any kind may take seconds to reset."""
+"""Family -> defaults of settings that differ in it. An environment of any kind may take seconds to reset, and
+the size of its rewards matters."""
 
 
 def family_of(env_id: str) -> str | None:

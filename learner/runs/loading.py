@@ -68,7 +68,8 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     defaults = default_settings(agent)
     kept = {name: value for name, value in saved.items() if name in defaults and name not in COMMAND_SETTINGS}
     env = str(given.get("env", kept.get("env", defaults["env"])))
-    of_family = {name: value for name, value in usual_settings(env).items() if name not in kept and name not in given}
+    usual = {name: value for name, value in usual_settings(env).items() if name in defaults}
+    of_family = {name: value for name, value in usual.items() if name not in kept and name not in given}
     merged = {**defaults, **of_family, **kept, **given}
     check_taken(given, merged)
     notes = [f"{name}={value} (usual for {env})" for name, value in of_family.items()]

@@ -144,6 +144,15 @@ def fitting(config: Config) -> Checkpoint:
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_families_have_defaults_of_their_own_that_everything_given_comes_before() -> None:
+    merged, notes = merge_settings({"env": "CartPole-v1"}, {})
+    assert (merged["clip_rewards"], merged["frames_stacked"]) == (False, 1)
+    assert "clip_rewards=False (usual for CartPole-v1)" in notes
+    assert merge_settings({"env": "CartPole-v1", "clip_rewards": True}, {})[0]["clip_rewards"] is True
+    assert merge_settings({}, {"env": "CartPole-v1", "clip_rewards": True})[0]["clip_rewards"] is True
+    assert merge_settings({"env": "Catch-v0"}, {})[0]["clip_rewards"] is True
+
+
 def test_a_fitting_checkpoint_is_accepted(optimizer: str, tmp_path: Path) -> None:
     config = small_config(optimizer=optimizer)
     save_checkpoint(tmp_path / "x.pt", fitting(config))
