@@ -127,6 +127,15 @@ def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
         merge_settings({}, {"agent": "other"})
 
 
+def test_families_have_defaults_of_their_own_that_everything_given_comes_before() -> None:
+    merged, notes = merge_settings({"env": "CartPole-v1"}, {})
+    assert (merged["clip_rewards"], merged["frames_stacked"]) == (False, 1)
+    assert "clip_rewards=False (usual for CartPole-v1)" in notes
+    assert merge_settings({"env": "CartPole-v1", "clip_rewards": True}, {})[0]["clip_rewards"] is True
+    assert merge_settings({}, {"env": "CartPole-v1", "clip_rewards": True})[0]["clip_rewards"] is True
+    assert merge_settings({"env": "Catch-v0"}, {})[0]["clip_rewards"] is True
+
+
 def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
@@ -144,15 +153,6 @@ def fitting(config: Config) -> Checkpoint:
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
-def test_families_have_defaults_of_their_own_that_everything_given_comes_before() -> None:
-    merged, notes = merge_settings({"env": "CartPole-v1"}, {})
-    assert (merged["clip_rewards"], merged["frames_stacked"]) == (False, 1)
-    assert "clip_rewards=False (usual for CartPole-v1)" in notes
-    assert merge_settings({"env": "CartPole-v1", "clip_rewards": True}, {})[0]["clip_rewards"] is True
-    assert merge_settings({}, {"env": "CartPole-v1", "clip_rewards": True})[0]["clip_rewards"] is True
-    assert merge_settings({"env": "Catch-v0"}, {})[0]["clip_rewards"] is True
-
-
 def test_a_fitting_checkpoint_is_accepted(optimizer: str, tmp_path: Path) -> None:
     config = small_config(optimizer=optimizer)
     save_checkpoint(tmp_path / "x.pt", fitting(config))
