@@ -15,17 +15,17 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
 from learner.building import make_network_config
 from learner.runs.checkpoint import Checkpoint, Counters
-from learner.serving import export
+from learner.serving import description, export
 from learner.serving.export import (
     DESCRIPTION,
     ONNX,
     PROGRAM,
-    ExportedPolicy,
     export_policy,
     largest_difference,
     read_onnx,
     read_program,
 )
+from learner.serving.exported_policy import ExportedPolicy
 from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
@@ -111,7 +111,7 @@ def test_the_description_names_inputs_outputs_and_actions(exported: tuple[Path, 
 def test_the_preprocessing_of_atari_frames_is_described_in_order() -> None:
     config = small_config(env="PongNoFrameskip-v4", network="nature", frames_stacked=4)
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
-    described = export.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
+    described = description.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
     assert described["input"]["shape"] == ["batch", 4, 84, 84]
     assert [line.split()[0] for line in described["input"]["preprocessing"]] == ["repeat", "take", "convert", "resize"]
     assert described["actions"][:2] == ["NOOP", "FIRE"]
@@ -155,7 +155,7 @@ def test_a_file_that_computes_something_else_is_refused(
         logits, values, action = policy(some)
         return logits, values + 0.01, action
 
-    assert largest_difference(policy, slightly_off, observations) == pytest.approx(0.01, abs=1e-4)
+    assert largest_difference(policy, slightly_off, (observations,)) == pytest.approx(0.01, abs=1e-4)
     monkeypatch.setattr(export, "write_program", lambda policy, observations, path: None)
     monkeypatch.setattr(export, "read_program", lambda path: slightly_off)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
@@ -171,6 +171,6 @@ def test_a_file_that_computes_something_else_is_refused(
 def test_the_axes_of_a_frame_are_named_by_its_shape(frame_shape: tuple[int, ...], axes: list[str]) -> None:
     config = small_config(**SETTINGS)
     spec = replace(make_spec(config.env), frame_shape=frame_shape)
-    described = export.describe(config, spec, trained_checkpoint(config), Path("a.pt"), {})
+    described = description.describe(config, spec, trained_checkpoint(config), Path("a.pt"), {})
     assert described["input"]["axes"] == ["batch", "frames", *axes]
     assert len(described["input"]["shape"]) == 2 + len(axes)
