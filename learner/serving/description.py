@@ -72,7 +72,7 @@ def _meaning_of(name: str, action: ActionSpace) -> str:
         ACTION_MASK: "1 for a legal action, 0 for an illegal one; the newest frame decides",
         PREVIOUS_ACTION: f"the action before each frame, {taken}; zeros for an episode's first frame",
         PREVIOUS_REWARD: "the raw reward that came with each frame; zero for an episode's first frame",
-        VECTOR: f"all vectors of the observation, joined in the order of its space; discrete ones are one-hot; {RAW}",
+        VECTOR: "all vectors of the observation, joined in the order of its space and not scaled; discrete ones are one-hot",
     }
     return meanings.get(name, RAW)
 
