@@ -23,6 +23,7 @@ SLOW = (
     "tests/replay/test_slot_store.py",
     "tests/test_extending.py",
     "tests/test_main.py",
+    "tests/test_matrix.py",
     "tests/test_makefile.py::test_docs",
     "tests/test_old_checkpoints.py",
     "tests/workers/central/",

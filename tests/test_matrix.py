@@ -1,4 +1,7 @@
-"""Every kind of observation with every kind of action, core and mask: trains, resumes to the bit, plays, and is exported."""
+"""Every kind of observation with every kind of action, core and mask: trains, resumes to the bit and plays.
+
+Some of these combinations are exported, collected by worker processes, and trained from replays.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +12,140 @@ from typing import Any
 import pytest
 
 from learner import launch
-from learner.runs.checkpoint import load_checkpoint
+from learner.metrics import summary
+from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.runs.directory import RunDirectory
+from learner.serving.export import DESCRIPTION, ONNX, PROGRAM
 from tests.matrix_env import ACTIONS, OBSERVATIONS
 from tests.support import same
 
 COMBINATIONS = [
-    (observations, actions, core, mask)
+    (f"{observations}-{actions}{mask}", core)
     for observations in OBSERVATIONS
     for actions in ACTIONS
     for core in ("none", "lstm")
-    for mask in ((False, True) if actions != "box" else (False,))
+    for mask in (("", "-mask") if actions != "box" else ("",))
 ]
 SMALL: dict[str, Any] = {
     "reproducible": True,
     "envs_per_worker": 2,
     "unroll_length": 4,
     "batch_size": 2,
-    "environment_max_steps": 64,
-    "checkpoint_period": 3,
+    "environment_max_steps": 48,
+    "checkpoint_period": 100,  # only at the end
     "log_period": 1e5,
     "hidden_sizes": "8",
     "core_size": 8,
     "lr_end_value": 6e-4,  # the learning rate stays: the parts of a run have other budgets
-    "verbosity": 0,
+    "learner_threads": 1,
 }
 
 
-def run(mode: str, **given: Any) -> int:
+REPLAYS: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "elite": {"dist_function": "kl_policy"},
+    "attentive": {"dist_function": "kl_policy"},
+}
+CLEAR = {"use_policy_cloning_loss": True, "use_value_cloning_loss": True}
+LASER = {"use_kl_mask": True, "relevance": "behaviour"}
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing a learning curve takes as long as such a run."""
+    monkeypatch.setattr(summary, "draw_learning_curve", lambda *arguments: None)
+
+
+def run(mode: str, results: Path, **given: Any) -> int:
+    given = {**given, "results_dir": str(results), "verbosity": 0}
     return launch.run(launch.prepare(mode, given, ["main.py", mode]))
 
 
-def newest_agent(results: Path) -> dict[str, Any]:
-    return load_checkpoint(RunDirectory((results / "latest").resolve()).checkpoint_paths()[-1]).agent
+def settings_of(combination: str, core: str, **others: Any) -> dict[str, Any]:
+    env = f"tests.matrix_env:Matrix-{combination}-v0"
+    return {**SMALL, "env": env, "core": core, "calibrate_input": core == "none", **others}
 
 
-@pytest.mark.parametrize(("observations", "actions", "core", "mask"), COMBINATIONS)
-def test_it_trains_resumes_plays_and_is_exported(
-    observations: str, actions: str, core: str, mask: bool, tmp_path: Path
+def directory(results: Path) -> RunDirectory:
+    return RunDirectory((results / "latest").resolve())
+
+
+def newest(results: Path) -> Checkpoint:
+    return load_checkpoint(directory(results).checkpoint_paths()[-1])
+
+
+def assert_resumes_to_the_bit(folder: Path, **settings: Any) -> None:
+    """Half a run that is resumed ends like a whole one. The halves are in `folder / "parts"`."""
+    whole, parts = folder / "whole", folder / "parts"
+    steps = settings["environment_max_steps"]
+    assert run("train", whole, **settings) == 0
+    assert run("train", parts, **{**settings, "environment_max_steps": steps // 2}) == 0
+    assert 0 < newest(parts).counters.updates < newest(whole).counters.updates
+    assert run("train_w_load", parts, load="latest", environment_max_steps=steps) == 0
+    assert same(newest(whole).agent, newest(parts).agent)
+
+
+@pytest.mark.parametrize(("combination", "core"), COMBINATIONS)
+def test_it_trains_resumes_and_plays(combination: str, core: str, tmp_path: Path) -> None:
+    assert_resumes_to_the_bit(tmp_path, **settings_of(combination, core))
+    assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
+
+
+@pytest.mark.parametrize(
+    ("combination", "core", "core_inputs", "inputs"),
+    [
+        ("vector-discrete-mask", "none", False, ["vector", "action_mask"]),
+        ("image-box", "none", False, None),
+        ("image-multi-mask", "lstm", False, ["image", "action_mask"]),
+        ("dict-discrete", "none", False, ["vector", "image"]),
+        ("dict-box", "lstm", True, ["vector", "image", "previous_action", "previous_reward"]),
+    ],
+)
+def test_it_is_exported_with_an_input_a_leaf(
+    combination: str, core: str, core_inputs: bool, inputs: list[str] | None, tmp_path: Path
 ) -> None:
-    env = f"tests.matrix_env:Matrix-{observations}-{actions}{'-mask' if mask else ''}-v0"
-    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
-    settings = {**SMALL, "env": env, "core": core}
-    assert run("train", **settings, results_dir=whole) == 0
-    assert run("train", **{**settings, "environment_max_steps": 32}, results_dir=parts) == 0
-    assert run("train_w_load", load=f"{parts}/latest", environment_max_steps=64, verbosity=0, results_dir=parts) == 0
-    assert same(newest_agent(Path(whole)), newest_agent(Path(parts)))
-    assert run("test", load=f"{parts}/latest", test_episode_count=3, verbosity=0, results_dir=parts) == 0
-    assert run("export", load=f"{parts}/latest", verbosity=0, results_dir=parts) == 0
-    exported = next((Path(parts) / "latest").resolve().glob("exported_*/policy.json"))
-    description = json.loads(exported.read_text())
-    assert max(description["largest_difference"].values()) < 1e-3
+    settings = settings_of(combination, core, core_inputs=core_inputs, environment_max_steps=16)
+    assert run("train", tmp_path, **settings) == 0
+    assert run("export", tmp_path, load="latest") == 0
+    (path,) = directory(tmp_path).path.glob(f"exported_*/{DESCRIPTION}")
+    described = json.loads(path.read_text())
+    assert set(described["largest_difference"]) == {PROGRAM, ONNX}
+    assert max(described["largest_difference"].values()) < 1e-3
+    assert ("state" in described) == (core != "none")
+    if inputs is None:
+        assert described["input"]["name"] == "observations"
+    else:
+        assert [each["name"] for each in described["inputs"]] == inputs
+
+
+@pytest.mark.parametrize("worker_kind", ["cpu", "central"])
+def test_worker_processes_handle_leaves_masks_and_states(worker_kind: str, tmp_path: Path) -> None:
+    own = {"reproducible": False, "worker_kind": worker_kind, "worker_count": 1, "preflight": False}
+    assert run("train", tmp_path, **settings_of("dict-multi-mask", "lstm", core_inputs=True, **own)) == 0
+    counters = newest(tmp_path).counters
+    assert counters.steps >= 48
+    assert counters.episodes > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "combination", "core"),
+    [
+        ("standard", "image-discrete-mask", "lstm"),
+        ("elite", "dict-box", "lstm"),
+        ("elite", "image-multi-mask", "none"),
+        ("attentive", "dict-multi-mask", "lstm"),
+        ("attentive", "vector-box", "none"),
+    ],
+)
+def test_it_trains_from_replays_with_clear_and_laser(kind: str, combination: str, core: str, tmp_path: Path) -> None:
+    queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
+    other = {"type": kind, "capacity": 4, "sample_ratio": 0.5, **REPLAYS[kind]}
+    own = {"replay_parameters": json.dumps([queue, other]), "save_replay": True, "environment_max_steps": 96}
+    assert_resumes_to_the_bit(tmp_path, **settings_of(combination, core, **own, **CLEAR, **LASER))
+
+
+@pytest.mark.parametrize("combination", ["dict-box", "dict-multi-mask"])
+def test_the_implied_relevance_is_refused_where_actions_cannot_be_summed(combination: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^relevance: wanted behaviour for .*, got implied") as refused:
+        run("train", tmp_path, **settings_of(combination, "lstm", use_kl_mask=True))
+    assert len(str(refused.value).splitlines()) == 1

@@ -50,7 +50,10 @@ def test_every_id_of_a_game_has_its_scores(env_id: str) -> None:
     assert reference_scores(env_id) == (307.3, 6951.6)
 
 
-@pytest.mark.parametrize("env_id", ["Catch-v0", "ALE/Adventure-v5", "no such game"])
+@pytest.mark.parametrize(
+    "env_id",
+    ["Catch-v0", "ALE/Adventure-v5", "no such game", "tests.wrappers.environments:TestClosing-v1"],
+)
 def test_without_published_scores_there_is_no_normalised_score(env_id: str) -> None:
     assert reference_scores(env_id) is None
     assert human_normalised(env_id, 1.0) is None

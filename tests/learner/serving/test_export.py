@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,22 +18,23 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
 from learner.building import make_network_config
 from learner.runs.checkpoint import Checkpoint, Counters
-from learner.serving import export
+from learner.serving import description, export
 from learner.serving.export import (
     DESCRIPTION,
     ONNX,
     PROGRAM,
-    ExportedPolicy,
     export_policy,
     largest_difference,
     read_onnx,
     read_program,
 )
+from learner.serving.exported_policy import ExportedPolicy
 from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
 from workers import random_observations
 from wrappers import make_spec
+from wrappers.spaces import Leaf, Packing
 
 SETTINGS = {"frames_stacked": 2}
 
@@ -43,6 +47,10 @@ def trained_checkpoint(config: Config) -> Checkpoint:
         network.policy_head.weight.mul_(100.0)
     agent = {"modules": {"network": network.state_dict()}}
     return Checkpoint(config.settings, {}, {}, Counters(steps=80, updates=7), agent, 0.1)
+
+
+def readers_of(folder: Path) -> list[Callable[..., tuple[Tensor, ...]]]:
+    return [read_program(folder / PROGRAM), *([read_onnx(folder / ONNX)] if find_spec("onnxruntime") else [])]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +119,7 @@ def test_the_description_names_inputs_outputs_and_actions(exported: tuple[Path, 
 def test_the_preprocessing_of_atari_frames_is_described_in_order() -> None:
     config = small_config(env="PongNoFrameskip-v4", network="nature", frames_stacked=4)
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
-    described = export.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
+    described = description.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
     assert described["input"]["shape"] == ["batch", 4, 84, 84]
     assert [line.split()[0] for line in described["input"]["preprocessing"]] == ["repeat", "take", "convert", "resize"]
     assert described["actions"][:2] == ["NOOP", "FIRE"]
@@ -134,8 +142,7 @@ def test_a_core_has_its_state_as_input_and_output(core: str, tmp_path: Path) -> 
     assert (described["input"], described["output"], described["shape"]) == ("state_in", "state_out", ["batch", size])
     assert "zeros at an episode's first observation" in described["values"]
     policy, observations = ExportedPolicy(network.only_act()), random_observations(config.env, 9)[:6]
-    readers = [read_program(folder / PROGRAM), *([read_onnx(folder / ONNX)] if find_spec("onnxruntime") else [])]
-    for read in readers:
+    for read in readers_of(folder):
         wanted_state = got_state = torch.zeros(2, size)
         for row in observations.split(2):
             *wanted, wanted_state = policy(row, wanted_state)
@@ -155,7 +162,7 @@ def test_a_file_that_computes_something_else_is_refused(
         logits, values, action = policy(some)
         return logits, values + 0.01, action
 
-    assert largest_difference(policy, slightly_off, observations) == pytest.approx(0.01, abs=1e-4)
+    assert largest_difference(policy, slightly_off, (observations,)) == pytest.approx(0.01, abs=1e-4)
     monkeypatch.setattr(export, "write_program", lambda policy, observations, path: None)
     monkeypatch.setattr(export, "read_program", lambda path: slightly_off)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
@@ -171,6 +178,81 @@ def test_a_file_that_computes_something_else_is_refused(
 def test_the_axes_of_a_frame_are_named_by_its_shape(frame_shape: tuple[int, ...], axes: list[str]) -> None:
     config = small_config(**SETTINGS)
     spec = replace(make_spec(config.env), frame_shape=frame_shape)
-    described = export.describe(config, spec, trained_checkpoint(config), Path("a.pt"), {})
+    described = description.describe(config, spec, trained_checkpoint(config), Path("a.pt"), {})
     assert described["input"]["axes"] == ["batch", "frames", *axes]
     assert len(described["input"]["shape"]) == 2 + len(axes)
+
+
+ODD_LEAVES = tuple(
+    Leaf(name, shape, dtype)
+    for name, shape, dtype in (
+        ("action_mask", (3,), "uint8"),
+        ("a b.c-d/é", (10, 5), "uint8"),
+        ("cat", (4,), "float32"),  # like operations of the network
+        ("view", (2, 3), "float32"),
+        ("network.policy_head.bias", (), "float32"),  # like weights
+        ("values", (3,), "float32"),  # like an output
+        ("state_in", (2,), "float32"),
+    )
+)
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_leaves_of_any_name_are_inputs(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both files compute what the network computes of packed frames."""
+    config = small_config(**SETTINGS, core=core, core_size=8)
+    packing, count, generator = Packing(ODD_LEAVES), 8, np.random.default_rng(1)
+    spec = replace(make_spec(config.env), leaves=ODD_LEAVES, frame_shape=(packing.size,))
+    network_config = replace(make_network_config(config), leaves=ODD_LEAVES, observation_shape=spec.observation_shape)
+    values = {leaf.name: generator.integers(0, 2, (2 * count, *leaf.shape)).astype(leaf.dtype) for leaf in ODD_LEAVES}
+    values["action_mask"][:, 0] = 1
+    packed = torch.from_numpy(packing.pack(values).reshape(count, 2, -1))
+    network: ActorCritic = make_network(network_config, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        network.policy_head.weight.mul_(100.0)
+    checkpoint = Checkpoint(config.settings, {}, {}, Counters(updates=7), {"modules": {"network": network.state_dict()}}, 0.1)
+    monkeypatch.setattr(export, "make_spec", lambda config: spec)
+    monkeypatch.setattr(export, "make_network_config", lambda config: network_config)
+    monkeypatch.setattr(export, "random_observations", lambda *arguments: packed)
+    assert export_policy(config, checkpoint, Path("a.pt"), tmp_path) == 0
+
+    inputs = json.loads((tmp_path / "exported_7" / DESCRIPTION).read_text())["inputs"]
+    names = [each["name"] for each in inputs]
+    assert names == [*(leaf.name for leaf in ODD_LEAVES[:-2]), "observation_values", "observation_state_in"]
+    assert [(each["shape"], each["dtype"]) for each in inputs] == [
+        (["batch", 2, *leaf.shape], leaf.dtype) for leaf in ODD_LEAVES
+    ]
+    assert [each["axes"][2:] for each in inputs[:3]] == [["feature"], ["height", "width"], ["feature"]]
+    assert inputs[0]["values"].startswith("1 for a legal action")
+
+    state = () if core == "none" else (torch.ones(count, network.state_size),)
+    wanted = network.think(packed, *state).output
+    parts = (torch.from_numpy(values[leaf.name]).unflatten(0, (count, 2)) for leaf in ODD_LEAVES)
+    leaves = dict(zip(names, parts, strict=True))
+    legal = leaves["action_mask"][:, -1]
+    for read in readers_of(tmp_path / "exported_7"):
+        logits, got_values, action, *_ = read(leaves, *state)
+        torch.testing.assert_close(logits, wanted.policy, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got_values, wanted.values, rtol=1e-4, atol=1e-4)
+        assert legal.gather(1, action[:, None]).all()
+        assert (logits[legal == 0] < -1e7).all()
+    assert not legal.all()
+
+
+def test_the_previous_action_of_real_numbers_is_described() -> None:
+    config = small_config(env="Reach-v0", core="lstm", core_inputs=True)
+    checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
+    described = description.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
+    values = {each["name"]: each["values"] for each in described["inputs"]}
+    assert list(values) == ["observation", "previous_action", "previous_reward"]
+    assert "before it is clipped and rescaled" in values["previous_action"]
+    assert "raw reward" in values["previous_reward"]
+
+
+def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run_\xff"))
+    folder.mkdir()
+    config = small_config(**SETTINGS)
+    assert export_policy(config, trained_checkpoint(config), folder / "update_000000007.pt", folder) == 0
+    written = {path.name for path in (folder / "exported_7").iterdir()}
+    assert written == {PROGRAM, DESCRIPTION, *([ONNX] if find_spec("onnxruntime") else [])}
