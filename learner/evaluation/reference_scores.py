@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wrappers import ENVIRONMENTS, EnvConfig, describe_env
+from wrappers import EnvConfig, describe_env, family_of
 
 SOURCE = "Mnih et al. 2015 and Wang et al. 2016, as collected in dqn_zoo (30 no-ops, no sticky actions)"
 
@@ -83,12 +83,17 @@ RANDOM_AND_HUMAN: dict[str, tuple[float, float]] = {
 """Name of the game (that of its ROM) -> random, human."""
 
 
+FAMILY = "atari"
+"""The family of all these games."""
+
+
 def reference_scores(game: str) -> ReferenceScores | None:
     """The published scores of a game, by its name or an environment id; None if there are none.
 
-    An id is resolved by the family of the environment, so that every id of a game finds the same scores.
+    An id is resolved by the family of the environment, so that every id of a game finds the same scores. Other families are not
+    asked: they would have to make the environment, which may need settings that an id does not have.
     """
-    if game not in RANDOM_AND_HUMAN and any(family.matches(game) for family in ENVIRONMENTS.values()):
+    if game not in RANDOM_AND_HUMAN and family_of(game) == FAMILY:
         game = describe_env(EnvConfig(env=game)).game_name or game
     return ReferenceScores(*RANDOM_AND_HUMAN[game]) if game in RANDOM_AND_HUMAN else None
 
