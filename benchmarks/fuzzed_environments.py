@@ -100,10 +100,13 @@ def _of_environment(env: str, generator: random.Random) -> dict[str, object]:
 
 
 def _of_network(env: str, table: dict[str, SettingField], generator: random.Random) -> dict[str, object]:
-    given: dict[str, object] = {"hidden_sizes": generator.choice(("8", "8,8", "1", "16,4,8"))}
-    given["network"] = "auto" if generator.random() < 0.6 else generator.choice(table["network"].choices())
+    is_image = family_of(env) == "atari" or env == "CarRacing-v3"
+    usual = "auto" if is_image or env == RANDOM_SPACES else "mlp"
+    given: dict[str, object] = {"network": usual if generator.random() < 0.7 else generator.choice(table["network"].choices())}
+    if given["network"] in ("mlp", "conv"):
+        given["hidden_sizes"] = generator.choice(("8", "8,8", "1", "16,4,8"))
     if given["network"] == "conv":
-        given["conv"] = generator.choice(("4x8x4,4x4x2", "2x3x1", "32x8x4,64x4x2,64x3x1"))
+        given["conv"] = generator.choice(("4x8x4,4x4x2", "2x3x1"))
     if generator.random() < 0.5:
         given |= {"core": generator.choice(("lstm", "gru")), "core_size": generator.choice((1, 8))}
     if generator.random() < (0.4 if "core" in given else 0.02):

@@ -58,7 +58,7 @@ def random_actions(generator: random.Random) -> spaces.Space[Any]:
     shape = generator.choice(((1,), (3,), (2, 2), ()))
     makers = (
         lambda: spaces.Discrete(generator.choice((1, 2, 7)), start=generator.choice((0, 0, 5, -2))),
-        lambda: spaces.MultiDiscrete(generator.choice(([2], [3, 2], [1, 4, 2], [[2, 3], [4, 1]]))),
+        lambda: spaces.MultiDiscrete(np.array(generator.choice(([2], [3, 2], [1, 4, 2], [[2, 3], [4, 1]])))),
         lambda: spaces.MultiBinary(generator.choice((1, 3))),
         lambda: spaces.Box(low, high, shape, generator.choice((np.float32, np.float64))),
         lambda: spaces.Box(low, high, shape, np.float32),
@@ -84,7 +84,7 @@ def random_observations(generator: random.Random, depth: int) -> spaces.Space[An
         return generator.choice((spaces.Text(3), spaces.Sequence(spaces.Discrete(2))))
     makers = (
         lambda: spaces.Discrete(generator.choice((1, 4)), start=generator.choice((0, 3, -1))),
-        lambda: spaces.MultiDiscrete(generator.choice(([2], [3, 2], [[2, 3], [4, 1]]))),
+        lambda: spaces.MultiDiscrete(np.array(generator.choice(([2], [3, 2], [[2, 3], [4, 1]])))),
         lambda: spaces.MultiBinary(generator.choice((1, 3, [2, 2]))),
         lambda: _random_box(generator),
         lambda: _random_box(generator),
@@ -109,4 +109,4 @@ def _random_image(generator: random.Random) -> spaces.Space[Any]:
     return spaces.Box(0, 255, shape, np.uint8)
 
 
-gymnasium.register("RandomSpaces-v0", RandomSpaces)
+gymnasium.register("RandomSpaces-v0", "benchmarks.random_spaces:RandomSpaces")
