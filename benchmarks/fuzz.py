@@ -38,10 +38,15 @@ from main import prepare, refusal
 CASE_SECONDS = 60
 MOST_MEMORY = 24 * 2**30  # bytes of address space; a larger allocation fails at once
 
+MOST_OF_A_CASE = 2000  # characters that are shown
+
 
 @dataclass
 class Row:
-    """The result of a row. slowest: CPU seconds of the slowest case. bad: each bad case and what is wrong with it."""
+    """The result of a row. slowest: CPU seconds of the slowest case. bad: each bad case and what is wrong with it.
+
+    last_refusal: the line of the last case that was refused.
+    """
 
     name: str
     cases: int = 0
@@ -49,6 +54,7 @@ class Row:
     taken: int = 0
     slowest: float = 0.0
     bad: list[str] = field(default_factory=list)
+    last_refusal: str = ""
 
     def try_case(self, case: str, action: Callable[[], object]) -> bool:
         """Run a case and count its outcome. Returns whether it was refused."""
@@ -60,7 +66,8 @@ class Row:
             self.taken += 1
             return False
         except (flags.Error, ValueError) as error:
-            if not refusal(error):
+            self.last_refusal = refusal(error)
+            if not self.last_refusal:
                 self.complain(case, "it was refused without a message")
             self.refused += 1
             return True
@@ -72,7 +79,7 @@ class Row:
 
     def complain(self, case: str, what: str) -> None:
         """Count a case as bad."""
-        self.bad.append(f"{what.strip()}\n  in the case {case[:400]!r}")
+        self.bad.append(f"{what.strip()}\n  in the case {case[:MOST_OF_A_CASE]!r}")
 
 
 class TimeLimitError(Exception):

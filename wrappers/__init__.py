@@ -74,6 +74,9 @@ ENVIRONMENTS: dict[str, Family] = {
 }
 """Name -> family. The first family that matches an id makes it."""
 
+EXAMPLES = "PongNoFrameskip-v4, CartPole-v1, envpool:Ant-v5, or minigrid:MiniGrid-Empty-5x5-v0 (package:id)"
+"""Ids for a person whose own id is unknown: a package's environments are known only after its import."""
+
 USUAL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "envpool": {"frames_stacked": 1, "clip_rewards": False},
     "gymnasium": {"frames_stacked": 1, "clip_rewards": False, "worker_timeout": 60.0},
@@ -150,5 +153,5 @@ def _family(env_id: str) -> Family:
         return ENVIRONMENTS[name]
     ids = {known.lower(): usual for family in ENVIRONMENTS.values() for known, usual in family.known_ids().items()}
     close = dict.fromkeys(ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=SUGGESTED))
-    hint = f"did you mean {' or '.join(close)}?" if close else f"for example {next(iter(ids.values()))}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"for example {EXAMPLES}"
     raise ValueError(f"env: wanted an environment of the families {', '.join(ENVIRONMENTS)}, got {env_id!r}; {hint}")

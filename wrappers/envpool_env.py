@@ -98,8 +98,7 @@ class EnvPoolVector(NativeVector):
         self._config = config
         self._threads = num_threads
         self._render_mode = render_mode
-        pool = self._make_pool(FIRST_SEED, num_envs)
-        _, info = pool.reset()
+        pool, (_, info) = self._begin_pool(FIRST_SEED, num_envs)
         first = {name: value[0] for name, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
         self.metadata: Mapping[str, Any] = pool.metadata
         self.max_episode_steps = int(getattr(pool.spec.config, "max_episode_steps", 0))
@@ -110,13 +109,19 @@ class EnvPoolVector(NativeVector):
 
     def reset(self, seed: int) -> np.ndarray:
         self._vector.close()
-        self._vector = self._make_pool(check_seed(seed, self.num_envs), self.num_envs)
-        observations, info = self._vector.reset()
+        self._vector, (observations, info) = self._begin_pool(check_seed(seed, self.num_envs), self.num_envs)
         self._buffer.put(slice(None), observations, info)
         return self._begin()
 
     def render(self) -> np.ndarray:
         return super().render() if self._render_mode is None else picture_of(self._vector.render(), self.spec.env)
+
+    def _begin_pool(self, seed: int, num_envs: int) -> tuple[Any, Any]:
+        """New environments, and the result of their first reset. seed: of environment 0. Raises ValueError with one line."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on the precision of bounds: the first reset makes the spaces again
+            pool = self._make_pool(seed, num_envs)
+            return pool, pool.reset()
 
     def _make_pool(self, seed: int, num_envs: int) -> Any:
         """New environments. seed: of environment 0. Raises ValueError with one line."""
@@ -132,8 +137,6 @@ class EnvPoolVector(NativeVector):
             raise ValueError(import_failed("the package envpool", error)) from error
         seeds = list(range(seed, seed + num_envs))
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # on the precision of bounds
-                return envpool.make_gymnasium(name, num_envs=num_envs, num_threads=self._threads, env_seed=seeds, **arguments)
+            return envpool.make_gymnasium(name, num_envs=num_envs, num_threads=self._threads, env_seed=seeds, **arguments)
         except Exception as error:  # EnvPool raises AssertionError, TypeError and RuntimeError for what it does not know
             raise ValueError(f"env: wanted {self._config.env} to be made, got {in_words(error)}") from error

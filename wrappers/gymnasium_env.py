@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as Registered
-from gymnasium.envs.registration import find_highest_version, parse_env_id, registry
+from gymnasium.envs.registration import find_highest_version, load_env_creator, parse_env_id, registry
 from gymnasium.error import DependencyNotInstalled, Error
 from gymnasium.vector import AutoresetMode
 
@@ -177,6 +177,7 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
             return OneOfVector(_make_vector(registered, config, 1, render_mode))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on deprecated versions and precision, which every worker would repeat
+            _route_warnings(registered)
             return gymnasium.make(
                 registered, max_episode_steps=config.max_episode_steps or None, disable_env_checker=True, **arguments
             )
@@ -187,6 +188,16 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
     except Exception as error:  # the constructor of a user's environment may raise anything
         name, mode, hint = ("render", f" with the mode {render_mode}", _drawing_hint(error)) if render_mode else ("env", "", "")
         raise ValueError(f"{name}: wanted {config.env} to be made{mode}, got {in_words(error)}{hint}") from error
+
+
+def _route_warnings(registered: Registered) -> None:
+    """Let MuJoCo warn as Python does. By itself it prints the same lines for each environment, and appends them to a file in
+    the current folder.
+    """
+    if isinstance(registered.entry_point, str):
+        load_env_creator(registered.entry_point)  # imports MuJoCo, if the environment needs it
+    if "mujoco" in sys.modules:
+        sys.modules["mujoco"].set_mju_user_warning(warnings.warn)
 
 
 def check_first_step(env: VectorEnv, env_id: str) -> Step:

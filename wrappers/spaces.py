@@ -194,7 +194,7 @@ class Box(ActionSpace):
         return "finite numbers"
 
     def summary(self) -> str:
-        return f"the actions of {len(self.low)} real numbers"
+        return f"the {len(self.low)} real number{'s' * (len(self.low) > 1)}"
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
         """Actions `[N, D]` as the environment takes them: clipped to the bounds, and rescaled from [-1, 1] between them."""

@@ -103,7 +103,9 @@ def _described_actions(action: ActionSpace) -> dict[str, Any]:
 
 
 def _actions_in_words(protocol: Mapping[str, Any]) -> str:
-    return f"of {protocol['action_count']}" if "action_count" in protocol else action_space(protocol["action_space"]).summary()
+    if "action_count" in protocol:
+        return f"of {protocol['action_count']}"
+    return action_space(protocol["action_space"]).summary().removeprefix("the ")
 
 
 def apply_protocol(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,13 +83,17 @@ RANDOM_AND_HUMAN: dict[str, tuple[float, float]] = {
 """Name of the game (that of its ROM) -> random, human."""
 
 
+FAMILY = "atari"
+"""The family of all these games."""
+
+
 def reference_scores(game: str) -> ReferenceScores | None:
     """The published scores of a game, by its name or an environment id; None if there are none.
 
     An id of Atari is resolved to its game, so that every id of a game finds the same scores. Other environments have none, and
     some cannot even be made from their id alone.
     """
-    if game not in RANDOM_AND_HUMAN and family_of(game) == "atari":
+    if game not in RANDOM_AND_HUMAN and family_of(game) == FAMILY:
         game = describe_env(EnvConfig(env=game)).game_name or game
     return ReferenceScores(*RANDOM_AND_HUMAN[game]) if game in RANDOM_AND_HUMAN else None
 

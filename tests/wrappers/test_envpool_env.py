@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
@@ -19,6 +21,13 @@ def test_the_family_and_the_spec_are_those_of_the_id() -> None:
     spec = make_spec(EnvConfig(env="envpool:Ant-v5", frames_stacked=1))
     assert (spec.frame_shape, spec.frame_dtype, spec.action) == ((105,), "float32", Box((-1.0,) * 8, (1.0,) * 8))
     assert describe_env(EnvConfig(env="envpool:Ant-v5", frames_stacked=1)).protocol_settings["max_episode_steps"] == 1000
+
+
+def test_nothing_is_printed_about_the_precision_of_bounds() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_vector_env(CARTPOLE, 2).reset(5)
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_each_step_is_that_of_gymnasiums_own_environment() -> None:

@@ -342,3 +342,13 @@ def test_a_driver_that_cannot_draw_is_one_line_with_the_packages_that_can(monkey
     monkeypatch.setenv("MUJOCO_GL", "no such driver")
     with pytest.raises(ValueError, match="render: wanted .*MUJOCO_GL=egl"):
         make_single_env(config("InvertedPendulum-v5"), "rgb_array")
+
+
+def test_mujoco_neither_prints_nor_writes_a_file_for_each_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mujoco", reason="MuJoCo is an optional package (requirements-envs.txt)")
+    monkeypatch.chdir(tmp_path)
+    make_vector_env(EnvConfig(env="HalfCheetah-v5", frames_stacked=1), 2).close()
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []

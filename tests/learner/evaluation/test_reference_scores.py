@@ -57,3 +57,7 @@ def test_every_id_of_a_game_has_its_scores(env_id: str) -> None:
 def test_without_published_scores_there_is_no_normalised_score(env_id: str) -> None:
     assert reference_scores(env_id) is None
     assert human_normalised(env_id, 1.0) is None
+
+
+def test_an_environment_without_scores_is_not_made() -> None:
+    assert reference_scores("tests.wrappers.environments:TestFailing-v1") is None
