@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from main import main
-from wrappers import ENVIRONMENTS, toy
+from wrappers import ENVIRONMENTS
 from wrappers.spec import EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
+from wrappers.toys.catch import Catch
 
 FAULTY_CATCH = "FaultyCatch-v0"
 FOLDER_VARIABLE = "SPRINGBOK_FAULTS"
@@ -45,7 +46,7 @@ def exit_silently() -> None:
 FAULTS = {"raise": raise_error, "hang": hang, "spin": spin, "exit": exit_silently, "abort": os.abort}
 
 
-class FaultyCatch(toy.Catch):
+class FaultyCatch(Catch):
     """Catch that looks for requested faults at every step."""
 
     def step(self, actions: np.ndarray) -> Step:
@@ -70,7 +71,7 @@ class FaultyFamily:
         return env_id == FAULTY_CATCH
 
     def make_spec(self, config: EnvConfig) -> EnvSpec:
-        return toy.make_spec(config)
+        return FaultyCatch.make_spec(config)
 
     def describe(self, config: EnvConfig) -> EnvDescription:
         return EnvDescription(config)

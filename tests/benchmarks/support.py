@@ -50,7 +50,7 @@ def write_run(
     """
     path.mkdir(parents=True)
     config = {
-        "settings": {**DEFAULTS, "env": "Catch-v0", "environment_max_steps": BUDGET, **settings},
+        "settings": {**DEFAULTS, "env": "Catch-v0", "network": "nature", "environment_max_steps": BUDGET, **settings},
         "command": ["main.py", "--op_mode=train"],
         "git_commit": commit,
         "host": {"system": "Linux", "cores": 2},

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import against
 from benchmarks.against import COSTS, KEYS, Figures, below, measure, medians, ratios, table, take_turn
 from benchmarks.termination import REPOSITORY
+from learner.settings.schema import every_setting
 from main import prepare
 
 SLOW = {"c_env": 200.0, "c_act": 100.0, "c_learn": 400.0, "frames/s": 5000.0}
@@ -144,5 +145,6 @@ def test_bad_input_is_one_line(
 def test_fixed_settings_leave_nothing_to_the_machine_and_can_be_overridden() -> None:
     fixed = [f"--{name}={value}" for name, value in against.FIXED.items()]
     settings = prepare(["main.py", *fixed]).settings
-    assert {name for name, value in settings.items() if value == "auto"} == {"test_environments"}
+    fitted = {name for name, field in every_setting().items() if field.setting.auto}
+    assert {name for name in fitted if settings[name] == "auto"} == {"test_environments"}
     assert prepare(["main.py", *fixed, "--batch_size=32"]).config.training.batch_size == 32

@@ -68,12 +68,15 @@ def large_toy(smallest: int) -> SimpleNamespace:
     """The family of one game, "LargeCatch", whose frames have `smallest` pixels or more in both directions."""
     cell = (-(-smallest // ROWS), -(-smallest // COLUMNS))
 
+    def small(config: EnvConfig) -> EnvConfig:
+        return replace(config, env="Catch-v0")
+
     def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
-        return LargeCatch(toy.make_vector(config, num_envs, num_threads), cell)
+        return LargeCatch(toy.make_vector(small(config), num_envs, num_threads), cell)
 
     return SimpleNamespace(
         matches=lambda env_id: env_id == "LargeCatch",
-        make_spec=lambda config: enlarged(toy.make_spec(config), cell),
+        make_spec=lambda config: enlarged(toy.make_spec(small(config)), cell),
         describe=EnvDescription,
         make_vector=make_vector,
     )
