@@ -53,7 +53,8 @@ FIXED = {
     *("ignored_observations", "frame_scale_resolution", "skipped_frames", "noop_threshold", "worker_count", "envs_per_worker"),
     *("batch_size", "unroll_length", "replay_parameters", "learner_threads", "worker_kind", "prepared_batches"),
     *("checkpoint_period", "eval_period", "test_episode_count", "test_environments", "worker_timeout", "max_skipped_updates"),
-    *("hidden_sizes", "core", "core_size", "core_inputs", "burn_in", "conv"),
+    *("hidden_sizes", "core", "core_size", "core_inputs", "burn_in", "conv", "lr"),
+    "calibrate_input",
 }
 """Settings that a case sets by a rule of its own, or leaves alone because they decide how long it takes."""
 
@@ -74,6 +75,8 @@ def fuzzed_case(generator: random.Random) -> list[str]:
     for name in names + generator.sample(others, generator.choice((0, 1, 2))) + generator.sample(own, min(2, len(own))):
         if (value := other_value(table[name], generator)) is not None:
             given[name] = value
+    if "c_bar" in given:
+        given["rho_bar"] = given["c_bar"]  # which may not be larger
     if given.get("normalise_rewards") == "true" and generator.random() < 0.8:
         given["clip_rewards"] = "false"
     return [f"--{name}={value}" for name, value in given.items()]
@@ -94,6 +97,8 @@ def _of_environment(env: str, generator: random.Random) -> dict[str, object]:
         given["ignored_observations"] = IGNORED[env]
     if env == RANDOM_SPACES:
         given["env_args"] = json.dumps({"number": generator.randrange(10**6)})
+    if env in SLOW or generator.random() < 0.2:
+        given["calibrate_input"] = "false"  # it takes a thousand steps
     if generator.random() < 0.3:
         given["core_inputs"] = "true"
     return given
