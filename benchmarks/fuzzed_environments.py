@@ -14,6 +14,7 @@ from wrappers import family_of
 
 STEPS = 200
 EPISODE_STEPS = 40
+VECTOR = "tests.wrappers.environments:TestVector-v1"
 RANDOM_SPACES = "benchmarks.random_spaces:RandomSpaces-v0"
 
 QUICK = (
@@ -70,7 +71,8 @@ def fuzzed_case(generator: random.Random) -> list[str]:
     likely = ("normalise_observations", "normalise_rewards", "separate_value", "action_distribution", "log_std")
     losses = ("use_policy_cloning_loss", "use_value_cloning_loss", "use_kl_mask", "relevance", "clip_rewards", "precision")
     names = [name for name in (*likely, *losses) if name in table and generator.random() < 0.25]
-    others = [name for name in table if name not in FIXED]
+    family = family_of(env)
+    others = [name for name, field in table.items() if name not in FIXED and family in (field.setting.families or (family,))]
     own = [name for name in agent_settings(agent) if name not in FIXED]
     for name in names + generator.sample(others, generator.choice((0, 1, 2))) + generator.sample(own, min(2, len(own))):
         if (value := other_value(table[name], generator)) is not None:
@@ -89,9 +91,9 @@ def _environment(generator: random.Random) -> str:
 
 def _of_environment(env: str, generator: random.Random) -> dict[str, object]:
     given: dict[str, object] = {}
-    if family_of(env) in ("gymnasium", "envpool"):
+    if family_of(env) in ("gymnasium", "envpool") and env != VECTOR:  # which does not take a limit
         given["max_episode_steps"] = EPISODE_STEPS
-    else:
+    elif env != VECTOR:
         given["max_episode_frames"] = 4 * EPISODE_STEPS
     if env in IGNORED and generator.random() < 0.9:
         given["ignored_observations"] = IGNORED[env]
