@@ -94,7 +94,11 @@ def run(given: Sequence[str], results: Path) -> None:
     """Do what the flags say, in this process. Raises ValueError with one line, or RuntimeError for a failure."""
     mode, *flags = given
     job = prepare(["main.py", f"--op_mode={mode}", *flags, f"--results_dir={results}", "--verbosity=0", "--nopreflight"])
-    if code := launch.run(job):
+    try:
+        code = launch.run(job)
+    except ValueError as error:  # only `prepare` may refuse: main.py would show a traceback
+        raise RuntimeError(f"wanted no exception after the checks, got {error}") from error
+    if code:
         printed = sys.stdout.getvalue() if isinstance(sys.stdout, io.StringIO) else ""
         raise RuntimeError(f"wanted exit code 0, got {code} after {printed[-MOST_PRINTED:]!r}")
 
