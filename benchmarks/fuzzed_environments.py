@@ -14,6 +14,7 @@ from wrappers import family_of
 
 STEPS = 200
 EPISODE_STEPS = 40
+VECTOR = "tests.wrappers.environments:TestVector-v1"
 RANDOM_SPACES = "benchmarks.random_spaces:RandomSpaces-v0"
 
 QUICK = (
@@ -53,7 +54,8 @@ FIXED = {
     *("ignored_observations", "frame_scale_resolution", "skipped_frames", "noop_threshold", "worker_count", "envs_per_worker"),
     *("batch_size", "unroll_length", "replay_parameters", "learner_threads", "worker_kind", "prepared_batches"),
     *("checkpoint_period", "eval_period", "test_episode_count", "test_environments", "worker_timeout", "max_skipped_updates"),
-    *("hidden_sizes", "core", "core_size", "core_inputs", "burn_in", "conv"),
+    *("hidden_sizes", "core", "core_size", "core_inputs", "burn_in", "conv", "lr"),
+    "calibrate_input",
 }
 """Settings that a case sets by a rule of its own, or leaves alone because they decide how long it takes."""
 
@@ -69,11 +71,14 @@ def fuzzed_case(generator: random.Random) -> list[str]:
     likely = ("normalise_observations", "normalise_rewards", "separate_value", "action_distribution", "log_std")
     losses = ("use_policy_cloning_loss", "use_value_cloning_loss", "use_kl_mask", "relevance", "clip_rewards", "precision")
     names = [name for name in (*likely, *losses) if name in table and generator.random() < 0.25]
-    others = [name for name in table if name not in FIXED]
+    family = family_of(env)
+    others = [name for name, field in table.items() if name not in FIXED and family in (field.setting.families or (family,))]
     own = [name for name in agent_settings(agent) if name not in FIXED]
     for name in names + generator.sample(others, generator.choice((0, 1, 2))) + generator.sample(own, min(2, len(own))):
         if (value := other_value(table[name], generator)) is not None:
             given[name] = value
+    if "c_bar" in given:
+        given["rho_bar"] = given["c_bar"]  # which may not be larger
     if given.get("normalise_rewards") == "true" and generator.random() < 0.8:
         given["clip_rewards"] = "false"
     return [f"--{name}={value}" for name, value in given.items()]
@@ -86,14 +91,16 @@ def _environment(generator: random.Random) -> str:
 
 def _of_environment(env: str, generator: random.Random) -> dict[str, object]:
     given: dict[str, object] = {}
-    if family_of(env) in ("gymnasium", "envpool"):
+    if family_of(env) in ("gymnasium", "envpool") and env != VECTOR:  # which does not take a limit
         given["max_episode_steps"] = EPISODE_STEPS
-    else:
+    elif env != VECTOR:
         given["max_episode_frames"] = 4 * EPISODE_STEPS
     if env in IGNORED and generator.random() < 0.9:
         given["ignored_observations"] = IGNORED[env]
     if env == RANDOM_SPACES:
         given["env_args"] = json.dumps({"number": generator.randrange(10**6)})
+    if env in SLOW or generator.random() < 0.2:
+        given["calibrate_input"] = "false"  # it takes a thousand steps
     if generator.random() < 0.3:
         given["core_inputs"] = "true"
     return given

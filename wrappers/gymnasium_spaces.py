@@ -264,10 +264,11 @@ def _translate_box(space: spaces.Box) -> tuple[ActionSpace, Decoder]:
     low, high = (tuple(map(float, np.ravel(bound))) for bound in (space.low, space.high))
     box, shape, dtype = Box(low, high), space.shape, np.dtype(space.dtype)
 
-    def decode(actions: np.ndarray) -> np.ndarray:
+    def decode(actions: np.ndarray) -> np.ndarray | list[np.ndarray]:
         numbers = box.to_environment(actions)
         whole = np.rint(numbers) if dtype.kind in "iu" else numbers
         # In float64 a bound such as 0.1 lies below its float32, so the bounds are applied again.
-        return np.clip(whole.reshape(-1, *shape).astype(dtype), space.low, space.high)
+        decoded = np.clip(whole.reshape(-1, *shape).astype(dtype), space.low, space.high)
+        return decoded if shape else [np.asarray(one) for one in decoded]  # an action is an array, also one of shape ()
 
     return box, decode

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agents.networks.base import FeatureNetwork, Thought
 from agents.networks.cores import zeroed
+from workers.finite import NotFiniteError
 from wrappers import VectorEnv
 from wrappers.legal import first_actions
 
@@ -43,6 +44,8 @@ class EvaluationPolicy:
         Args:
             first: bool `[N]`, whether each observation is its episode's first; None for all.
             environments: int `[N]`, the environments' numbers, by which a core's state is kept; None for 0 to N - 1.
+
+        Raises NotFiniteError: large finite weights of a policy that diverged can give infinite outputs.
         """
         count = len(observations)
         first = np.ones(count, bool) if first is None else first
@@ -53,6 +56,8 @@ class EvaluationPolicy:
             self._states.update(zip(environments.tolist(), state, strict=True))
         # Actions are drawn on the CPU, so that one seed means one game on any device.
         thought = Thought(type(output)(*(tensor.cpu() for tensor in output)), features)
+        if not all(tensor.isfinite().all() for tensor in thought.output):
+            raise NotFiniteError("the policy's outputs are not finite: its training diverged")
         return self._network.choose(thought, self._generator, greedy=self._greedy).actions.numpy()
 
     def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:

@@ -24,6 +24,7 @@ from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
 from learner.signals import StopSignals
+from workers.finite import NotFiniteError
 from wrappers import describe_env, make_single_env, make_vector_env
 
 log = logging.getLogger("springbok")
@@ -143,6 +144,9 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
                 video = _play_shown(test, policy, tally, stop)
             if tally.missing and not stop():
                 _play_unseen(test, policy, tally, stop)
+        except NotFiniteError as error:
+            log.error("error: %s: %s", checkpoint_path, error)
+            return 1
         finally:
             tally.clear_line()
     if tally.missing:

@@ -337,6 +337,13 @@ def test_actions_reach_the_environment_as_it_takes_them() -> None:
         translate_actions(spaces.Dict(a=spaces.Discrete(2)))
 
 
+def test_a_single_real_number_is_an_array_as_in_samples_of_its_space() -> None:
+    box = spaces.Box(-2.0, 2.0, (), np.float32)
+    _, decode = translate_actions(box)
+    action = decode(np.array([[0.5], [1.0]], np.float32))[0]
+    assert (type(action), action.shape, action.dtype, float(action)) == (np.ndarray, (), np.float32, 1.0)
+
+
 def test_a_driver_that_cannot_draw_is_one_line_with_the_packages_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco", reason="MuJoCo is an optional package (requirements-envs.txt)")
     monkeypatch.setenv("MUJOCO_GL", "no such driver")

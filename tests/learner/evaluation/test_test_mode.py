@@ -200,6 +200,15 @@ def test_a_diverged_checkpoint_is_refused_in_one_line(run: RunDirectory, lines: 
     assert "diverged" in lines[0]
 
 
+def test_finite_weights_with_infinite_outputs_are_one_line(run: RunDirectory, lines: list[str]) -> None:
+    config = small_config()
+    network = new_network(config)
+    for weights in network.parameters():
+        weights.data.fill_(1e30)
+    assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
+    assert "diverged" in lines[-1]
+
+
 def test_results_that_cannot_be_saved_are_still_printed(tmp_path: Path, lines: list[str]) -> None:
     config = small_config(test_episode_count=2)
     assert evaluate(config, made_checkpoint(config), tmp_path / "gone" / "copied.pt", None) == 1
