@@ -34,6 +34,7 @@ class Facts:
         pictures_per_second: the pace of a rendered environment.
         start_seconds: seconds that it took to make one environment, to reset it and to step it once.
         variables: environment variables that rendering needs.
+        texts: entries of the observation that are texts, which the policy does not get by default.
     """
 
     spec: EnvSpec
@@ -42,6 +43,7 @@ class Facts:
     pictures_per_second: float
     start_seconds: float
     variables: Mapping[str, str]
+    texts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "spec": self.spec.to_json()}
@@ -96,4 +98,4 @@ def _from_json(answer: Mapping[str, Any]) -> Facts:
     spec = answer["spec"]
     leaves = tuple(Leaf(leaf["name"], tuple(leaf["shape"]), leaf["dtype"]) for leaf in spec["leaves"])
     made = {**spec, "frame_shape": tuple(spec["frame_shape"]), "action": action_space(spec["action"]), "leaves": leaves}
-    return Facts(**{**answer, "spec": EnvSpec(**made)})
+    return Facts(**{**answer, "spec": EnvSpec(**made), "texts": tuple(answer["texts"])})

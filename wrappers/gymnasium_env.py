@@ -24,15 +24,18 @@ from gymnasium.error import DependencyNotInstalled, Error
 from gymnasium.vector import AutoresetMode
 
 from wrappers.facts import Facts, probe
-from wrappers.gymnasium_spaces import ObservationPlan, translate_actions
+from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
 from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, SingleEnv, Translation, first_info
 from wrappers.legal import random_actions
-from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
+from wrappers.spec import AUTO_NAME, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
 
 NAME = "wrappers.gymnasium_env"
 REQUIREMENTS = "requirements-envs.txt"
 IN_REQUIREMENTS = ("Box2D", "envpool", "imageio", "minigrid", "mujoco", "pygame")
 """Packages that `REQUIREMENTS` installs."""
+
+MODULES = {"MiniGrid": "minigrid", "BabyAI": "minigrid"}
+"""Beginning of an id -> the module that registers such ids, so that they need no `module:`."""
 
 USUAL_PACE = 30.0  # pictures per second of an environment that names none
 SLACK = 4.0
@@ -48,7 +51,7 @@ def known_ids() -> Mapping[str, str]:
 
 def matches(env_id: str) -> bool:
     """Return whether `env_id` names a module, or an environment of the registry in any version."""
-    if ":" in env_id:
+    if ":" in env_id or env_id.partition("-")[0] in MODULES:
         return True
     try:
         namespace, name, _ = parse_env_id(env_id)
@@ -63,8 +66,9 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
-    """Return no lines: an environment of Gymnasium is what its id says."""
-    return []
+    """Return a line about texts that the policy does not get."""
+    texts = probe(NAME, config).texts if config.ignored_observations == AUTO_NAME else ()
+    return [f"ignored_observations={','.join(texts)} (a policy reads no texts)"] if texts else []
 
 
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
@@ -133,12 +137,14 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
         pictures_per_second=float(env.metadata.get("render_fps") or USUAL_PACE),
         start_seconds=time.perf_counter() - started,
         variables=variables,
+        texts=texts_of(env.observation_space),
     )
 
 
 def find(env_id: str) -> Registered:
     """The registry's entry of an id, after the import of its module. Raises ValueError with one line."""
     module, _, name = env_id.rpartition(":")
+    module = module or MODULES.get(name.partition("-")[0], "")
     if module:
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # last, so that no file of the user hides a package of ours

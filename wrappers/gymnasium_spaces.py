@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
-from wrappers.spec import AUTO_MASK, NO_NAME
+from wrappers.spec import AUTO_NAME, NO_NAME
 
 Path = tuple[str | int, ...]
 
@@ -118,7 +118,12 @@ class ObservationPlan:
     """
 
     def __init__(
-        self, space: spaces.Space[Any], mask_size: int, mask: str, ignored: str = NO_NAME, info: Mapping[str, Any] | None = None
+        self,
+        space: spaces.Space[Any],
+        mask_size: int,
+        mask: str,
+        ignored: str = AUTO_NAME,
+        info: Mapping[str, Any] | None = None,
     ) -> None:
         parts = list(parts_of(_without(space, ignored)))
         self.mask, self.mask_in_info = _find_mask(parts, mask_size, mask, info or {})
@@ -140,6 +145,8 @@ class ObservationPlan:
 
 def _without(space: spaces.Space[Any], ignored: str) -> spaces.Space[Any]:
     """The space without the entries of a Dict that are ignored."""
+    if ignored == AUTO_NAME:
+        ignored = ",".join(texts_of(space)) or NO_NAME
     names = () if ignored == NO_NAME else tuple(ignored.split(","))
     known = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()
     if unknown := [name for name in names if name not in known]:
@@ -151,16 +158,28 @@ def _without(space: spaces.Space[Any], ignored: str) -> spaces.Space[Any]:
     return spaces.Dict([(key, each) for key, each in space.spaces.items() if key not in names])
 
 
+def texts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
+    """The entries of a Dict that are texts, such as the mission of a MiniGrid environment; empty for any other space."""
+    entries = space.spaces.items() if isinstance(space, spaces.Dict) else ()
+    return tuple(str(key) for key, each in entries if _is_text(each))
+
+
+def _is_text(space: spaces.Space[Any]) -> bool:
+    """Whether a space holds texts. MiniGrid's is a class of its own, so an unknown space is asked for a sample."""
+    known = (spaces.Dict, spaces.Tuple, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+    return isinstance(space, spaces.Text) or (not isinstance(space, known) and isinstance(space.sample(), str))
+
+
 def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, Any]) -> tuple[Part | None, str | None]:
     """The entry of the observation that is the mask, or the name of the one in info; both None if there is no mask."""
-    if mask == NO_NAME or (mask == AUTO_MASK and not mask_size):
+    if mask == NO_NAME or (mask == AUTO_NAME and not mask_size):
         return None, None
     if not mask_size:
-        raise ValueError(f"action_mask: wanted {AUTO_MASK} or {NO_NAME} for actions that cannot be masked, got {mask!r}")
-    name = ACTION_MASK if mask == AUTO_MASK else mask
+        raise ValueError(f"action_mask: wanted {AUTO_NAME} or {NO_NAME} for actions that cannot be masked, got {mask!r}")
+    name = ACTION_MASK if mask == AUTO_NAME else mask
     found = next((part for part in parts if part.path[-1:] == (name,)), None)
     size = found.size if found else np.size(info[name]) if name in info else None
-    if size is None and mask != AUTO_MASK:
+    if size is None and mask != AUTO_NAME:
         entries = ", ".join(str(part.path[-1]) for part in parts if part.path) or "none"
         in_info = ", ".join(info) or "none"
         raise ValueError(f"action_mask: wanted an entry of the observation ({entries}) or of info ({in_info}), got {mask!r}")

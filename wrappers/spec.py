@@ -27,7 +27,7 @@ _Atari = partial(Setting, stored=True, families=("atari",))
 _Frames = partial(Setting, stored=True, families=("atari", "toy"))
 _Gymnasium = partial(Setting, stored=True, families=("envpool", "gymnasium"))
 
-AUTO_MASK = "auto"
+AUTO_NAME = "auto"
 NO_NAME = "none"
 
 
@@ -122,13 +122,14 @@ class EnvConfig:
             "Entry of a Dict observation or of info that marks legal actions with 1; auto takes an entry named action_mask if "
             "there is one, none takes no entry."
         ),
-    ] = AUTO_MASK
+    ] = AUTO_NAME
     ignored_observations: Annotated[
         str,
         _Gymnasium(
-            "Entries of a Dict observation that the policy does not get, such as mission for MiniGrid: name,name or none."
+            "Entries of a Dict observation that the policy does not get: name,name or none; auto leaves out texts, such as "
+            "the mission of MiniGrid."
         ),
-    ] = NO_NAME
+    ] = AUTO_NAME
     env_args: Annotated[str, _Gymnasium("Keyword arguments of the environment, as a JSON object.", check=parse_env_args)] = "{}"
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.wrappers.environments import HERE, LENGTH, Counting
-from wrappers import EnvConfig, Step, VectorEnv, describe_env, family_of, make_single_env, make_spec, make_vector_env
+from wrappers import EnvConfig, Step, VectorEnv, describe_env, env_notes, family_of, make_single_env, make_spec, make_vector_env
 from wrappers.gymnasium_spaces import translate_actions
 from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector
 from wrappers.spaces import ACTION_MASK, Box, Discrete, Leaf, MultiDiscrete, Packing
@@ -239,7 +239,6 @@ def test_specs_of_known_environments(env: str, shape: tuple[int, ...], dtype: st
         ("nomodule:Foo-v0", "nomodule"),
         ("TestFailing-v1", "no licence"),
         (f"{HERE}:Nix-v1", "Nix-v1"),
-        ("TestMixed-v1", "--ignored_observations=text"),
     ],
 )
 def test_an_environment_that_cannot_be_made_is_one_line(env: str, said: str) -> None:
@@ -247,6 +246,20 @@ def test_an_environment_that_cannot_be_made_is_one_line(env: str, said: str) -> 
         make_spec(config(env))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_texts_are_left_out_unless_every_entry_is_wanted() -> None:
+    assert make_spec(config("TestMixed-v1")) == make_spec(mixed())
+    assert env_notes(config("TestMixed-v1"), ()) == ["ignored_observations=text (a policy reads no texts)"]
+    assert env_notes(mixed(), ()) == []
+    with pytest.raises(ValueError, match="got Text in its entry text; --ignored_observations=text leaves it out"):
+        make_spec(config("TestMixed-v1", ignored_observations="none"))
+
+
+def test_ids_of_minigrid_need_no_module() -> None:
+    pytest.importorskip("minigrid", reason="optional: pip install -r requirements-envs.txt")
+    named = make_spec(EnvConfig(env="MiniGrid-MemoryS9-v0", frames_stacked=1))
+    assert (named.frame_dtype, [leaf.name for leaf in named.leaves]) == ("uint8", ["vector", "image"])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_an_id_finds_its_family() -> None:
         ("ms_pacman", r"did you mean MsPacmanNoFrameskip-v4"),
         ("Catch", "Catch-v0"),
         ("zzz", "PongNoFrameskip-v4"),
-        ("MiniGrid-MemoryS9-v0", "minigrid:MiniGrid"),
+        ("VizDoom-v0", "minigrid:MiniGrid"),
     ],
 )
 def test_an_unknown_environment_is_one_line_with_a_hint(env_id: str, hint: str) -> None:
