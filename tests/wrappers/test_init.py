@@ -25,8 +25,7 @@ def test_an_id_finds_its_family() -> None:
         ("ALE/Braekout-v5", "did you mean BreakoutNoFrameskip-v4"),
         ("ms_pacman", r"did you mean MsPacmanNoFrameskip-v4"),
         ("Catch", "Catch-v0"),
-        ("zzz", "PongNoFrameskip-v4"),
-        ("VizDoom-v0", "minigrid:MiniGrid"),
+        ("zzz", "PongNoFrameskip-v4, .*minigrid:MiniGrid"),
     ],
 )
 def test_an_unknown_environment_is_one_line_with_a_hint(env_id: str, hint: str) -> None:
