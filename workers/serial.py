@@ -93,7 +93,7 @@ class SerialWorkers(Workers):
             if not torch.from_numpy(rollout.observations).equal(state["observations"][worker]):
                 raise ValueError(
                     f"{self.setup.env.env}: wanted the observations of before from the same seed and actions, got others; was "
-                    "it saved with another ale-py?"
+                    "it saved with another version of the environment's package, or is there chance that the seed does not set?"
                 )
             if "returns" in state:  # before rewards could be normalised nothing needed them
                 rollout.returns = state["returns"][worker].numpy().copy()
