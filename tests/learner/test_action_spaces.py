@@ -20,7 +20,7 @@ from tests.learner.runs.test_resuming import Killed, assert_same_end, kill_after
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from workers import random_observations
 from wrappers import EnvConfig, make_spec
-from wrappers.spaces import Box, MultiDiscrete
+from wrappers.spaces import Box, MultiDiscrete, Packing
 
 QUICKLY: dict[str, Any] = {
     "envs_per_worker": 8,
@@ -124,7 +124,7 @@ def test_a_run_is_tested_and_exported(tmp_path: Path, name: str) -> None:
     assert list(described["outputs"]) == [parameters, "values", "action"]
     assert described["actions"] == space.to_json()
     for read in (read_program(folder / PROGRAM), read_onnx(folder / ONNX)):
-        policy, _, action = read(observations)
+        policy, _, action = read(unpacked(config, observations))
         assert list(policy.shape) == [len(observations), *described["outputs"][parameters]["shape"][1:]]
         assert action.dtype == getattr(torch, space.dtype)
         if isinstance(space, Box):
@@ -135,6 +135,13 @@ def test_a_run_is_tested_and_exported(tmp_path: Path, name: str) -> None:
             counts = space.counts if isinstance(space, MultiDiscrete) else (space.mask_size,)
             wanted = torch.stack([part.argmax(-1) for part in policy.split(counts, -1)], -1)
             assert torch.equal(action, wanted.reshape(action.shape))
+
+
+def unpacked(config: EnvConfig, observations: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Observations as an exported policy takes them: several leaves by their names."""
+    if not (leaves := make_spec(config).leaves):
+        return observations
+    return {name: torch.from_numpy(leaf) for name, leaf in Packing(leaves).unpack(observations.numpy()).items()}
 
 
 def greedy_in_program(name: str, policy: torch.Tensor) -> torch.Tensor:

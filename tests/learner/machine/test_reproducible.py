@@ -84,5 +84,5 @@ def test_a_run_that_is_no_longer_reproducible_is_fitted_to_its_machine(monkeypat
     save_checkpoint(path, checkpoint)
     given = {"load": str(run), "environment_max_steps": 3000, "reproducible": False, "device": "cpu"}
     config = prepared("train_w_load", LARGE, monkeypatch, **given).config
-    assert (config.workers.worker_kind, config.training.precision, config.training.learner_threads) == ("cpu", "bfloat16", 8)
+    assert (config.workers.worker_kind, config.workers.worker_count, config.training.learner_threads) == ("cpu", LARGE.cores, 8)
     assert config.training.batch_size == checkpoint.settings["batch_size"]
