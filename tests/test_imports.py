@@ -15,7 +15,7 @@ from tests.support import REPOSITORY
 PACKAGES = ("wrappers", "replay", "agents", "workers", "learner")
 COMMAND_LINE = ("main", "option_flags")
 NEUTRAL = "setting"
-"""What every room may import."""
+"""The module that every room may import."""
 OURS = (*PACKAGES, *COMMAND_LINE, NEUTRAL, "benchmarks", "tests")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {

@@ -106,7 +106,7 @@ class Rollout:
         check_environments("rewards", rows["rewards"], self.environment_ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs of a rollout whose policy has a core, besides environments and observations."""
+        """The state of a rollout whose policy has a core. Environments and observations are saved elsewhere."""
         return {
             "first": torch.from_numpy(self.first.copy()),
             "starts": [[torch.from_numpy(array.copy()) for array in start] for start in self._starts],

@@ -21,7 +21,7 @@ import numpy as np
 from setting import Setting, check_fields
 from wrappers.spaces import ActionSpace, Leaf, leaves_to_json
 
-# What an environment gives decides what is stored. Families other than Atari do not read the second kind.
+# Stored trajectories depend on all of these settings. Only some families read those of the second and third kind.
 _Stored = partial(Setting, stored=True)
 _Atari = partial(Setting, stored=True, families=("atari",))
 _Frames = partial(Setting, stored=True, families=("atari", "toy"))

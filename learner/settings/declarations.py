@@ -22,7 +22,7 @@ _Machine = partial(Setting, auto=True, kind="machine")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """What is learned, for how long, and how the learner computes."""
+    """The agent, the length of the run, and how the learner computes."""
 
     preset: Annotated[
         str,

@@ -174,6 +174,7 @@ def test_no_thread_is_left(background: Background, blocks: int) -> None:
 def test_a_feeder_that_was_never_started_can_be_stopped() -> None:
     feeder, _, _ = feeder_of(queue(), prepared_batches=2)
     feeder.stop()
+    assert feeder_threads() == []
 
 
 def test_a_worker_error_reaches_the_learner_with_its_traceback(background: Background) -> None:

@@ -73,12 +73,14 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytes
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
+    held_twice = 0
     monkeypatch.setattr(module.fcntl, "flock", no_locks)
     with locked(tmp_path), locked(tmp_path):
-        pass
+        held_twice += 1
     monkeypatch.setattr(module, "fcntl", None)
     with locked(tmp_path), locked(tmp_path):
-        pass
+        held_twice += 1
+    assert held_twice == 2
 
 
 def test_a_full_disk_costs_only_the_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
