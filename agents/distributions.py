@@ -24,6 +24,8 @@ ILLEGAL_LOGIT = -1e8
 """Logit of an action that a mask forbids. It is finite, so that entropies and divergences are; the probability is 0."""
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of a logarithm of a standard deviation; the gradient is 0 outside. Below, a ratio in float32 would be noise."""
+MEAN_BOUND = 1.1
+"""Largest mean of a bounded action that is not penalised, a little outside the bound 1."""
 BETA_MARGIN = 2.0**-20
 """A Beta action stays this far from the ends of [0, 1], where a density may be 0. float32 holds both bounds exactly."""
 NODES, NODES_END = 21, 5.0
@@ -74,6 +76,13 @@ class Distribution(ABC):
     @abstractmethod
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
         """KL(one || other) `[...]` of parameters that may be broadcast."""
+
+    def excess(self, parameters: Tensor) -> Tensor | None:
+        """How far means are outside the actions' bounds, squared and summed, `[...]`; None if they cannot be outside.
+
+        Between -1.1 and 1.1 it is 0, so that a policy can choose the bounds themselves.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -153,9 +162,13 @@ class MultiCategorical(Distribution):
 
 @dataclass(frozen=True)
 class DiagonalGaussian(Distribution):
-    """D independent normal numbers. The parameters are the means, then the logarithms of the standard deviations."""
+    """D independent normal numbers. The parameters are the means, then the logarithms of the standard deviations.
+
+    bounded: whether each number is clipped to [-1, 1] before the environment gets it; none by default.
+    """
 
     size: int
+    bounded: tuple[bool, ...] = ()
 
     @property
     def parameter_count(self) -> int:
@@ -190,6 +203,12 @@ class DiagonalGaussian(Distribution):
         squares = (2 * (log_std - other_log_std)).exp() + ((mean - other_mean) * torch.exp(-other_log_std)).square()
         return (other_log_std - log_std + 0.5 * squares - 0.5).sum(-1)
 
+    def excess(self, parameters: Tensor) -> Tensor | None:
+        if not any(self.bounded):
+            return None
+        outside = (self._split(parameters)[0].abs() - MEAN_BOUND).clamp(min=0)
+        return (outside.square() * torch.tensor(self.bounded, device=outside.device)).sum(-1)
+
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Means and clamped logarithms of standard deviations, `[..., D]` each."""
         mean, log_std = parameters.chunk(2, -1)
@@ -208,6 +227,9 @@ class SquashedGaussian(DiagonalGaussian):
 
     def describe(self) -> str:
         return f"{super().describe()}; take tanh"
+
+    def excess(self, parameters: Tensor) -> Tensor | None:
+        return None  # tanh keeps every action within its bounds
 
     def action(self, drawn: Tensor) -> Tensor:
         return drawn.tanh()
@@ -316,6 +338,8 @@ def make_distribution(space: ActionSpace, name: str = "auto") -> Distribution:
         raise ValueError(f"action_distribution: wanted a space of Discrete, MultiDiscrete or Box, got {space}")
     if chosen != "gaussian" and not space.bounded.all():
         raise ValueError(f"action_distribution: wanted gaussian for actions without two finite bounds, got {name}")
+    if chosen == "gaussian":
+        return DiagonalGaussian(len(space.low), tuple(space.bounded.tolist()))
     return _OF_BOX[chosen](len(space.low))
 
 

@@ -19,7 +19,7 @@ def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | N
         mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
     """
     _check_same_shape("log_probs", log_probs, advantages=advantages, mask=mask)
-    return -_masked_sum(advantages.detach() * log_probs, mask)
+    return -masked_sum(advantages.detach() * log_probs, mask)
 
 
 def value_loss(values: Tensor, vs: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -31,7 +31,7 @@ def value_loss(values: Tensor, vs: Tensor, mask: Tensor | None = None) -> Tensor
         mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
     """
     _check_same_shape("values", values, vs=vs, mask=mask)
-    return 0.5 * _masked_sum((vs.detach() - values).square(), mask)
+    return 0.5 * masked_sum((vs.detach() - values).square(), mask)
 
 
 def entropy_loss(entropies: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -45,7 +45,8 @@ def entropy_loss(entropies: Tensor, weights: Tensor | None = None) -> Tensor:
     return -(entropies if weights is None else entropies * weights).sum()
 
 
-def _masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
+def masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
+    """Sum of terms `[T, B]` over the steps of the mask, all by default. What a masked step holds does not matter."""
     return terms.sum() if mask is None else torch.where(mask.bool(), terms, 0.0).sum()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agents.distributions import Categorical, make_distribution
 from agents.learned import LearnedAgent, LearnedConfig, Loss, Losses
-from agents.losses import entropy_loss, policy_gradient_loss, value_loss
+from agents.losses import entropy_loss, masked_sum, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
@@ -66,6 +66,16 @@ class VTraceConfig(LearnedConfig):
         float, Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9)
     ] = 0.5
     entropy_loss_weight: Annotated[float, Setting("Weight of the entropy bonus.", "a weight >= 0", 0, 1e9)] = 0.01
+    action_bound_loss_weight: Annotated[
+        float,
+        Setting(
+            "Weight of the penalty on means of Gaussian actions outside their bounds: the squared distance beyond 1.1 times "
+            "a bound.",
+            "a weight >= 0",
+            0,
+            1e9,
+        ),
+    ] = 1.0
     clip_rewards: Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")] = True
     reward_clipping_method: Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)] = (
         "abs_one_sign"
@@ -236,6 +246,9 @@ class VTraceAgent(LearnedAgent):
             "value_loss": Loss(value_loss(values, targets.vs, masks.episode & masks.trusted), config.value_loss_weight),
             "entropy_loss": Loss(entropy_loss(current.entropies, explores), config.entropy_loss_weight),
         }
+        excess = self.network.distribution.excess(current.policy) if config.action_bound_loss_weight else None
+        if excess is not None:
+            terms["action_bound_loss"] = Loss(masked_sum(excess, masks.chosen), config.action_bound_loss_weight)
         if config.use_policy_cloning_loss:
             divergences = self.network.distribution.kl(behaviour["behaviour_policy"], current.policy)
             cloning = policy_cloning_loss(divergences, batch.is_replay)
