@@ -91,7 +91,9 @@ def build(
         mixture = _make_mixture(config, workers, network, generator, progress=lambda: counters.frames / total_frames)
         if replay:
             restore_replays(replay, mixture)
-        feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+        feeder = make_feeder(
+            workers, mixture, settings.prepared_batches, pinned=device.type == "cuda", hold_slots=config.workers.on_policy
+        )
         skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
         parts = Parts(
             config=config,
