@@ -22,9 +22,11 @@ class Needs:
         on_policy: whether each row of a batch must have been acted by the version that learns from it. Workers and learner
             then take turns: one trajectory of every environment makes a batch, and the next ones begin after the new version
             is published. No replay but one queue makes sense.
+        fresh: whether a part of each batch must be recent: a queue or a circular replay among the replays.
     """
 
     on_policy: bool = False
+    fresh: bool = False
 
 
 class Updated(NamedTuple):
@@ -43,12 +45,14 @@ class Agent(ABC):
     """Owns the network that learns and its optimiser. Agents never see flags, files or processes.
 
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
-    charts: TensorBoard charts of the agent's metrics, title -> regular expressions of their names.
+    charts: TensorBoard charts of the agent's metrics, title -> regular expressions of their names. defaults: of settings that
+    every run has, in place of the usual ones.
     """
 
     config_class: ClassVar[type]
     network_class: ClassVar[type[FeatureNetwork]]
     charts: ClassVar[Mapping[str, list[str]]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     network: FeatureNetwork
 

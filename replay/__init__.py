@@ -10,11 +10,12 @@ import torch
 
 from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
 from replay.kinds.attentive import AttentiveReplay
+from replay.kinds.circular import CircularReplay
 from replay.kinds.distances import Divergence
 from replay.kinds.elite import EliteReplay
 from replay.kinds.queue import QueueReplay
 from replay.kinds.standard import StandardReplay
-from replay.memory import device_bytes, replay_bytes, settle_capacities, shares
+from replay.memory import device_bytes, exact_share, replay_bytes, settle_capacities, shares
 from replay.mixture import Mixture
 from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
@@ -43,15 +44,19 @@ REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
     "standard": StandardReplay,
     "elite": EliteReplay,
     "attentive": AttentiveReplay,
+    "circular": CircularReplay,
 }
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
-    """Raises ValueError if a batch takes more trajectories from a replay than its capacity.
+    """Raises ValueError if a batch takes more trajectories from a replay than its capacity, or a part of one.
 
     `settle_capacities` checks replays whose size is given as memory.
     """
     for index, config in enumerate(configs):
+        if config.type == "circular":
+            exact_share(configs, index, batch_size)
+            continue
         share = config.sample_ratio * batch_size
         if config.type != "queue" and config.memory is None and share > config.capacity:
             raise ValueError(

@@ -23,6 +23,8 @@ class ReplayConfig:
     that they hold in any case, and 0 until their size is known (see `replay.memory`). compress: keep the
     frames compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
 
+    slots, uses and staggered belong to a circular replay; 0 until the actions of the environment are known, which decide.
+
     retention: what a full standard replay keeps, `fifo` or `reservoir`. insert_strategy: which trajectory makes room in a
     full replay instead, `elite_insertion` or None. The others belong to elite and attentive sampling and to that strategy.
     """
@@ -41,11 +43,24 @@ class ReplayConfig:
     memory: int | None = None
     compress: bool = False
     device: str = "cpu"
+    slots: int = 0
+    uses: int = 0
+    staggered: bool = True
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it gives trajectories that no batch has had before, without being filled first."""
+        return self.type in ("queue", "circular")
+
+    @property
+    def fresh_part(self) -> float:
+        """The fraction of what it gives that no batch has had before, as soon as all of its slots are filled."""
+        return 1 / self.uses if self.type == "circular" else float(self.is_fresh)
 
     @property
     def keeps_newest(self) -> bool:
-        """Whether a full one always lets its oldest trajectory go; a queue keeps all."""
-        return self.type != "queue" and self.retention == "fifo" and self.insert_strategy is None
+        """Whether a full one always lets its oldest trajectory go; a queue and a circular replay keep all."""
+        return not self.is_fresh and self.retention == "fifo" and self.insert_strategy is None
 
     @property
     def needs_features(self) -> bool:
@@ -94,7 +109,7 @@ class Replay(ABC):
     """A store of trajectories from which batches are drawn. It copies what it keeps: the slot goes back to the workers."""
 
     gives_replayed: bool
-    """True where a trajectory may be given more than once (its columns are `is_replay`)."""
+    """Whether the trajectories of the last `sample` may have been given before (their columns are `is_replay`)."""
 
     @property
     @abstractmethod

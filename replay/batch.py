@@ -74,6 +74,25 @@ class Batch:
             **{name: getattr(self, name)[self.overlap :] for name in steps},
         )
 
+    def take_columns(self, columns: Tensor) -> Batch:
+        """Some columns of the batch, as a batch. columns: int64 `[n]`."""
+
+        def taken(field: Tensor) -> Tensor:
+            return field.index_select(1, columns)
+
+        steps = ("actions", "rewards", "terminated", "reset", "action_used")
+        returns, state = self.discounted_returns, self.recurrent_state
+        return replace(
+            self,
+            observations=taken(self.observations.movedim(2, -1)).movedim(-1, 2),  # the stack stays innermost in memory
+            acting={name: taken(field) for name, field in self.acting.items()},
+            is_replay=self.is_replay[columns],
+            source=self.source[columns],
+            discounted_returns=None if returns is None else taken(returns),
+            recurrent_state=None if state is None else state[columns],
+            **{name: taken(getattr(self, name)) for name in steps},  # type: ignore[arg-type]
+        )
+
 
 def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.device) -> Batch:
     """Turn B stored trajectories into a batch on `device`. No other place swaps the axes."""

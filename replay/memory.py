@@ -16,6 +16,7 @@ UNITS = {
     **{unit: 1000**power for power, unit in enumerate(("KB", "MB", "GB", "TB"), start=1)},
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)},
 }
+WHOLE = 1e-6  # how near a share must be to a whole number: ratios such as 0.1 are not exact
 LARGEST_SIZE = 10**15  # bytes; more than any machine has
 SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?) ?({'|'.join(UNITS)})")
 
@@ -33,6 +34,20 @@ def shares(configs: Sequence[ReplayConfig], batch_size: int) -> list[int]:
     """Returns the largest number of trajectories that one batch takes from each replay."""
     total = sum(config.sample_ratio for config in configs)  # 1 within the tolerance of parsing
     return [largest_share(config.sample_ratio / total, batch_size) for config in configs]
+
+
+def exact_share(configs: Sequence[ReplayConfig], index: int, batch_size: int) -> int:
+    """Returns the trajectories that each batch takes from a replay of which it always takes the same number.
+
+    Raises ValueError if the number would differ from batch to batch.
+    """
+    share = configs[index].sample_ratio / sum(config.sample_ratio for config in configs) * batch_size
+    if abs(share - round(share)) > WHOLE or round(share) < 1:
+        raise ValueError(
+            f"replay_parameters[{index}]: wanted a sample_ratio by which a {configs[index].type} replay gives the same whole "
+            f"number of trajectories to each batch of {batch_size}, got {configs[index].sample_ratio:g}, which gives {share:g}"
+        )
+    return round(share)
 
 
 def settle_capacities(
@@ -56,6 +71,8 @@ def settle_capacities(
             config = replace(config, capacity=(config.memory - without) // (one - without))
         if config.type == "queue":
             config = replace(config, capacity=max(config.capacity, share))
+        if config.type == "circular":  # and one more batch that waits
+            config = replace(config, capacity=(config.slots + 1) * exact_share(configs, index, batch_size))
         settled.append(config)
     return tuple(settled)
 

@@ -101,8 +101,9 @@ class Mixture:
                         device_frames.append((first, frames))
                 first += int(share)
             self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
+            gives_replayed = np.array([replay.gives_replayed for replay in self.replays])  # of this sample
         source = np.repeat(np.arange(len(self.replays)), shares)
-        is_replay = np.array([replay.gives_replayed for replay in self.replays])[source]
+        is_replay = gives_replayed[source]
         return HostBatch(columns, is_replay, source, device_frames)
 
     def metrics(self) -> list[dict[str, float]]:

@@ -24,6 +24,7 @@ SIZES = ("capacity", "memory")
 ALWAYS = ("type", "sample_ratio")
 TYPES: dict[str, tuple[str, ...]] = {
     "attentive": ("insert_strategy", "device"),
+    "circular": ("slots", "uses", "staggered", "device"),
     "custom": ("sample_strategy", "insert_strategy", "device"),
     "elite": ("insert_strategy", "device"),
     "queue": (),
@@ -49,9 +50,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "insert_strategy": INSERTIONS,
     "elite_sampling_strategy": tuple(STRATEGIES),
 }
+SWITCHES = ("staggered",)
 WHOLE_NUMBERS = {
     "capacity": ("a whole number of trajectories", LARGEST_CAPACITY),
     "elite_batch_size": ("a whole number of trajectories", LARGEST_NUMBER),
+    "slots": ("a whole number of batches", LARGEST_NUMBER),
+    "uses": ("a whole number of updates", LARGEST_NUMBER),
 }
 NUMBERS: dict[str, tuple[str, float, float]] = {
     "sample_ratio": ("in (0, 1]", 0, 1),
@@ -69,7 +73,8 @@ EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
 def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
     """Returns the replays of a JSON list of objects.
 
-    Each object has at least type, sample_ratio, and either capacity (trajectories) or memory (a size). Raises ValueError in
+    Each object has at least type, sample_ratio, and either capacity (trajectories) or memory (a size), which a circular replay
+    computes from its slots. Raises ValueError in
     one line with what was wanted and what came.
     """
     try:
@@ -115,7 +120,7 @@ def _parse_entry(where: str, entry: object) -> ReplayConfig:
         raise ValueError(f"{where}: wanted known keys ({known}), got {_short(repr(unknown[0]))}")
     if missing := sorted(set(ALWAYS) - set(given)):
         raise ValueError(f"{where}: wanted the key {missing[0]!r}, got none")
-    if len(named := set(SIZES) & set(given)) != 1:
+    if given["type"] != "circular" and len(named := set(SIZES) & set(given)) != 1:
         raise ValueError(f"{where}: wanted either capacity or memory, got {'both' if named else 'neither'}")
     values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in given.items()}
     _check_combination(where, values)
@@ -135,6 +140,10 @@ def _named_as_today(where: str, entry: dict[str, Any]) -> dict[str, Any]:
 def _parse_value(wanted: str, key: str, value: Any) -> Any:
     """Returns one value as ReplayConfig holds it. `wanted` is the beginning of an error line. Raises ValueError."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key in SWITCHES:
+        if not isinstance(value, bool):
+            raise ValueError(f"{wanted} true or false, got {_short(repr(value))}")
+        return value
     if key in CHOICES:
         if key == "elite_sampling_strategy" and number and value in (1, 2, 3, 4) and isinstance(value, int):
             return f"strategy{value}"
@@ -172,7 +181,8 @@ def _check_combination(where: str, values: dict[str, Any]) -> None:
 def _taken_keys(entry: dict[str, Any]) -> set[str]:
     """Returns the keys that a replay with this type and these strategies takes. Invalid types and strategies add none."""
     kind = entry.get("type")
-    keys = {*ALWAYS, *SIZES, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
+    sizes = () if kind == "circular" else SIZES  # its slots are its size
+    keys = {*ALWAYS, *sizes, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
     named = [entry.get(key) for key in ("sample_strategy", "insert_strategy") if key in keys]
     for strategy in (*named, f"{kind}_sampling" if kind in ("elite", "attentive") else None):
         if isinstance(strategy, str):

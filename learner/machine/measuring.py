@@ -114,8 +114,8 @@ def acting_at_once(config: Config) -> int:
 
 
 def fresh_part(config: Config) -> float:
-    """The fraction of a batch that is fresh; 0 if no queue is among the replays."""
-    return sum(replay.sample_ratio for replay in config.replays if replay.type == "queue")
+    """The fraction of a batch that is fresh; 0 if neither a queue nor a circular replay is among the replays."""
+    return sum(replay.sample_ratio * replay.fresh_part for replay in config.replays)
 
 
 def stepping(config: Config, num_envs: int, threads: int) -> Part:

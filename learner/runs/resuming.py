@@ -129,8 +129,8 @@ def _one_line(hint: str) -> Iterator[None]:
 
 
 def trajectories_to_fill_in(config: Config) -> int:
-    """Number of trajectories that empty replays take in before the first batch is drawn; 0 if all replays are queues."""
+    """Number of trajectories that empty replays take in before the first batch is drawn; 0 if none waits to be filled."""
     contract = make_contract(config)
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.replay_settings.replay_fill_fraction
-    return max((max(1, math.ceil(factor * replay.capacity)) for replay in settled if replay.type != "queue"), default=0)
+    return max((max(1, math.ceil(factor * replay.capacity)) for replay in settled if not replay.is_fresh), default=0)

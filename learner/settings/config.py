@@ -15,7 +15,7 @@ from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings, needs_of
-from learner.settings.settle import settle_network
+from learner.settings.settle import settle_network, settle_replays, settle_target_period
 from replay import ReplayConfig, check_replays
 from replay.settings import ReplaySettings
 from setting import AUTO
@@ -84,19 +84,24 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     if unsettled := [name for name, field in SHARED.items() if field.setting.auto and flat[name] == AUTO]:
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     replay_settings = build(ReplaySettings, flat)
-    replays = replay_settings.replays()
+    replays = settle_replays(replay_settings.replays(), flat)
     check_replays(replays, flat["batch_size"])
-    agent_settings = build(AGENTS[flat["agent"]].config_class, flat)
-    on_policy = needs_of(flat).on_policy
-    if on_policy:
+    agent_settings = settle_target_period(build(AGENTS[flat["agent"]].config_class, flat), replays)
+    needs = needs_of(flat)
+    if needs.on_policy:
         _check_on_policy(flat, replays)
+    if needs.fresh and not any(replay.is_fresh for replay in replays):
+        raise ValueError(
+            f"replay_parameters: wanted a queue or a circular replay among the replays with agent {flat['agent']}, whose "
+            f"ratios are clipped, got {replays[0].type}"
+        )
     _check_normalisation(flat, agent_settings, replays)
     return Config(
         env=build(EnvConfig, flat),
         network_settings=build(NetworkSettings, flat),
         agent_settings=agent_settings,
         replay_settings=replay_settings,
-        workers=replace(build(WorkerConfig, flat), on_policy=on_policy),
+        workers=replace(build(WorkerConfig, flat), on_policy=needs.on_policy),
         training=build(TrainingConfig, flat),
         output=build(OutputConfig, flat),
         evaluation=build(EvaluationConfig, flat),
@@ -109,7 +114,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
 def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
     """Raise ValueError if running moments could not be learned: they come from fresh trajectories, and from a discount."""
     asked = [name for name in ("normalise_observations", "normalise_rewards") if flat.get(name)]
-    if asked and all(replay.type != "queue" for replay in replays):
+    if asked and not any(replay.is_fresh for replay in replays):
         raise ValueError(
             f"{asked[0]}: wanted a queue among the replays, whose fresh trajectories give the scale, got {replays[0].type}"
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from agents import AGENTS
 from learner.settings.presets import describe_presets
 from learner.settings.renames import RENAMED
-from learner.settings.schema import OWNERS, agent_settings
+from learner.settings.schema import OWNERS, agent_settings, table_of
 from setting import MODES, SettingField, settings_of
 
 WIDTH = 110
@@ -20,11 +20,11 @@ def help_text(agent: str) -> str:
 
 
 def _lines(agent: str) -> Iterator[str]:
-    own = agent_settings(agent)
+    own, table = agent_settings(agent), table_of(agent)
     yield from _wrapped(f"--op_mode={MODES[0]}  What to do; train_w_load resumes a run. One of: {', '.join(MODES)}.")
     yield ""
     for title, owner in OWNERS.items():
-        yield from _group(title, owner.__doc__ or "", settings_of(owner))
+        yield from _group(title, owner.__doc__ or "", {name: table[name] for name in settings_of(owner)})
         if title == "Network":
             yield from _group(f"Agent {agent}", AGENTS[agent].config_class.__doc__ or "", own)
     yield "Presets (--preset=NAME)"

@@ -7,6 +7,7 @@ run has and those of the run's agent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from agents import AGENTS, Needs
@@ -46,8 +47,10 @@ def agent_settings(agent: str) -> Table:
 
 
 def table_of(agent: str) -> Table:
-    """All settings of a run with this agent. Raises ValueError."""
-    return {**SHARED, **agent_settings(agent)}
+    """All settings of a run with this agent, with the agent's defaults. Raises ValueError."""
+    own = agent_settings(agent)
+    defaults = AGENTS[agent].defaults
+    return {name: replace(field, default=defaults.get(name, field.default)) for name, field in {**SHARED, **own}.items()}
 
 
 def every_setting() -> Table:

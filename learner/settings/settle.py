@@ -1,13 +1,25 @@
-"""Settings that follow from others: the network from the environment, reward clipping from reward scaling."""
+"""Settings that follow from others: the network from the environment, reward clipping from reward scaling, circular replays
+from the actions, and the period of a target network from the replays."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from agents.networks.inputs import input_parts
 from agents.networks.torsos import suitable_network
 from learner.settings.schema import Settings, build
+from replay import ReplayConfig
 from setting import AUTO
 from wrappers import make_spec
+from wrappers.spaces import Box
 from wrappers.spec import EnvConfig
+
+CIRCULAR_OF_CHOICES, CIRCULAR_OF_NUMBERS = (4, 2), (16, 20)
+"""Slots and uses of a circular replay that names none, by the environment's actions (IMPACT, arXiv:1912.00167, via RLlib)."""
+TARGET_PERIOD = 2
+"""Updates between two copies of a target network, in times that every slot of a circular replay is used up (RLlib)."""
 
 _SMALL_FIRST = ("mlp", "impala_shallow", "nature")
 
@@ -42,3 +54,26 @@ def _settle_rewards(settings: Settings, given: Settings) -> tuple[Settings, list
     if not (given.get("normalise_rewards") and settings.get("clip_rewards")) or "clip_rewards" in given:
         return settings, []
     return {**settings, "clip_rewards": False}, ["clip_rewards=False (normalise_rewards scales the rewards instead)"]
+
+
+def settle_replays(replays: Sequence[ReplayConfig], settings: Settings) -> tuple[ReplayConfig, ...]:
+    """The replays with the slots and uses of circular ones that do not name theirs.
+
+    Raises ValueError for an environment that does not exist.
+    """
+    if all(replay.type != "circular" or (replay.slots and replay.uses) for replay in replays):
+        return tuple(replays)
+    action = make_spec(build(EnvConfig, settings)).action
+    slots, uses = CIRCULAR_OF_NUMBERS if isinstance(action, Box) else CIRCULAR_OF_CHOICES
+    return tuple(
+        replace(each, slots=each.slots or slots, uses=each.uses or uses) if each.type == "circular" else each
+        for each in replays
+    )
+
+
+def settle_target_period(agent_settings: Any, replays: Sequence[ReplayConfig]) -> Any:
+    """The agent's settings with a period in place of a `target_update_period` of 0, if the agent has this setting."""
+    if getattr(agent_settings, "target_update_period", None) != 0:
+        return agent_settings
+    updates = max((replay.slots * replay.uses for replay in replays if replay.type == "circular"), default=1)
+    return replace(agent_settings, target_update_period=TARGET_PERIOD * updates)

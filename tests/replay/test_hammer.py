@@ -30,6 +30,7 @@ SWITCH_SECONDS = 1e-5  # of a thread's turn; Python's default of 5 ms would hide
 
 QUEUE = {"type": "queue", "capacity": 9}
 STANDARD = {"type": "standard", "capacity": 8}
+CIRCULAR = {"type": "circular", "capacity": 0, "slots": 3, "uses": 4}
 KINDS: dict[str, dict[str, Any]] = {
     "queue": QUEUE,
     "standard": STANDARD,
@@ -40,6 +41,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "elite on a device": {"type": "elite", "capacity": 14, "device": "cuda"},
     "elite that inserts": {"type": "elite", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
     "attentive": {"type": "attentive", "capacity": 14},
+    "circular": CIRCULAR,
+    "circular, compressed": {**CIRCULAR, "compress": True},
     "standard that inserts": {**STANDARD, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
 }
 

@@ -104,8 +104,11 @@ def test_any_text_gives_replays_or_one_error_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"type": "lifo"}, r"parameters\[0\]: wanted type attentive or custom or elite or queue or standard, got 'lifo'"),
-        ({"type": None}, "wanted type attentive or custom or elite or queue or standard, got None"),
+        (
+            {"type": "lifo"},
+            r"parameters\[0\]: wanted type attentive or circular or custom or elite or queue or standard, got 'lifo'",
+        ),
+        ({"type": None}, "wanted type attentive or circular or custom or elite or queue or standard, got None"),
         ({"capacity": 0}, "wanted capacity as a whole number of trajectories from 1 to .*, got 0"),
         ({"capacity": 1.0}, "wanted capacity .* got 1.0"),
         ({"capacity": True}, "wanted capacity .* got True"),

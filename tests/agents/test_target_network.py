@@ -1,0 +1,92 @@
+"""A target network lags by whole periods of applied updates, follows nothing else, and comes back with its age."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from agents.networks.actor_critic import ActorCritic
+from agents.target_network import TargetPolicy
+from tests.agents.support import A, B, T, make_network_here, random_batch
+from tests.agents.test_recurrent import BURN_IN, new_network, recurrent_batch
+from tests.builders import network_of
+from tests.support import same
+
+SOUND, REFUSED = torch.tensor(True), torch.tensor(False)
+
+
+def change(network: ActorCritic) -> None:
+    """Change every weight and buffer a little, in place."""
+    with torch.no_grad():
+        for tensor in network.state_dict().values():
+            tensor += 0.1
+
+
+def equal(target: TargetPolicy, network: ActorCritic) -> bool:
+    weights = network.state_dict()
+    return all(torch.equal(tensor, weights[name]) for name, tensor in target.state_dict().items())
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_it_is_copied_every_period_of_applied_updates(on_device: bool) -> None:
+    network = make_network_here()
+    target = TargetPolicy(network, 3)
+    target._on_device = on_device  # where the choice is made by the device
+    assert equal(target, network)
+    copied = []
+    for sound in (SOUND, SOUND, REFUSED, SOUND, SOUND, SOUND, REFUSED, SOUND):
+        change(network)
+        before = copy.deepcopy(target.state_dict())
+        target.end_update(sound)
+        copied.append(equal(target, network))
+        assert copied[-1] or same(before, dict(target.state_dict()))
+    assert copied == [False, False, False, True, False, False, False, True]
+    assert int(target.age) == 0
+
+
+def test_it_comes_back_with_its_age() -> None:
+    network = make_network_here()
+    target = TargetPolicy(network, 3)
+    target.end_update(SOUND)
+    change(network)
+    other = TargetPolicy(network, 3)
+    other.load(copy.deepcopy(target.state_dict()), copy.deepcopy(target.own_numbers()))
+    assert same(dict(other.state_dict()), dict(target.state_dict()))
+    assert int(other.age) == 1
+    assert not equal(other, network)
+    other.reset()
+    assert equal(other, network)
+    assert int(other.age) == 0
+
+
+def test_its_policy_is_that_of_the_network_when_it_was_copied() -> None:
+    network, batch = make_network_here(), random_batch()
+    target = TargetPolicy(network, 1)
+    with torch.no_grad():
+        wanted = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
+    change(network)
+    got = target.policy(batch)
+    torch.testing.assert_close(got, wanted)
+    assert got.shape == (T, B, A)
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize("overlap", [0, BURN_IN])
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_with_a_core_it_starts_from_the_stored_state(core: str, overlap: int) -> None:
+    network = new_network(core)
+    batch = recurrent_batch(network, overlap)
+    with torch.no_grad():
+        wanted = network(batch.observations, batch.recurrent_state, batch.reset, overlap).policy[:-1]
+    torch.testing.assert_close(TargetPolicy(network, 1, threads=2).policy(batch), wanted)
+
+
+def test_a_torso_that_only_values_read_is_not_copied() -> None:
+    network, batch = network_of("mlp", (2, 6), A, separate_value=True), random_batch()
+    target = TargetPolicy(network, 1)
+    assert not [name for name in target.state_dict() if name.startswith("value_torso")]
+    with torch.no_grad():
+        wanted = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
+    torch.testing.assert_close(target.policy(batch), wanted)
