@@ -44,8 +44,9 @@ class Guard:
         self.steps = 0
         self._optimizer = optimizer
         self._device = device
-        self._checks: list[_Checked] = []  # of the update that is not yet at its end
-        self._pending: deque[list[_Checked]] = deque()  # one entry an update
+        self._true = torch.ones((), dtype=torch.bool, device=device)
+        self._checks: list[_Checked | None] = []  # of the update that is not yet at its end; None for a step that was taken
+        self._pending: deque[list[_Checked | None]] = deque()  # one entry an update
         self._reasons: list[str | None] = []
 
     def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None], *, ends_update: bool = True) -> Tensor:
@@ -56,7 +57,14 @@ class Guard:
 
         ends_update: whether it is the last step of its update. If not, `end_update` must follow.
         """
-        finite = torch.stack([largest(quantity.detach()) for quantity in quantities.values()]).isfinite()
+        numbers = torch.stack([largest(quantity.detach()) for quantity in quantities.values()])
+        if not self.reads_late and math.isfinite(numbers.sum().item()):  # a finite sum has no other terms
+            take_step()
+            self._checks.append(None)
+            if ends_update:
+                self.end_update()
+            return self._true
+        finite = numbers.isfinite()
         sound = finite.all()
         on_device = self.reads_late and bool(self._optimizer.state)
         if on_device:
@@ -95,8 +103,10 @@ class Guard:
             self.steps += reasons.count(None)
             self._reasons.append(None if None in reasons else next(iter(reasons), None))
 
-    def _reason(self, checked: _Checked) -> str | None:
+    def _reason(self, checked: _Checked | None) -> str | None:
         """The name of the first non-finite quantity of a step, None if the step was taken."""
+        if checked is None:
+            return None
         checked.copied.wait()
         finite = checked.finite.tolist()
         if all(finite):

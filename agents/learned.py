@@ -24,6 +24,8 @@ from replay.batch import Batch
 from setting import Setting, check_fields
 
 RMSPROP_DECAY = 0.99
+NORM_EPSILON = 1e-6
+"""Added to a gradient's norm before the division, as PyTorch does."""
 NETWORK = "network"
 """Name of the acting network among an agent's modules, and of its optimiser."""
 OPTIMIZER_STEPS = "optimizer_steps"
@@ -125,6 +127,8 @@ class LearnedAgent(Agent):
         self.network: FeatureNetwork = network
         self.replay_names = tuple(replay_names)
         self.passes = NetworkPasses(network, threads, compiled=compiled)
+        self._parameters = list(self.network.parameters())
+        self._weights: dict[float, Tensor] = {}
         self.optimizer = make_optimizer(config, network)
         device = next(network.parameters()).device
         self.guard = Guard(self.optimizer, device)
@@ -177,22 +181,26 @@ class LearnedAgent(Agent):
             group["lr"] = learning_rate
         return learning_rate
 
-    def take_step(self, terms: Mapping[str, Loss], leaves: Any, inputs: Mapping[str, Tensor]) -> Step:
+    def take_step(self, terms: Mapping[str, Loss], outputs: Any, inputs: Mapping[str, Tensor]) -> Step:
         """Take one optimiser step on the weighted sum of the terms if all numbers are finite. `end_update` must follow.
 
         Args:
             terms: of the loss, by name.
-            leaves: the outputs of `self.passes.forward` from which the terms were computed.
+            outputs: those of `self.passes.forward` from which the terms were computed.
             inputs: further scalars that must be finite. Their order with the terms decides which one is reported.
         """
-        # Two stages: from the loss to the outputs, which are leaves, then in `passes` from the outputs to the weights.
-        torch.stack([term.weight * term.value for term in terms.values()]).sum().backward()
-        self.passes.backward(leaves)
-        largest_norm = self.config.gradient_clip_by_norm_threshold
-        gradient_norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), largest_norm, foreach=True)
+        weights = [self._weight(term.weight) for term in terms.values()]
+        self.passes.backward([term.value for term in terms.values()], outputs, weights)
+        gradient_norm = clip_gradients(self._parameters, self.config.gradient_clip_by_norm_threshold)
         values = {name: term.value for name, term in terms.items()}
         sound = self.guard.step({**inputs, **values, "gradient": gradient_norm}, self._step, ends_update=False)
         return Step(sound, gradient_norm)
+
+    def _weight(self, weight: float) -> Tensor:
+        """A weight as a scalar on the device, kept because making one takes as long as an operation of a small network."""
+        if weight not in self._weights:
+            self._weights[weight] = torch.full((), weight, device=self._parameters[0].device)
+        return self._weights[weight]
 
     def end_update(self) -> None:
         """The steps since the last call make one update. It is skipped if each of them was refused."""
@@ -321,6 +329,18 @@ def make_optimizer(config: LearnedConfig, network: torch.nn.Module) -> torch.opt
         fused = next(network.parameters()).device.type == "cpu"  # twice as fast there; PyTorch has it for Adam alone
         return torch.optim.Adam(network.parameters(), lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused)
     raise ValueError(f"optimizer: wanted rmsprop or adam, got {config.optimizer!r}")
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
+    """Scale the gradients of all parameters down to a global norm of at most `largest_norm`. Returns the norm before, `[]`.
+
+    The operations are those of `torch.nn.utils.clip_grad_norm_`, without its checks, which take longer than a small network's.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_mul_(gradients, torch.clamp(largest_norm / (norm + NORM_EPSILON), max=1.0))
+    return norm
 
 
 def per_step(terms: Mapping[str, Loss], steps: int) -> dict[str, Tensor]:

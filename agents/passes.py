@@ -1,4 +1,4 @@
-"""The network's forward and backward pass over a batch, divided among threads.
+"""The network's forward and backward pass over a batch, divided among threads, or in one for a small batch.
 
 Each thread takes a part of the observations through the whole network and back, or with a core a part of the columns, since
 memory links a column's rows. The threads synchronise twice an update.
@@ -47,7 +47,8 @@ class NetworkPasses:
         self._forward: Callable[..., Any] = network
         if compiled:
             self._forward = compute.compiled(self._forward, dynamic=False)
-        self._weights = sum(parameter.numel() for parameter in network.parameters())
+        self._parameters = list(network.parameters())
+        self._weights = sum(parameter.numel() for parameter in self._parameters)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
 
@@ -64,16 +65,19 @@ class NetworkPasses:
         *,
         divided: bool = True,
     ) -> Any:
-        """The network's outputs for N observations `[N, *observation_shape]`, as detached leaf tensors.
+        """The network's outputs for N observations `[N, *observation_shape]`. Call `self.backward` with a loss of them.
 
-        Call `loss.backward()` on a loss of them, then `self.backward(outputs)`. So the loss sees the whole batch, though each
-        thread has a graph of its own.
+        Outputs that several threads computed are detached leaf tensors. So the loss sees the whole batch, though each thread
+        has a graph of its own.
 
         A network with a core takes rows of columns and the other arguments of `FeatureNetwork.unroll`. divided: whether the
-        threads share the work; a small batch is faster in one.
+        threads share the work. If not, the outputs keep their graph, which is faster for a small batch.
         """
         self._axis = 0 if state is None else 1
         arguments = _divide(self.threads if divided else 1, observations, state, reset, burn_in)
+        if not divided:
+            self._parts = ()
+            return self._forward(*arguments[0])
         self._parts = self._each(lambda each: self._forward(*each), arguments)
         leaves = [_joined(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
         return type(self._parts[0])(*leaves)
@@ -90,16 +94,31 @@ class NetworkPasses:
         axis = 0 if state is None else 1
         return type(found[0])(*(_joined(tensors, axis) for tensors in zip(*found, strict=True)))
 
-    def backward(self, outputs: Any) -> None:
-        """Carry the gradients of the last forward's outputs on to every parameter's `grad`."""
-        parameters = list(self.network.parameters())
+    def backward(self, losses: Sequence[Tensor], outputs: Any, weights: Sequence[Tensor] | None = None) -> None:
+        """Set every parameter's `grad` to the gradient of the weighted sum of losses of the last forward's outputs.
+
+        Divided passes have two stages: from the losses to the outputs, which are leaves, then in each thread from its part of
+        the outputs to the weights.
+
+        Args:
+            losses: scalars `[]`.
+            outputs: what the last `forward` returned.
+            weights: one scalar for each loss, all 1 by default. They are the gradients of the sum, which is never computed.
+        """
+        parameters = self._parameters
+        if not self._parts:
+            gradients = torch.autograd.grad(losses, parameters, weights, materialize_grads=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            return
+        torch.autograd.backward(losses, weights)
         sizes = [part[0].shape[self._axis] for part in self._parts]
-        gradients = zip(*(_gradient(output).split(sizes, self._axis) for output in outputs), strict=True)
+        of_outputs = zip(*(_gradient(output).split(sizes, self._axis) for output in outputs), strict=True)
 
         def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(pair[0], parameters, pair[1])
 
-        of_parts = self._each(of_part, list(zip(self._parts, gradients, strict=True)))
+        of_parts = self._each(of_part, list(zip(self._parts, of_outputs, strict=True)))
         self._parts = ()
         for parameter, first, *others in zip(parameters, *of_parts, strict=True):
             for share in others:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from agents.base import Needs, Updated
 from agents.learned import LearnedAgent, Loss, Losses
@@ -98,13 +99,9 @@ class PPOAgent(LearnedAgent):
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
         objective = surrogate(log_ratios, rows.advantages, batch.bounds)
-        if config.value_clip:
-            errors = clipped_value_errors(outputs.values, rows.old_values, rows.targets, config.value_clip)
-        else:
-            errors = 0.5 * (rows.targets - outputs.values).square()
         terms = {
             "policy_loss": Loss(-used_mean(objective, mask), 1.0, "mean"),
-            "value_loss": Loss(used_mean(errors, mask), config.value_loss_weight, "mean"),
+            "value_loss": Loss(self._value_loss(outputs.values, rows, mask), config.value_loss_weight, "mean"),
         }
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
@@ -116,6 +113,13 @@ class PPOAgent(LearnedAgent):
         if excess is not None:
             terms["action_bound_loss"] = Loss(used_mean(excess, mask), config.action_bound_loss_weight, "mean")
         return Losses(terms, {"log_ratios": log_ratios.detach()})
+
+    def _value_loss(self, values: Tensor, rows: Rows, mask: Tensor | None) -> Tensor:
+        if self.config.value_clip:
+            return used_mean(clipped_value_errors(values, rows.old_values, rows.targets, self.config.value_clip), mask)
+        if mask is None:
+            return 0.5 * functional.mse_loss(values, rows.targets)  # one operation in each direction
+        return 0.5 * used_mean((rows.targets - values).square(), mask)
 
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
         weight = {KL_WEIGHT: {"weight": torch.tensor(self.kl_weight, dtype=torch.float64)}} if self.config.penalises else {}

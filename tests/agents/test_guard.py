@@ -96,8 +96,8 @@ def test_a_bad_gradient_is_named(config: VTraceConfig, bad: float, on_device: bo
 def spoil_gradient(agent: VTraceAgent, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
     backward = agent.passes.backward
 
-    def spoilt(outputs: Any) -> None:
-        backward(outputs)
+    def spoilt(*arguments: Any) -> None:
+        backward(*arguments)
         gradient = agent.network.get_submodule("policy_head").weight.grad
         assert gradient is not None
         gradient[0, 0] = bad

@@ -36,8 +36,7 @@ def divided(threads: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
     network = small_network()
     passes = NetworkPasses(network, threads)
     outputs = passes.forward(observations(count))
-    loss_of(*outputs).backward()
-    passes.backward(outputs)
+    passes.backward([loss_of(*outputs)], outputs)
     return outputs.policy.detach(), outputs.values.detach(), gradients(network)
 
 
@@ -63,8 +62,7 @@ def test_gradients_are_set_anew_by_each_update() -> None:
     seen = []
     for _ in range(2):
         outputs = passes.forward(observations(6))
-        loss_of(*outputs).backward()
-        passes.backward(outputs)
+        passes.backward([loss_of(*outputs)], outputs)
         seen.append(gradients(network).clone())
     assert torch.equal(*seen)
 
@@ -73,8 +71,7 @@ def test_an_output_that_no_loss_reads_has_no_say() -> None:
     network = small_network()
     passes = NetworkPasses(network, 2)
     outputs = passes.forward(observations(6))
-    outputs.values.square().sum().backward()
-    passes.backward(outputs)
+    passes.backward([outputs.values.square().sum()], outputs)
     assert not network.policy_head.weight.grad.any()
     assert network.value_head.weight.grad.any()
 
@@ -113,8 +110,7 @@ def test_a_compiled_pass_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatc
         network = small_network()
         passes = NetworkPasses(network, compiled=compiled)
         outputs = passes.forward(observations(6))
-        loss_of(*outputs).backward()
-        passes.backward(outputs)
+        passes.backward([loss_of(*outputs)], outputs)
         found.append(gradients(network))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
     assert len(traced) == 1
