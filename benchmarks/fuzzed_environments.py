@@ -134,12 +134,16 @@ def _of_workers(generator: random.Random) -> dict[str, object]:
 def fuzzed_replays(generator: random.Random) -> str:
     """A queue alone, another kind alone, or both."""
     kind = generator.choice(sorted(set(REPLAYS) - {"queue"}))
-    other: dict[str, object] = {"type": kind, "capacity": generator.choice((4, 4, 9))}
+    other: dict[str, object] = {"type": kind}
+    if kind == "circular":
+        other |= {"slots": generator.choice((1, 2, 3)), "uses": generator.choice((1, 2, 3))}
+    else:
+        other["capacity"] = generator.choice((4, 4, 9))
     if kind in ("elite", "attentive"):
         other["dist_function"] = generator.choice(sorted(DISTANCES))
     if kind == "standard" and generator.random() < 0.3:
         other["retention"] = "reservoir"
-    if kind != "standard" and generator.random() < 0.3:
+    if kind in ("elite", "attentive") and generator.random() < 0.3:
         other["insert_strategy"] = "elite_insertion"
     shares = generator.choice(((1.0, 0.0), (0.5, 0.5), (0.5, 0.5), (0.0, 1.0)))
     replays = [{"type": "queue", "capacity": 1, "sample_ratio": shares[0]}, {**other, "sample_ratio": shares[1]}]

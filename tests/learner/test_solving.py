@@ -37,6 +37,8 @@ AGENTS = {
     "CLEAR": {"use_policy_cloning_loss": True, "use_value_cloning_loss": True},
     "LASER": {"use_kl_mask": True},
     "LASER, behaviour relevance": {"use_kl_mask": True, "relevance": "behaviour"},
+    "APPO": {"agent": "appo"},
+    "IMPACT": {"agent": "impact"},
 }
 
 

@@ -74,12 +74,14 @@ KINDS = {
     "custom": {"type": "custom", "insert_strategy": "elite_insertion", "elite_batch_size": 4},
     "standard": {"type": "standard"},
     "reservoir": {"type": "standard", "retention": "reservoir"},
+    "circular": {"type": "circular", "slots": 3, "uses": 2},
 }
 
 
 def mixture_with(kind: str) -> str:
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
-    return json.dumps([queue, {"capacity": 40, "sample_ratio": 0.5, **KINDS[kind]}])
+    size = {} if kind == "circular" else {"capacity": 40}
+    return json.dumps([queue, {**size, "sample_ratio": 0.5, **KINDS[kind]}])
 
 
 @pytest.mark.parametrize("kind", KINDS)
