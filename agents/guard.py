@@ -83,6 +83,8 @@ class Guard:
         """The steps since the last call make one update."""
         self._pending.append(self._checks)
         self._checks = []
+        if not self.reads_late:
+            self._read(keep=0)
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.

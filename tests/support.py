@@ -15,7 +15,8 @@ from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.hardware import family_of
 from learner.settings.config import Config, make_config
-from learner.settings.schema import DEFAULT_AGENT, default_settings
+from learner.settings.declarations import DEFAULT_AGENT
+from learner.settings.schema import default_settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -64,6 +64,9 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     choices = Choices(settings)
     settled = choices.settled
     on_policy = needs_of(settings).on_policy
+    if on_policy and AUTO not in (settled["batch_size"], settled["envs_per_worker"]):
+        count = max(1, settled["batch_size"] // settled["envs_per_worker"])
+        choices.choose("worker_count", count, f"a batch is one trajectory of each of {settled['batch_size']} environments")
     for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
         if not (on_policy and name in FOLLOW_FROM_EACH_OTHER):
             choices.choose(name, value, f"reproducible: {reason}")
@@ -125,12 +128,11 @@ def _choose_turns(choices: Choices, machine: Machine) -> None:
     choices.choose("prepared_batches", 0, turns)
     if settled["device"] != "cuda":
         choices.choose("learner_threads", min(machine.cores, MOST_LEARNER_THREADS), f"{turns}, so the cores are free")
-    batch, envs = settled["batch_size"], settled["envs_per_worker"]
+    batch = settled["batch_size"]
     most, why = _workers(None, machine, settled["learner_threads"], small=False)
     if batch != AUTO:
         why = f"a batch is one trajectory of each of {batch} environments"
-        count = batch // envs if envs != AUTO else _divisor(batch // groups_of(settled["worker_kind"]), most)
-        choices.choose("worker_count", max(1, count), why)
+        choices.choose("worker_count", _divisor(batch // groups_of(settled["worker_kind"]), most), why)
         choices.choose("envs_per_worker", max(1, batch // settled["worker_count"]), why)
     choices.choose("worker_count", most, why)
     choices.choose("envs_per_worker", ENVIRONMENTS * groups_of(settled["worker_kind"]), "enough for efficient inference")

@@ -48,7 +48,7 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, name: str, tmp_
 
 LEARNED = {
     ("appo", "several choices"): 10_000,
-    ("appo", "gaussian"): 20_000,
+    ("appo", "gaussian"): 40_000,
     ("impact", "several choices"): 5_000,
     ("impact", "gaussian"): 3_000,
 }
