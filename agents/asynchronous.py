@@ -231,10 +231,10 @@ class AsynchronousAgent(LearnedAgent):
             scalars.append({**per_step(terms, 1), **metrics})
         self.end_update()
         sound, means = torch.stack([step.sound for step in steps]).any(), _means(scalars)
-        if config.kl_weight:
-            self._adapt_kl_weight(means["losses/target_kl"], sound)
         if self.target:
-            self.target.end_update(sound)
+            copied = self.target.end_update(sound)
+            if config.kl_weight:
+                self._adapt_kl_weight(means["losses/target_kl"], copied)
         self.merge_moments(learned, sound)
         norms = torch.stack([step.gradient_norm for step in steps])
         return Updated({**means, **self.gradient_metrics(norms)}, learning_rate, self.guard.steps)
@@ -297,12 +297,15 @@ class AsynchronousAgent(LearnedAgent):
             yield from cut(shuffled(members), parts) if isinstance(members, Tensor) and len(members) else (None,)
 
     @torch.no_grad()
-    def _adapt_kl_weight(self, divergence: Tensor, sound: Tensor) -> None:
-        """Let the weight of the penalty follow the divergence, `[]`, as `agents.surrogate.next_kl_weight` does on the host."""
+    def _adapt_kl_weight(self, divergence: Tensor, copied: Tensor) -> None:
+        """Let the weight of the penalty follow the divergence, `[]`, as `agents.surrogate.next_kl_weight` does on the host.
+
+        copied: bool `[]`. Only the divergence just before a copy counts: it is 0 just after one.
+        """
         target = self.config.target_kl
         weight = torch.where(divergence < TOO_NEAR * target, self.kl_weight / 2, self.kl_weight)
         weight = torch.where(divergence > TOO_FAR * target, self.kl_weight * 2, weight).clamp(*KL_WEIGHT_RANGE)
-        self.kl_weight = torch.where(sound, weight, self.kl_weight)
+        self.kl_weight = torch.where(copied, weight, self.kl_weight)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

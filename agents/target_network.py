@@ -59,16 +59,18 @@ class TargetPolicy:
         return output.policy[batch.overlap :]
 
     @torch.no_grad()
-    def end_update(self, sound: Tensor) -> None:
-        """Count an update, and copy the weights if it is time. Nothing happens if `sound`, bool `[]` on the device, is false.
+    def end_update(self, sound: Tensor) -> Tensor:
+        """Count an update, and copy the weights if it is time. Returns whether they were, bool `[]` on the device.
 
-        The host knows on a CPU whether an update was sound. On a GPU it does not wait for that, so the choice is made there.
+        Nothing happens if `sound`, bool `[]` on the device, is false. The host knows on a CPU whether an update was sound. On a
+        GPU it does not wait for that, so the choice is made there.
         """
         self.age += sound
         due = self.age >= self._period
         if self._on_device or due:
             self._copy_where(due)
             self.age.masked_fill_(due, 0)
+        return due
 
     def _copy_where(self, due: Tensor) -> None:
         """Copy all weights together, since each operation costs host time; those of before stay where `due` is false."""

@@ -152,13 +152,14 @@ def test_a_run_that_had_no_target_network_may_get_one() -> None:
 
 @pytest.mark.parametrize(("target_kl", "wanted"), [(1e-9, 2.0), (1e3, 0.5)])
 def test_the_weight_of_the_penalty_follows_the_divergence(target_kl: float, wanted: float) -> None:
-    agent = make("appo with a target", make_network_here(), target_kl=target_kl, target_update_period=1000)
-    weights_after(agent, random_batch())  # the first has divergence 0
-    agent.kl_weight.fill_(1.0)
+    """At each copy, from the divergence just before it."""
+    agent = make("appo with a target", make_network_here(), target_kl=target_kl, target_update_period=2)
+    weights_after(agent, random_batch())
+    assert float(agent.kl_weight) == 1.0
     weights_after(agent, random_batch())
     assert float(agent.kl_weight) == wanted
     agent.kl_weight.fill_(KL_WEIGHT_RANGE[wanted > 1])
-    weights_after(agent, random_batch())
+    weights_after(agent, random_batch(), random_batch())
     assert float(agent.kl_weight) == KL_WEIGHT_RANGE[wanted > 1]
 
 
