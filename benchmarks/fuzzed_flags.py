@@ -147,7 +147,7 @@ def _replay(generator: random.Random) -> Any:
     if generator.random() < 0.1:
         return _nonsense(generator, 2)
     entry: dict[str, Any] = {
-        "type": generator.choice(("queue", "standard", "elite", "attentive", "custom")),
+        "type": generator.choice(("queue", "circular", "standard", "elite", "attentive", "custom")),
         "capacity": generator.choice((1, 100, 1000)),
         "sample_ratio": generator.choice((1.0, 0.5, 0.5, 0.25, 1 / 3)),
     }
@@ -159,6 +159,9 @@ def _replay(generator: random.Random) -> Any:
         "device": ("cpu", "cuda"),
         "elite_sampling_strategy": ("strategy1", 4),
         "memory": ("1GB", "3 MB", "0", "1e99GB", "-1GB", "GB"),
+        "slots": (1, 4, 10**6),
+        "uses": (1, 2, 10**6),
+        "staggered": (True, False),
     }
     for _ in range(generator.choice((0, 0, 1, 2, 4))):
         key = generator.choice(sorted(KEYS))

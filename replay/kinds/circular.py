@@ -1,7 +1,8 @@
 """Circular replay: N slots of one batch each, and K uses of each batch, in a fixed order (IMPACT, arXiv:1912.00167).
 
 Update u looks at slot u mod N. An empty slot first takes the next fresh batch. A batch is dropped after its K uses. Staggered,
-the first batches get 1, 2, .. K uses, so that slots do not run empty together. Nothing is drawn at random and nothing is lost.
+the first batches get 1, 2, .. K uses, so that slots do not run empty together. Nothing is drawn at random. Alone in its mixture, a
+circular replay loses no trajectory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CircularReplay(Replay):
     """Gives each batch `uses` times. The columns are replayed ones from the second time on.
 
     One more batch may wait for its slot. Then the replay has no room, and workers wait. Inserting in spite of it drops the
-    oldest waiting trajectory and counts it in `dropped`; the mixture does so only while another replay is still filling.
+    oldest waiting trajectory and counts it in `dropped`; the mixture does so only while another replay must have more to give.
 
     The ring holds all trajectories. It never has to evict one that is still needed: its capacity is that of all slots and of
     the waiting batch. With a capacity in trajectories it is never compacted, so the numbers of its slots stay.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from replay import check_replays, make_mixture, parse_replay_parameters, replay_bytes
 from replay.base import ReplayConfig
 from replay.kinds.circular import CircularReplay
 from tests.agents.returns.test_gae import golden_cases
-from tests.replay.support import context, numbered, sample, through_a_file
+from tests.replay.support import STACKED_CONTRACT, Source, context, insert_and_sample, numbered, sample, through_a_file
 
 SHARE = 3
 
@@ -87,3 +89,54 @@ def test_a_loaded_replay_continues_like_the_original(before: int, compress: bool
         assert original.can_sample(SHARE) == copy.can_sample(SHARE)
         assert sample(original, SHARE) == sample(copy, SHARE)
         assert original.gives_replayed == copy.gives_replayed
+
+
+def test_columns_are_fresh_at_their_first_use_alone() -> None:
+    """3 of 5 columns come from the circular replay."""
+    configs = [ReplayConfig("circular", 0, 0.6, slots=2, uses=2, staggered=False), ReplayConfig("queue", 4, 0.4)]
+    mixture, source = make_mixture(configs, STACKED_CONTRACT, 5, 0.0, np.random.default_rng(0)), Source(1)
+    replayed = []
+    while len(replayed) < 6:
+        batch = insert_and_sample(mixture, source, int(mixture.can_insert()))
+        if batch is not None:
+            assert batch.source.tolist() == [0, 0, 0, 1, 1]
+            assert not batch.is_replay[3:].any()
+            replayed.append(batch.is_replay[:3].tolist())
+    assert replayed == [[used] * 3 for used in (False, False, True, True, False, False)]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_it_takes_no_more_memory_than_was_counted(compress: bool) -> None:
+    config = ReplayConfig("circular", 0, 1.0, slots=3, uses=4, compress=compress)
+    mixture, source = make_mixture([config], STACKED_CONTRACT, 5, 0.0, np.random.default_rng(0)), Source(1)
+    (counted,) = replay_bytes([config], STACKED_CONTRACT, 5, 3)
+    for _ in range(60):
+        insert_and_sample(mixture, source, int(mixture.can_insert()))
+    assert mixture.metrics()[0]["dropped"] == 0
+    (replay,) = mixture.replays
+    assert isinstance(replay, CircularReplay)
+    assert replay.ring.size == 4 * 5
+    assert 0 < replay.ring.storage.bytes_claimed <= counted
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('"slots": 0', "wanted slots as a whole number of batches from 1 to .*, got 0"),
+        ('"uses": 1.5', "wanted uses as a whole number of updates from 1 to .*, got 1.5"),
+        ('"staggered": 1', "wanted staggered true or false, got 1"),
+        ('"capacity": 4', r"wanted keys of this circular replay \(.*\), got capacity"),
+        ('"memory": "1GB"', r"wanted keys of this circular replay \(.*\), got memory"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_what_was_wanted(entry: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        parse_replay_parameters(f'[{{"type": "circular", "sample_ratio": 1.0, {entry}}}]')
+    assert "\n" not in str(refused.value)
+
+
+def test_a_share_that_is_no_whole_number_is_refused() -> None:
+    configs = [ReplayConfig("circular", 0, 0.5, slots=1, uses=1), ReplayConfig("queue", 1, 0.5)]
+    check_replays(configs, 4)
+    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: wanted a sample_ratio .* got 0.5, which gives 2.5$"):
+        check_replays(configs, 5)
