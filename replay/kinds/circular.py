@@ -1,8 +1,8 @@
 """Circular replay: N slots of one batch each, and K uses of each batch, in a fixed order (IMPACT, arXiv:1912.00167).
 
 Update u looks at slot u mod N. An empty slot first takes the next fresh batch. A batch is dropped after its K uses. Staggered,
-the first batches get 1, 2, .. K uses, so that slots do not run empty together. Nothing is drawn at random. Alone in its mixture, a
-circular replay loses no trajectory.
+the first batches get 1, 2, .. K uses, so that slots do not run empty together. Nothing is drawn at random.
+Alone in its mixture, a circular replay loses no trajectory.
 """
 
 from __future__ import annotations
