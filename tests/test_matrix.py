@@ -140,7 +140,7 @@ def test_on_policy_agents_train_resume_play_and_are_exported(
     agent: str, combination: str, core: str, own: dict[str, Any], tmp_path: Path
 ) -> None:
     calibrate = core == "none" and not own.get("normalise_observations")
-    settings = {**settings_of(combination, core, agent=agent), **own, "calibrate_input": calibrate}
+    settings = {**settings_of(combination, core, agent=agent), "lr": SMALL["lr_end_value"], **own, "calibrate_input": calibrate}
     assert_resumes_to_the_bit(tmp_path, **settings)
     assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
     assert run("export", tmp_path / "parts", load="latest") == 0
