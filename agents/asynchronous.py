@@ -1,4 +1,4 @@
-"""What the asynchronous agents with a clipped surrogate share: settings, and an update of epochs and minibatches of columns.
+"""The common part of the asynchronous agents with a clipped surrogate: settings, and an update of minibatches of columns.
 
 Workers do not wait for the learner, so the policy mu that acted is older than the policy pi that learns. An agent says by which
 ratio its surrogate is clipped, and which advantages and value targets it takes (`AsynchronousAgent.estimates`). The loss is
@@ -165,7 +165,7 @@ class LogProbs(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """What an agent makes of the steps of a minibatch, `[T, b]` each.
+    """An agent's ratios, advantages and value targets for a minibatch, `[T, b]` each.
 
     log_ratios: log R_t of the surrogate, with gradient. advantages: A_t, constants. targets: G_t, constants.
     metrics: further numbers, means over the used steps.
@@ -262,7 +262,7 @@ class AsynchronousAgent(LearnedAgent):
             metrics["losses/target_kl"] = divergence.detach()
             if config.kl_weight:
                 metrics["losses/kl_weight"] = self.kl_weight
-                # The weight lies on the device, so that no update waits for the divergence that it follows.
+                # The weight lies on the device, so that no update waits for the divergence that it follows. The term has it.
                 terms["kl_loss"] = Loss((self.kl_weight * divergence).to(divergence.dtype), 1.0, "mean")
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

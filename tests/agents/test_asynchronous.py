@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agents.appo.agent import APPOAgent, APPOConfig
-from agents.asynchronous import KL_WEIGHT_RANGE, AsynchronousAgent, AsynchronousConfig
+from agents.asynchronous import KL_WEIGHT_RANGE, AsynchronousAgent, AsynchronousConfig, Columns
 from agents.impact.agent import ImpactAgent, ImpactConfig
 from agents.networks.actor_critic import ActorCritic
 from replay.batch import Batch
@@ -59,15 +59,19 @@ def test_an_update_is_finite_and_changes_every_weight(name: str, space: str) -> 
 def test_rows_whose_action_was_ignored_change_nothing(name: str) -> None:
     batch, network = random_batch(), make_network_here()
     unused = ~batch.action_used
+    behaviour = batch.acting["behaviour_policy"].clone()
+    behaviour[unused] = torch.tensor([-1e3, 0.0, 0.0, 0.0])  # the ratio of action 0 overflows
     wild = replace(
         batch,
         rewards=torch.where(unused, 1e30, batch.rewards),
-        acting={**batch.acting, "behaviour_policy": batch.acting["behaviour_policy"] + 1e3 * unused[..., None]},
+        acting={**batch.acting, "behaviour_policy": behaviour},
         actions=torch.where(unused, 0, batch.actions),
     )
     one, other = (make(name, copy.deepcopy(network), clip_rewards=False) for _ in range(2))
     first, second = weights_after(one, batch), weights_after(other, wild)
     assert same(first, second)
+    log_probs = one._log_probs(Columns(wild, behaviour, 0.2), behaviour)
+    assert all(not part[unused].any() for part in log_probs if part is not None)
 
 
 @EACH
