@@ -167,7 +167,8 @@ def _check_environment(config: Config, machine: Machine) -> None:
 
 
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
-    """Raise ValueError if there is nothing left to train, or if the machine lacks a compiler, memory or a device."""
+    """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
+    agent_class(config).check_learning(config.agent_settings)
     limit = config.training.environment_max_steps
     if checkpoint and checkpoint.counters.steps >= limit:
         raise ValueError(
