@@ -37,6 +37,7 @@ from learner.settings.renames import rename_settings
 from learner.settings.schema import DEFAULTS, SHARED
 from learner.settings.settle import settle
 from learner.skipping import SkippingError
+from learner.waiting import announced
 from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher
@@ -295,13 +296,15 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
 
 
 def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
-    """The job with the settings that a measurement of the machine decides, if one is wanted. Measuring takes two seconds.
+    """The job with the settings that a measurement of the machine decides, if one is wanted. Measuring takes two seconds,
+    or longer if the environment is slow.
 
     seconds: time for each part that is measured.
     """
     if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config, job.machine.cores):
         return job
-    costs = measure_costs(job.config, seconds, brief=True)
+    with announced(f"Measuring the speed of {job.config.env.env}, acting and learning (--nopreflight leaves this out)"):
+        costs = measure_costs(job.config, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)
     return replace(job, config=_settled_config(job.settings, settled), settled=settled, chosen=chosen)
 
