@@ -242,11 +242,11 @@ def test_a_squashed_action_at_the_bound_has_a_finite_density() -> None:
         (Discrete(3), "categorical", Categorical(3)),
         (MultiDiscrete((2, 3)), "auto", MultiCategorical((2, 3))),
         (MultiDiscrete((2, 3)), "categorical", MultiCategorical((2, 3))),
-        (BOUNDED, "auto", DiagonalGaussian(2)),
+        (BOUNDED, "auto", DiagonalGaussian(2, (True, True))),
         (BOUNDED, "squashed_gaussian", SquashedGaussian(2)),
         (BOUNDED, "beta", Beta(2)),
-        (UNBOUNDED, "auto", DiagonalGaussian(2)),
-        (UNBOUNDED, "gaussian", DiagonalGaussian(2)),
+        (UNBOUNDED, "auto", DiagonalGaussian(2, (True, False))),
+        (UNBOUNDED, "gaussian", DiagonalGaussian(2, (True, False))),
     ],
 )
 def test_a_space_has_a_distribution(space: ActionSpace, name: str, wanted: Distribution) -> None:
@@ -305,3 +305,17 @@ def test_the_draws_are_those_of_multinomial() -> None:
         wanted = torch.multinomial(logits.softmax(-1), 1, generator=theirs).squeeze(-1)
         assert torch.equal(sample_categorical(logits, ours), wanted)
     assert torch.equal(ours.get_state(), theirs.get_state())
+
+
+@pytest.mark.parametrize(("space", "expected"), [(BOUNDED, [0.29, 0.0, 1.0]), (UNBOUNDED, [0.25, 0.0, 1.0])], ids=str)
+def test_the_excess_is_the_squared_distance_of_bounded_means_beyond_1_1(space: Box, expected: list[float]) -> None:
+    means, log_stds = torch.tensor([[-1.6, 1.3], [1.1, -1.1], [2.1, 0.5]]), torch.full((3, 2), 9.0)
+    excess = make_distribution(space).excess(torch.cat([means, log_stds], -1))
+    assert excess is not None
+    torch.testing.assert_close(excess, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("name", ["squashed_gaussian", "beta"])
+def test_an_action_that_cannot_leave_its_bounds_has_no_excess(name: str) -> None:
+    assert make_distribution(BOUNDED, name).excess(torch.full((1, 4), 9.0)) is None
+    assert make_distribution(Box((-math.inf,), (math.inf,))).excess(torch.full((1, 2), 9.0)) is None

@@ -93,3 +93,21 @@ def test_the_implied_relevance_is_refused_for_all_but_one_choice(name: str) -> N
         with pytest.raises(ValueError, match=r"relevance: wanted behaviour .*got implied") as caught:
             VTraceAgent.check(laser, config_of(name))
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_mean_outside_its_bounds_is_pulled_back() -> None:
+    """The advantages are 0, so only the penalty on the bounds moves the means."""
+    network = network_for("gaussian")
+    config = VTraceConfig(policy_gradient_loss_weight=0.0, entropy_loss_weight=0.0, action_bound_loss_weight=0.5)
+    batch = batch_of(network)
+    policy = torch.full((T + 1, B, network.distribution.parameter_count), 2.1, requires_grad=True)
+    terms, _ = VTraceAgent(config, network).losses(batch, PolicyOutput(policy, torch.zeros(T + 1, B)))
+    chosen, size = batch.action_used & ~batch.reset, batch.actions.shape[-1]
+    loss = terms["action_bound_loss"]
+    assert loss.value.item() == pytest.approx(float(chosen.sum()) * size)  # each mean is 1 beyond 1.1
+    (gradient,) = torch.autograd.grad(loss.weight * loss.value, policy)
+    torch.testing.assert_close(gradient[:-1, ..., :size], chosen.unsqueeze(-1).expand(-1, -1, size).float())
+    free, _ = VTraceAgent(replace(config, action_bound_loss_weight=0.0), network).losses(
+        batch, PolicyOutput(policy, torch.zeros(T + 1, B))
+    )
+    assert "action_bound_loss" not in free
