@@ -145,7 +145,9 @@ def test_a_setting_that_contradicts_its_protocol_is_refused_in_one_line(protocol
 
 def test_the_classic_protocol_leaves_episodic_life_to_training() -> None:
     for episodic_life in (True, False):
-        check_settings({**DEFAULTS, "protocol": "classic", "episodic_life": episodic_life})
+        settings = apply_protocol({**DEFAULTS, "protocol": "classic", "episodic_life": episodic_life}, {})
+        assert settings["episodic_life"] is episodic_life
+        check_settings(settings)
 
 
 def test_an_environment_without_the_named_protocol_is_refused() -> None:
