@@ -41,7 +41,8 @@ def test_a_preset_is_a_run_and_is_named_in_its_settings(name: str) -> None:
 
 
 def test_there_are_those_that_the_help_names() -> None:
-    assert set(PRESETS) == {"atari", "atari_replay", "cartpole", "pong_fast", "quick"}
+    landers, atari = {"lunar_lander", "lunar_lander_continuous"}, {"atari", "atari_lstm", "atari_replay", "pong_fast"}
+    assert set(PRESETS) == {*atari, *landers, "cartpole", "minigrid_memory", "pendulum", "quick"}
 
 
 def test_flags_come_before_the_preset() -> None:
