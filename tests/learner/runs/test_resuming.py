@@ -4,100 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from learner.feeding.feeder import BatchFeeder
-from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
-from learner.runs.saving import Saver
-from learner.train import train
-from tests.support import REPOSITORY, catch_flags, run_program, same, small_config
-
-HALF = 10
-WALL_CLOCK = ("seconds", "time/", "cores/", "hardware/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
-
-MIXTURES: dict[str, list[dict[str, Any]]] = {
-    "queue": [{"type": "queue", "capacity": 4, "sample_ratio": 1.0}],  # a block of three is often half taken
-    "fifo and reservoir": [
-        {"type": "queue", "capacity": 1, "sample_ratio": 0.4},
-        {"type": "standard", "capacity": 30, "sample_ratio": 0.3},
-        {"type": "standard", "capacity": 30, "sample_ratio": 0.3, "retention": "reservoir"},
-    ],
-    "elite": [
-        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
-        {"type": "elite", "capacity": 30, "sample_ratio": 0.5, "lambda_batch_multiplier": 3},
-    ],
-    "attentive": [
-        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
-        {"type": "attentive", "capacity": 30, "sample_ratio": 0.5, "dist_function": "cos_dist"},
-    ],
-    "custom with insertion": [
-        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
-        {"type": "custom", "capacity": 30, "sample_ratio": 0.5, "insert_strategy": "elite_insertion", "elite_batch_size": 4},
-    ],
-}
-
-
-class Killed(BaseException):
-    """Ends a run at once."""
-
-
-def settings_of(mixture: str) -> dict[str, Any]:
-    return {
-        "reproducible": True,
-        "replay_parameters": json.dumps(MIXTURES[mixture]),
-        "environment_max_steps": 800,
-        "worker_count": 2,
-        "envs_per_worker": 3,
-        "checkpoint_period": HALF,
-        "return_window": 10,
-        "log_period": 1e5,
-        "precision": "float32",  # and not what the machine is fastest in
-    }
-
-
-def play(run: RunDirectory, resumed: Checkpoint | None = None, replay: dict[str, Any] | None = None, **settings: Any) -> None:
-    assert train(small_config(**settings), run, resumed, replay=replay) == 0
-
-
-def rows_of(run: RunDirectory) -> list[dict[str, str]]:
-    """Rows of metrics.csv without the columns that depend on time."""
-    with run.metrics.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{name: cell for name, cell in row.items() if not name.startswith(WALL_CLOCK)} for row in rows]
-
-
-def assert_same_end(one: RunDirectory, other: RunDirectory, *, interrupted: bool = False) -> None:
-    """Compare newest checkpoint and replay, and also best and metrics unless an interruption has made one more checkpoint."""
-    first, second = (load_checkpoint(run.checkpoint_paths()[-1]) for run in (one, other))
-    for name in ("spec", "protocol", "agent", "learning_rate", "generators", "returns"):
-        assert same(getattr(first, name), getattr(second, name)), name
-    counters = [{**asdict(checkpoint.counters), "seconds": 0} for checkpoint in (first, second)]
-    assert counters[0] == counters[1]
-    states = [
-        load_replay(run.replay_paths()[-1], checkpoint) for run, checkpoint in zip((one, other), (first, second), strict=True)
-    ]
-    assert states[0].keys() == {"mixture", "under_way"}
-    for name in states[0]:
-        assert same(states[0][name], states[1][name]), name
-    if interrupted:
-        return
-    assert [path.name for path in one.checkpoint_paths()] == [path.name for path in other.checkpoint_paths()]
-    assert same(load_checkpoint(one.best).agent, load_checkpoint(other.best).agent)
-    assert rows_of(one) == rows_of(other)
-    assert len(rows_of(one)) == math.ceil(update_of(one.checkpoint_paths()[-1]) / HALF)
-
+from tests.learner.runs.reproducible import HALF, MIXTURES, assert_same_end, play, play_until_killed, rows_of, settings_of
+from tests.support import REPOSITORY, catch_flags, run_program
 
 PONG: dict[str, Any] = {
     "env": "PongNoFrameskip-v4",
@@ -116,21 +38,16 @@ PONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
-def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Path) -> None:
     settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
-    with monkeypatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **settings)
-    (path,) = broken.checkpoint_paths()
-    checkpoint = load_checkpoint(path)
+    checkpoint, replay = play_until_killed(broken, **settings)
     assert checkpoint.counters.updates == HALF
     if mixture == "queue":
-        assert load_replay(broken.replay_path(HALF), checkpoint)["under_way"]["feeder"]["pending"]
+        assert replay["under_way"]["feeder"]["pending"]
     broken.metrics.write_text(broken.metrics.read_text() + rows_after(broken))
-    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    play(broken, checkpoint, replay, **settings)
     assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates >= 2 * HALF
     assert_same_end(straight, broken)
 
@@ -142,12 +59,7 @@ def test_a_core_resumes_with_the_same_bits(burn_in: int, tmp_path: Path) -> None
     settings = {**settings_of("attentive"), **core}
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **settings)
-    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
-    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    play(broken, *play_until_killed(broken, **settings), **settings)
     assert_same_end(straight, broken, interrupted=True)
 
 
@@ -163,22 +75,9 @@ def test_a_resumed_run_gives_the_same_bits_with_frames_on_another_device(devices
         )
         for device in devices
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **{**settings, "replay_parameters": before})
-    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
-    saved = load_replay(broken.replay_path(HALF), checkpoint)
-    play(broken, checkpoint, saved, **{**settings, "replay_parameters": after})
+    saved = play_until_killed(broken, **{**settings, "replay_parameters": before})
+    play(broken, *saved, **{**settings, "replay_parameters": after})
     assert_same_end(straight, broken, interrupted=True)
-
-
-def kill_after_one(save: Any) -> Any:
-    def save_then_die(*arguments: Any) -> None:
-        save(*arguments)
-        raise Killed
-
-    return save_then_die
 
 
 def rows_after(run: RunDirectory) -> str:
