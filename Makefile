@@ -12,6 +12,10 @@ PRESET_OF_ := pong_fast
 PRESET_OF_PongNoFrameskip-v4 := pong_fast
 PRESET_OF_Catch-v0 := quick
 PRESET_OF_CartPole-v1 := cartpole
+PRESET_OF_LunarLander-v3 := lunar_lander
+PRESET_OF_LunarLanderContinuous-v3 := lunar_lander_continuous
+PRESET_OF_MiniGrid-MemoryS9-v0 := minigrid_memory
+PRESET_OF_Pendulum-v1 := pendulum
 GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$(ARGS)))))
 PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
 

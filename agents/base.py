@@ -70,6 +70,10 @@ class Agent(ABC):
     def check(cls, config: Any, network: NetworkConfig) -> None:
         """Raise ValueError in one line if the agent, with these settings, cannot learn with such a network and its actions."""
 
+    @classmethod  # noqa: B027  (most agents learn with all their settings)
+    def check_learning(cls, config: Any) -> None:
+        """Raise ValueError in one line if the agent cannot learn with these settings. Testing and exporting do not ask."""
+
     @classmethod
     def value_meaning(cls, config: Any) -> str:
         """One sentence on the quantity that the network's values estimate, for readers of an exported policy."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,16 +112,10 @@ class SleepingWorkers(CentralWorkers):
         batches: list[int] = []
 
         class SleepingPolicy(DevicePolicy):
-            def act(
-                self,
-                frames: Sequence[np.ndarray],
-                first: Sequence[np.ndarray],
-                environments: Sequence[np.ndarray],
-                with_state: Sequence[bool] = (),
-            ) -> Acted:
+            def act(self, *arguments: Any, **named: Any) -> Acted:
                 begin = time.perf_counter()
-                batches.append(sum(map(len, environments)))
-                acted = super().act(frames, first, environments, with_state)
+                acted = super().act(*arguments, **named)
+                batches.append(len(acted.actions))
                 wanted = times.answer + batches[-1] * times.answer_each
                 time.sleep(max(0.0, begin + wanted - time.perf_counter()))
                 return acted

@@ -56,6 +56,12 @@ class Game:
     horizon: float
     results: list[Result]
 
+    @property
+    def unit(self) -> str:
+        """The name of what is counted as frames: steps where a step is one frame."""
+        runs = [run for result in self.results for run in result.runs]
+        return "steps" if all(np.array_equal(run.frames, run.steps) for run in runs) else "emulator frames"
+
     def normalised(self, score: float) -> float | None:
         """Return the human-normalised score in per cent, None if no human score of the game is known."""
         return human_normalised(self.env, score)

@@ -40,7 +40,7 @@ def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
     figure = _figure(11, 4.4 + LINE_INCHES * math.ceil(lines))
     by_frames, by_time = figure.subplots(1, 2, sharey=True)
     many, unit = frames_unit(game.horizon)
-    _draw_side(by_frames, game, lambda run: run.frames / many, game.horizon / many, f"emulator frames, {unit}")
+    _draw_side(by_frames, game, lambda run: run.frames / many, game.horizon / many, f"{game.unit}, {unit}")
     longest = 60 * max(result.minutes.max() for result in game.results)
     scale, unit = time_unit(longest)
     _draw_side(by_time, game, lambda run: run.seconds / scale, longest / scale, f"wall time, {unit}")

@@ -72,7 +72,7 @@ def write_report(paths: Sequence[Path], out: Path, threshold: float | None, *, w
 
 
 def _title(game: Game) -> str:
-    return f"{game.env} at {game.horizon:,.0f} frames"
+    return f"{game.env} at {game.horizon:,.0f} {game.unit}"
 
 
 def _overall_part(overall: list[Overall], out: Path) -> list[str]:
@@ -92,7 +92,7 @@ def _game_part(game: Game, out: Path, threshold: float | None) -> list[str]:
     parts = [
         heading(_title(game)),
         html_table(game_table(game, threshold)),
-        picture(curves, f"{game.env}: return against frames and wall time, mean over seeds with interval"),
+        picture(curves, f"{game.env}: return against {game.unit} and wall time, mean over seeds with interval"),
         picture(scores, f"{game.env}: score of every seed, mean and interval of every setting"),
     ]
     if (published := published_table(game)).rows:

@@ -13,8 +13,8 @@ measurements right before and after it.
 The results are medians over the windows: the limit, which is n / (c_env + c_act + c_learn) on n cores and n / c_env
 with a GPU, the achieved speed, and its ratios to the limit and to the native environment. `cores_together` is the speed
 of stepping on all cores at once, divided by n times that of one core. Below 1 the machine itself falls short of the
-limit. For an environment of Gymnasium the speed of Stable-Baselines3's A2C with as many environments follows, if that
-package is installed. `--json=FILE` also writes the results. Needs a system with SIGSTOP.
+limit. For an environment of Gymnasium the speed of Stable-Baselines3's A2C follows, with 8 and with as many environments,
+if that package is installed. `--json=FILE` also writes the results. Needs a system with SIGSTOP.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ WARM_UP_SECONDS = 20.0  # after the first row of metrics
 SETTLE_SECONDS = 3.0  # after a suspension, until caches and queues are filled as before
 PART_SECONDS = 2.0  # of each part, each time
 DECISION_SECONDS = 1.0  # of each part, for settings that the program chooses by measurement
+ZOO_ENVIRONMENTS = 8  # of A2C in the settings that rl-baselines3-zoo publishes for classic control
 NATIVE = "native"
 FEWEST_NATIVE = 64  # environments; making each takes a fifth of a second
 
@@ -151,14 +152,19 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
 
 
 def compare_with_sb3(config: Config, speed: float, seconds: float) -> Result:
-    """The speed of Stable-Baselines3's A2C, if it is installed and makes the environment.
+    """The speed of Stable-Baselines3's A2C, with its usual number of environments and with as many as this run has.
 
-    speed: our steps per second. seconds: length of its measurement.
+    Nothing if it is not installed or does not make the environment.
+
+    speed: our steps per second. seconds: length of each measurement.
     """
     if not is_installed() or family_of(config.env.env) != "gymnasium" or make_spec(config.env).leaves:
         return {}
-    other = measure_sb3(config.env.env, config.workers.environments, seconds)
-    return {"sb3_a2c_steps_per_second": other, "ratio_to_sb3_a2c": speed / other}
+    found: Result = {}
+    for label, envs in ((f"{ZOO_ENVIRONMENTS}_envs", ZOO_ENVIRONMENTS), ("as_many_envs", config.workers.environments)):
+        other = measure_sb3(config.env.env, envs, seconds)
+        found |= {f"sb3_a2c_{label}_steps_per_second": other, f"ratio_to_sb3_a2c_{label}": speed / other}
+    return found
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from learner.machine.detect import available_cores
 from learner.machine.fit import acting_precision
 from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
+from learner.waiting import announced
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
 from wrappers import make_spec
 
@@ -53,9 +54,10 @@ class HeadStart:
 
     def random_observations(self) -> Tensor:
         """The observations of random play. May be called once."""
-        if self._random_play:
-            return self._random_play.observations()
-        return random_observations(self._config.env, self._config.training.seed, available_cores())
+        with announced(f"Waiting for random play in {self._config.env.env}, which calibrates the network's input"):
+            if self._random_play:
+                return self._random_play.observations()
+            return random_observations(self._config.env, self._config.training.seed, available_cores())
 
     def _end_workers(self) -> None:
         if self._workers:

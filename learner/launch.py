@@ -37,6 +37,7 @@ from learner.settings.renames import rename_settings
 from learner.settings.schema import DEFAULTS, SHARED
 from learner.settings.settle import settle
 from learner.skipping import SkippingError
+from learner.waiting import announced
 from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher
@@ -167,7 +168,8 @@ def _check_environment(config: Config, machine: Machine) -> None:
 
 
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
-    """Raise ValueError if there is nothing left to train, or if the machine lacks a compiler, memory or a device."""
+    """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
+    agent_class(config).check_learning(config.agent_settings)
     limit = config.training.environment_max_steps
     if checkpoint and checkpoint.counters.steps >= limit:
         raise ValueError(
@@ -294,13 +296,15 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
 
 
 def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
-    """The job with the settings that a measurement of the machine decides, if one is wanted. Measuring takes two seconds.
+    """The job with the settings that a measurement of the machine decides, if one is wanted. Measuring takes two seconds,
+    or longer if the environment is slow.
 
     seconds: time for each part that is measured.
     """
     if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config, job.machine.cores):
         return job
-    costs = measure_costs(job.config, seconds, brief=True)
+    with announced(f"Measuring the speed of {job.config.env.env}, acting and learning (--nopreflight leaves this out)"):
+        costs = measure_costs(job.config, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)
     return replace(job, config=_settled_config(job.settings, settled), settled=settled, chosen=chosen)
 

@@ -90,7 +90,7 @@ def replay_bytes(
     """Returns the most bytes that each replay takes when it is full.
 
     A ring with `capacity` that keeps the newest trajectories stores every frame once (see `replay.ring.storage`). Only the
-    oldest trajectory of each environment has first S frames of its own. On a device sharing saves nothing, because memory
+    oldest trajectory of each environment has first frames of its own. On a device sharing saves nothing, because memory
     for all frames is claimed at once.
     """
     sizes = []
@@ -100,7 +100,7 @@ def replay_bytes(
             size = config.memory
         elif config.keeps_newest and not config.compress and config.device == "cpu":
             frame_bytes = storage_class(config).layout(contract)[0] + PAGE_OVERHEAD
-            shared = max(0, config.capacity - environment_count) * contract.frames_stacked
+            shared = max(0, config.capacity - environment_count) * contract.shared_frames
             size -= shared * frame_bytes
         sizes.append(size)
     return sizes

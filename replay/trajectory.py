@@ -116,6 +116,11 @@ class TrajectoryContract:
         return ("actions", "rewards", "terminated", "reset", "action_used", *returns, *self.acting)
 
     @property
+    def shared_frames(self) -> int:
+        """The number of frames that a trajectory begins with and the one before it ends with: S, and one a row of burn-in."""
+        return self.frames_stacked + self.overlap
+
+    @property
     def bytes_per_trajectory(self) -> int:
         return sum(int(np.prod(field.shape)) * np.dtype(field.dtype).itemsize for field in self.fields.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from learner.settings.schema import default_settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+GOLDEN = REPOSITORY / "tests" / "golden"
+
 CATCH: dict[str, Any] = {
     "env": "Catch-v0",
     "network": "mlp",
@@ -33,6 +36,11 @@ CATCH: dict[str, Any] = {
     "environment_max_steps": 2000,
 }
 """A run of seconds on the toy environment, in one process."""
+
+
+def golden(file_name: str) -> list[dict[str, Any]]:
+    """The recorded cases of a file in `tests/golden`: name, inputs and outputs."""
+    return list(json.loads((GOLDEN / file_name).read_text())["cases"])
 
 
 def same(first: Any, second: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from wrappers.drawing import load_egl, rendering_variables
 from wrappers.episodes import check_seed
 from wrappers.facts import Facts, probe
 from wrappers.gymnasium_env import (
@@ -23,7 +24,6 @@ from wrappers.gymnasium_env import (
     import_failed,
     in_words,
     render_once,
-    rendering_variables,
     translate,
     version_of,
 )
@@ -131,6 +131,7 @@ class EnvPoolVector(NativeVector):
             arguments["max_episode_steps"] = self._config.max_episode_steps
         if self._render_mode is not None:
             arguments["render_mode"] = self._render_mode
+        load_egl()  # before EnvPool's libraries bind to the EGL of the package, which draws nothing
         try:
             import envpool
         except ImportError as error:

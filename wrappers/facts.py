@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wrappers.drawing import drawing_hint
 from wrappers.spaces import Leaf, action_space
 from wrappers.spec import EnvConfig, EnvSpec
 
@@ -87,7 +88,8 @@ def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
     if done.returncode or not done.stdout:
         cause = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exit code {done.returncode}"
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise ValueError(f"env: wanted {env_id} to be {wanted}, got a process that died with {cause}: {last}")
+        hint = drawing_hint(last, env_id)  # MuJoCo ends the process if it cannot draw
+        raise ValueError(f"env: wanted {env_id} to be {wanted}, got a process that died with {cause}: {last}{hint}")
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
         raise ValueError(answer["error"])

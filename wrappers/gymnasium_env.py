@@ -23,6 +23,7 @@ from gymnasium.envs.registration import find_highest_version, load_env_creator, 
 from gymnasium.error import DependencyNotInstalled, Error
 from gymnasium.vector import AutoresetMode
 
+from wrappers.drawing import drawing_hint, rendering_variables
 from wrappers.facts import Facts, probe
 from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
 from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, SingleEnv, Translation, first_info
@@ -192,8 +193,11 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
     except DependencyNotInstalled as error:
         raise ValueError(import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
     except Exception as error:  # the constructor of a user's environment may raise anything
-        name, mode, hint = ("render", f" with the mode {render_mode}", _drawing_hint(error)) if render_mode else ("env", "", "")
-        raise ValueError(f"{name}: wanted {config.env} to be made{mode}, got {in_words(error)}{hint}") from error
+        got = in_words(error)
+        if render_mode is None:
+            raise ValueError(f"env: wanted {config.env} to be made, got {got}") from error
+        hint = drawing_hint(str(error), config.env)
+        raise ValueError(f"render: wanted {config.env} to be made with the mode {render_mode}, got {got}{hint}") from error
 
 
 def _route_warnings(registered: Registered) -> None:
@@ -225,22 +229,8 @@ def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> Non
     except (ImportError, DependencyNotInstalled) as error:
         raise ValueError(import_failed(f"a package that renders {env_id}", error.__cause__ or error)) from error
     except Exception as error:  # drivers and users' code may raise anything
-        raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{_drawing_hint(error)}") from error
-
-
-def _drawing_hint(error: Exception) -> str:
-    """The packages with which MuJoCo draws without a display, if OpenGL may have failed."""
-    if "mujoco" not in sys.modules and not re.search("GL|gl[A-Z]", str(error)):
-        return ""
-    return "; MuJoCo draws without a display with MUJOCO_GL=egl (Debian: libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
-
-
-def rendering_variables() -> dict[str, str]:
-    """Environment variables with which an environment renders without a window. Those that the user set stay."""
-    if sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
-        return {}
-    usual = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when mujoco and pygame are loaded
-    return {name: value for name, value in usual.items() if name not in os.environ}
+        hint = drawing_hint(str(error), env_id)
+        raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{hint}") from error
 
 
 def translate(

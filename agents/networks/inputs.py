@@ -136,14 +136,18 @@ def normalised(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.d
 
 @torch.no_grad()
 def calibrate(observations: Tensor, mean: Tensor, scale: Tensor) -> None:
-    """Fill mean and scale `[]` with the statistics of N observations `[N, *observation_shape]` of random play."""
+    """Fill mean and scale `[]` with the statistics of N observations `[N, *observation_shape]` of random play.
+
+    Observations that are all equal keep the scale 1: their deviation is the rounding of float32 alone.
+    """
     factor, exact = scale_of(observations), torch.float64
     parts = [network_input(part) for part in observations.split(_CALIBRATED_AT_ONCE)]
     average = torch.stack([part.sum(0, dtype=exact) for part in parts]).sum(0) / len(observations)
     mean.copy_(factor * average)
     squares = torch.stack([(factor * part.float() - mean).square().sum(dtype=exact) for part in parts])
     deviation = math.sqrt(float(squares.sum()) / (len(observations) * average.numel()))
-    scale.fill_(1.0 / deviation if deviation > 0 else 1.0)
+    varies = not torch.equal(observations, observations[:1].expand_as(observations))
+    scale.fill_(1.0 / deviation if varies and deviation > 0 else 1.0)
 
 
 def channels_last_zeros(shape: Shape) -> Tensor:

@@ -83,8 +83,7 @@ def vtrace(
     if trace_continues is not None:
         decays = torch.where(trace_continues.bool(), decays, 0.0)
     if mask is not None:
-        errors = torch.where(mask.bool(), errors, 0.0)
-        decays = torch.where(mask.bool(), decays, 0.0)
+        errors, decays = (torch.where(mask.bool(), each, 0.0) for each in (errors, decays))
     vs = values + accumulate_backwards(errors, decays)
     next_vs = torch.cat([vs[1:], next_values[-1:]])
     if trace_continues is not None:

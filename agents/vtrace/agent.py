@@ -165,6 +165,15 @@ class VTraceAgent(LearnedAgent):
             )
 
     @classmethod
+    def check_learning(cls, config: VTraceConfig) -> None:
+        # Stored values keep the scale of the rewards at the time of acting, which no field of a row tells.
+        if config.use_value_cloning_loss and config.normalise_rewards:
+            raise ValueError(
+                "use_value_cloning_loss: wanted rewards of a fixed scale, because replayed values keep their scale, got "
+                "normalise_rewards; drop one with --nouse_value_cloning_loss or --nonormalise_rewards"
+            )
+
+    @classmethod
     def value_meaning(cls, config: VTraceConfig) -> str:
         rewards = f"rewards clipped by {config.reward_clipping}" if config.reward_clipping else "raw rewards"
         if config.normalise_rewards:

@@ -76,17 +76,20 @@ def describe_protocol(config: EnvConfig, greedy: bool) -> str:
         "full games" if description.counts_frames else "whole episodes",
         f"{protocol['rewards']} rewards",
         f"{protocol['actions']} actions ({_actions_in_words(protocol)})",
-        *(_frames_in_words(protocol) if description.counts_frames else _observations_in_words(protocol)),
+        *(_frames_in_words(protocol, make_spec(config)) if description.counts_frames else _observations_in_words(protocol)),
         *description.protocol_text,
     )
     return f"{config.env}{name}: {', '.join(phrases)}"
 
 
-def _frames_in_words(protocol: Mapping[str, Any]) -> tuple[str, ...]:
-    size = "x".join(str(length) for length in protocol["frame_shape"][:2])
+def _frames_in_words(protocol: Mapping[str, Any], spec: EnvSpec) -> tuple[str, ...]:
+    if len(spec.frame_shape) > 1:
+        height, width = spec.frame_shape[:2]
+        shown: tuple[str, ...] = (f"{height}x{width} frames", f"stack of {spec.frames_stacked}")
+    else:  # vectors, and leaves in packed frames
+        shown = _observations_in_words(_described_observations(spec))
     return (
-        f"{size} frames",
-        f"stack of {protocol['frames_stacked']}",
+        *shown,
         f"frame skip {protocol['frame_skip']}",
         f"episodes of at most {protocol['max_episode_frames']:,} frames",
     )
@@ -95,7 +98,7 @@ def _frames_in_words(protocol: Mapping[str, Any]) -> tuple[str, ...]:
 def _observations_in_words(protocol: Mapping[str, Any]) -> tuple[str, ...]:
     leaves = [f"{leaf['name']} {'x'.join(map(str, leaf['shape']))} {leaf['dtype']}" for leaf in protocol["observations"]]
     stacked = protocol["observations_stacked"]
-    return (" and ".join(leaves), *((f"stack of {stacked}",) if stacked > 1 else ()))
+    return (" and ".join(leaves), *((f"stack of {stacked} observations",) if stacked > 1 else ()))
 
 
 def _described_actions(action: ActionSpace) -> dict[str, Any]:

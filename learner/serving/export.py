@@ -8,11 +8,13 @@ Each file is loaded again and compared with the network on real observations.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from learner.serving.description import describe
 from learner.serving.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
 from learner.settings.config import Config
 from workers import random_observations
+from workers.processes.out_of_memory import is_out_of_memory
 from wrappers import make_spec
 
 log = logging.getLogger("springbok")
@@ -35,6 +38,7 @@ PROGRAM, ONNX, DESCRIPTION = "policy.pt2", "policy.onnx", "policy.json"
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 CHECKED = 64
 """Number of observations on which an exported file is compared with the network."""
+LONGEST_CAUSE = 300  # characters of an exporter's error that are shown
 TOLERANCE = 1e-3
 """Largest accepted difference of a number, relative to numbers above 1. Another runtime adds float32 numbers in another
 order."""
@@ -51,18 +55,19 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
     policy = ExportedPolicy(network.only_act())
     inputs = example_inputs(policy, random_observations(config.env, config.training.seed)[-CHECKED:])
     target = folder / f"exported_{checkpoint.counters.updates}"
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     try:
         target.mkdir(exist_ok=True)
-        program = write_program(policy, inputs, target / PROGRAM)
-        differences = {PROGRAM: largest_difference(policy, read_program(target / PROGRAM), inputs)}
-        missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
-        if not missing:
-            write_onnx(program, policy, target / ONNX)
-            differences[ONNX] = largest_difference(policy, read_onnx(target / ONNX), inputs)
-        description = describe(config, spec, checkpoint, checkpoint_path, differences)
-        (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        differences, failures = _write_files(policy, inputs, target, onnx=not missing)
+        if differences:
+            description = describe(config, spec, checkpoint, checkpoint_path, differences)
+            (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     except OSError as error:
         log.error("error: the policy was not exported: %s", error)
+        return 1
+    for failure in failures:
+        log.error("error: %s", failure)
+    if not differences:
         return 1
     if missing:
         log.warning(
@@ -74,7 +79,46 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
     wrong = {name: difference for name, difference in differences.items() if not difference <= TOLERANCE}  # also NaN
     for name, difference in wrong.items():
         log.error("error: %s: wanted a difference of at most %g, got %g; do not use it", target / name, TOLERANCE, difference)
-    return 1 if wrong else 0
+    return 1 if wrong or failures else 0
+
+
+def _write_files(policy: ExportedPolicy, inputs: Inputs, target: Path, *, onnx: bool) -> tuple[dict[str, float], list[str]]:
+    """Write the policy files and compare each with the network. onnx: whether to write `policy.onnx` too.
+
+    Returns the largest difference of each file that was written, and one line for a file that was not: a torso of the user
+    may compute what PyTorch cannot trace or ONNX lacks. Raises OSError.
+    """
+    differences: dict[str, float] = {}
+    name = PROGRAM
+    try:
+        program = write_program(policy, inputs, target / PROGRAM)
+        differences[PROGRAM] = largest_difference(policy, read_program(target / PROGRAM), inputs)
+        name = ONNX
+        if onnx:
+            write_onnx(program, policy, target / ONNX)
+            differences[ONNX] = largest_difference(policy, read_onnx(target / ONNX), inputs)
+    except OSError:
+        raise
+    except Exception as error:  # the torso may be the user's, and exporters raise errors of every kind
+        if is_out_of_memory(error):
+            raise
+        (target / name).unlink(missing_ok=True)
+        cause = _root_cause(error, policy.network.config.settings.network)
+        return differences, [f"{target / name}: wanted a network that can be exported, got {cause}"]
+    return differences, []
+
+
+def _root_cause(error: BaseException, network: str) -> str:
+    """The first error of a chain on one line: its type, the line of the user's file that raised it, and its message.
+
+    Exporters wrap errors in longer ones. network: the setting, `FILE.py:CLASS` for a torso of the user's own.
+    """
+    while error.__cause__:
+        error = error.__cause__
+    own_file = Path(network.rpartition(":")[0]).resolve()
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == own_file]
+    place = f" in line {lines[-1]} of {own_file.name}" if lines else ""
+    return f"{type(error).__name__}{place}: {' '.join(str(error).split())[:LONGEST_CAUSE]}"
 
 
 @torch.no_grad()
@@ -93,10 +137,11 @@ def write_program(policy: ExportedPolicy, inputs: Inputs, path: Path) -> torch.e
     batch = {0: torch.export.Dim("batch", min=1)}
     of_leaves = dict.fromkeys(policy.leaves, batch) if policy.leaves else batch
     shapes = {name: shape for (name, shape), _ in zip({INPUT: of_leaves, STATE_IN: batch}.items(), inputs, strict=False)}
-    # PyTorch writes to and reads from open files: its own code opens no path that is not UTF-8.
-    with _quietly(), path.open("wb") as file:
+    with _quietly():
         program = torch.export.export(policy, first_of(inputs, 2), dynamic_shapes=shapes)
-        torch.export.save(program, file)
+        # PyTorch writes to and reads from open files: its own code opens no path that is not UTF-8.
+        with path.open("wb") as file:
+            torch.export.save(program, file)
     return program
 
 
@@ -163,13 +208,14 @@ def largest_difference(policy: ExportedPolicy, other: Callable[..., Outputs], in
     return max(float(((wanted - got).abs() / wanted.abs().clamp(min=1)).max()) for wanted, got in floats)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress warnings of PyTorch's exporters, which concern optional packages that are not used here."""
+    """Suppress the messages of PyTorch's exporters: warnings concern optional packages, and errors are raised too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
+        logging.disable(logging.ERROR)
         try:
-            yield
+            with contextlib.redirect_stderr(io.StringIO()):  # on an error PyTorch prints the graph that it has so far
+                yield
         finally:
             logging.disable(logging.NOTSET)

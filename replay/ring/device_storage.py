@@ -17,8 +17,8 @@ from replay.trajectory import TrajectoryContract
 class DeviceStorage(PlainStorage):
     """Storage with its frames on the device, in pages that are claimed at once, and all other fields in host memory.
 
-    Host memory also keeps the last S frames of each environment's newest trajectory. The next trajectory is compared with
-    them, and reading them from the device would make the host wait at every insert.
+    Host memory also keeps the last frames of each environment's newest trajectory, which the next one repeats. The next one is
+    compared with them, and reading them from the device would make the host wait at every insert.
     """
 
     pool: DevicePagePool
@@ -27,13 +27,13 @@ class DeviceStorage(PlainStorage):
         self._device = device
         super().__init__(contract, capacity, memory)
         self._dtype = torch.from_numpy(np.empty(0, contract.fields["frames"].dtype)).dtype
-        self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[S, page_bytes]`
+        self._kept: dict[int, np.ndarray] = {}  # slot of a newest trajectory -> uint8 `[shared_frames, page_bytes]`
 
     def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
         slot = super().write(trajectory, packed, follows)
         if follows is not None:
             self._kept.pop(follows, None)
-        self._kept[slot] = packed[-self.frames_stacked :].copy()
+        self._kept[slot] = packed[-self.shared_frames :].copy()
         return slot
 
     def evict(self, slot: int) -> None:
@@ -56,7 +56,7 @@ class DeviceStorage(PlainStorage):
         if slot in self._kept:
             return self._kept[slot]
         # Only for trajectories from a saved state.
-        return self.pool.gather(self._pages[slot][-self.frames_stacked :]).cpu().numpy()
+        return self.pool.gather(self._pages[slot][-self.shared_frames :]).cpu().numpy()
 
     def _gather(self, pages: np.ndarray, out: np.ndarray) -> Tensor:
         frames = self.pool.gather(pages.reshape(-1))

@@ -55,6 +55,7 @@ class Storage(ABC):
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         self.page_bytes, _ = self.layout(contract)
         self.frames_stacked = contract.frames_stacked
+        self.shared_frames = contract.shared_frames
         self.slot_bytes = _slot_bytes(contract)
         self.memory = math.inf if memory is None else memory
         self.capacity = capacity if memory is None else memory // self.slot_bytes
@@ -254,17 +255,17 @@ class PlainStorage(Storage):
         return np.ascontiguousarray(frames).reshape(len(frames), -1).view(np.uint8)
 
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
-        # Only the first S frames can be in the pool already. Every frame after them is new.
-        shared = self._shared(packed[: self.frames_stacked], follows)
+        # Only the first frames can be in the pool already. Every frame after them is new.
+        shared = self._shared(packed[: self.shared_frames], follows)
         self.pool.share(shared[shared >= 0])
         pages = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
         pages[pages < 0] = self.pool.put(packed[pages < 0])
         return pages
 
     def _shared(self, head: np.ndarray, follows: int | None) -> np.ndarray:
-        """Returns the pages that hold a trajectory's first S frames already, int64 `[S]`, -1 for a frame in no page.
+        """Returns the pages that hold a trajectory's first frames already, int64 `[n]`, -1 for a frame in no page.
 
-        head: the first S frames, uint8 `[S, page_bytes]`.
+        head: the first n = `shared_frames` frames, uint8 `[n, page_bytes]`.
         """
         shared = np.full(len(head), -1)
         if follows is not None:
@@ -277,8 +278,8 @@ class PlainStorage(Storage):
         return shared
 
     def _newest_frames(self, slot: int) -> np.ndarray:
-        """Returns the last S frames in this slot, uint8 `[S, page_bytes]`."""
-        return self.pool.bytes[self._pages[slot][-self.frames_stacked :]]
+        """Returns the last frames in this slot, which the next trajectory repeats, uint8 `[shared_frames, page_bytes]`."""
+        return self.pool.bytes[self._pages[slot][-self.shared_frames :]]
 
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
         length = out.shape[1]

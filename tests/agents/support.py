@@ -1,15 +1,20 @@
-"""A small batch, network and settings for tests of the agent."""
+"""A small batch, network and settings for tests of the agent, and recorded cases as tensors."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
+from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.vtrace.agent import VTraceConfig
 from replay.batch import Batch
 from tests.builders import network_of
+from tests.support import golden
 
 T, B, A = 5, 3, 4
 RATE = 1e-3
@@ -30,6 +35,26 @@ CLEAR = replace(
     policy_cloning_loss_weight=0.7,
     value_cloning_loss_weight=0.4,
 )
+
+
+def each_golden_case(*file_names: str) -> pytest.MarkDecorator:
+    """Parametrises a test with every recorded case of the files."""
+    cases = [case for file_name in file_names for case in golden(file_name)]
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case["name"])
+
+
+def tensors(part: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.tensor(value) for name, value in part.items()}
+
+
+def golden_targets(case: dict[str, Any], log_rhos: Tensor, discounts: Tensor, **further: Tensor | None) -> VTraceReturns:
+    """V-trace targets of a recorded case with these log-ratios and discounts, `[T, B]` each.
+
+    further: other arguments of `vtrace`, such as its mask.
+    """
+    inputs = tensors({name: case["inputs"][name] for name in ("rewards", "values", "bootstrap_value")})
+    clips = {name: case[name] for name in ("rho_bar", "c_bar", "pg_rho_bar")}
+    return vtrace(log_rhos=log_rhos, discounts=discounts, **inputs, **clips, lambda_=case["lambda"], **further)
 
 
 def make_network_here() -> ActorCritic:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -22,8 +21,7 @@ from agents.distributions import (
     make_distribution,
     sample_categorical,
 )
-from agents.returns.vtrace import vtrace
-from tests.support import REPOSITORY
+from tests.agents.support import each_golden_case, golden_targets, tensors
 from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
 EACH: list[Distribution] = [
@@ -36,11 +34,6 @@ EACH: list[Distribution] = [
 ]
 DISTRIBUTIONS = pytest.mark.parametrize("distribution", EACH, ids=str)
 BOUNDED, UNBOUNDED = Box((-2.0, 0.0), (3.0, 1.0)), Box((-2.0, -math.inf), (3.0, 1.0))
-
-
-def golden_cases(file_name: str) -> list[Any]:
-    cases = json.loads((REPOSITORY / "tests" / "golden" / file_name).read_text())["cases"]
-    return [pytest.param(case, id=case["name"]) for case in cases]
 
 
 def distribution_of(case: dict[str, Any]) -> Distribution:
@@ -62,7 +55,7 @@ def parameters_of(case: dict[str, Any], whose: str, dtype: torch.dtype) -> Tenso
     return torch.cat([part.expand(*found[0].shape[:-1], -1) for part in found], -1)
 
 
-@pytest.mark.parametrize("case", golden_cases("distributions.json"))
+@each_golden_case("distributions.json")
 def test_every_number_equals_the_recorded_one(case: dict[str, Any]) -> None:
     exact = case["name"] == "beta_peaked"  # float32 has an error of 2e-4 there
     dtype = torch.float64 if exact else torch.float32
@@ -91,28 +84,16 @@ def test_every_number_equals_the_recorded_one(case: dict[str, Any]) -> None:
         torch.testing.assert_close(got, wanted, rtol=2e-5, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("case", golden_cases("vtrace_distributions.json"))
+@each_golden_case("vtrace_distributions.json")
 def test_vtrace_targets_of_vector_actions_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     """The ratio is one number per step, clipped after the sum over the components."""
     distribution, used = distribution_of(case), torch.tensor(case["inputs"]["action_used"])
-    inputs = {name: torch.tensor(value) for name, value in case["inputs"].items()}
+    inputs, wanted = tensors(case["inputs"]), tensors(case["outputs"])
     behaviour, target = (
         distribution.log_prob(parameters_of(case, whose, torch.float32), inputs["actions"]) for whose in ("behaviour", "target")
     )
     log_rhos = torch.where(used, target - behaviour, 0.0)
-    targets = vtrace(
-        log_rhos=log_rhos,
-        discounts=case["gamma"] * (~inputs["terminated"]).float(),
-        rewards=inputs["rewards"],
-        values=inputs["values"],
-        bootstrap_value=inputs["bootstrap_value"],
-        rho_bar=case["rho_bar"],
-        c_bar=case["c_bar"],
-        pg_rho_bar=case["pg_rho_bar"],
-        lambda_=case["lambda"],
-        mask=used,
-    )
-    wanted = {name: torch.tensor(value) for name, value in case["outputs"].items()}
+    targets = golden_targets(case, log_rhos, case["gamma"] * (~inputs["terminated"]).float(), mask=used)
     torch.testing.assert_close(log_rhos[used], wanted["log_rhos"][used], rtol=2e-5, atol=1e-5)
     torch.testing.assert_close(targets.vs, wanted["vs"], rtol=2e-5, atol=1e-5)
     torch.testing.assert_close(targets.pg_advantages, wanted["pg_advantages"], rtol=2e-5, atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -12,10 +11,10 @@ from torch import Tensor
 
 from agents.distributions import Categorical
 from agents.losses import entropy_loss, policy_gradient_loss, value_loss
-from tests.support import REPOSITORY
+from tests.support import golden
 
 POLICY = Categorical(5)
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "losses.json").read_text())["cases"]
+GOLDEN = golden("losses.json")
 
 
 def random_case(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -29,7 +28,7 @@ def random_case(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return logits, actions, advantages, mask
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in GOLDEN])
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
 def test_loss_sums_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     inputs = {name: torch.tensor(rows) for name, rows in case["inputs"].items()}
     outputs = case["outputs"]

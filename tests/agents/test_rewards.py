@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from torch import Tensor
 from agents.rewards import REWARD_CLIPPING, RewardScale, clip_rewards
 from replay.batch import Batch
 from tests.agents.support import random_batch
+from tests.support import golden
 
 REWARDS = (-100.0, -2.0, -0.5, 0.0, 0.25, 1.0, 7.0)
 
@@ -70,7 +69,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         clip_rewards(raw_rewards(), "half")
 
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "reward_scaling.json").read_text())["cases"]
+CASES = golden("reward_scaling.json")
 
 
 def chunk_of(case: dict[str, Any], rows: slice) -> Batch:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import fuzz
 from benchmarks.fuzz import Row, fuzz_checkpoints, fuzz_flags
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
 
@@ -70,3 +72,34 @@ def test_a_file_written_before_the_start_is_noticed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("benchmarks.fuzz.prepare", lambda command: command)
     monkeypatch.setattr("learner.launch.measured", lambda command: Path("written").touch())
     assert "it wrote ['written']" in fuzz_flags(3, random.Random(0), tmp_path).bad[0]
+
+
+def spin() -> None:
+    end = time.process_time() + 30
+    while time.process_time() < end:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limit", "action", "said"),
+    [
+        ("CASE_SECONDS", spin, "wanted an end within 1 seconds of CPU time"),
+        ("HANG_SECONDS", lambda: time.sleep(30), "wanted an end within 1 seconds"),
+    ],
+)
+def test_a_case_that_computes_or_waits_too_long_is_bad(
+    limit: str, action: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz, limit, 1)
+    row, started = Row("x"), time.monotonic()
+    row.try_case("too long", action)
+    assert time.monotonic() - started < 25
+    assert len(row.bad) == 1
+    assert f"TimeLimitError: {said}\n" in row.bad[0]
+
+
+def test_a_case_that_waits_for_a_busy_machine_is_not_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "CASE_SECONDS", 1)
+    row = Row("x")
+    row.try_case("waits", lambda: time.sleep(1.5))
+    assert (row.taken, row.bad) == (1, [])

@@ -29,6 +29,12 @@ def test_cases_repeat_by_seed_and_hold_values_that_settings_accept() -> None:
         check_setting("replay_parameters", next(flag for flag in case if "replay_parameters" in flag).split("=", 1)[1])
 
 
+def test_no_case_has_a_learning_rate_that_lets_it_diverge() -> None:
+    flags = {flag.split("=")[0] for seed in range(300) for flag in fuzzed_case(random.Random(seed))}
+    assert "--rmsprop_eps" in flags, "wanted cases that set the optimiser's other numbers"
+    assert not flags & {"--lr", "--lr_end_value"}
+
+
 def test_a_refusal_after_training_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(given: tuple[str, ...], results: Path) -> None:
         (results / "latest").mkdir(parents=True, exist_ok=True)

@@ -173,7 +173,7 @@ def test_text_from_a_run_cannot_become_markup(tmp_path: Path) -> None:
 def test_the_markdown_has_scores_and_published_scores(tmp_path: Path) -> None:
     write_comparison(tmp_path, PONG, {"0.1": (14.6, 14.6), "0.2": (-20.7, -20.7)})
     text = report(tmp_path)
-    assert f"### {PONG} at 100 frames" in text
+    assert f"### {PONG} at 100 emulator frames" in text
     assert "| lr=0.1 | 2 | 14.60 [14.60, 14.60] | 14.60 [14.60, 14.60] | 100.0 % |" in text
     assert "| lr=0.2 | 2 | -20.70 [-20.70, -20.70] | -20.70 [-20.70, -20.70] | 0.0 % |" in text
     assert "| IMPALA, deep network | 20.98 | 118.1 % | 200 million |" in text

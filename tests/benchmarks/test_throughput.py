@@ -229,8 +229,13 @@ def test_only_environments_that_sb3_makes_are_compared_with_it(monkeypatch: pyte
     monkeypatch.setattr(throughput, "measure_sb3", measure_sb3)
     assert throughput.compare_with_sb3(small_config(), 1000.0, 3.0) == {}
     found = throughput.compare_with_sb3(small_config(env="CartPole-v1", envs_per_worker=6), 1000.0, 3.0)
-    assert found == {"sb3_a2c_steps_per_second": 500.0, "ratio_to_sb3_a2c": 2.0}
-    assert asked == [("CartPole-v1", 6, 3.0)]
+    assert found == {
+        "sb3_a2c_8_envs_steps_per_second": 500.0,
+        "ratio_to_sb3_a2c_8_envs": 2.0,
+        "sb3_a2c_as_many_envs_steps_per_second": 500.0,
+        "ratio_to_sb3_a2c_as_many_envs": 2.0,
+    }
+    assert asked == [("CartPole-v1", 8, 3.0), ("CartPole-v1", 6, 3.0)]
     monkeypatch.setattr(throughput, "is_installed", lambda: False)
     assert throughput.compare_with_sb3(small_config(env="CartPole-v1"), 1000.0, 3.0) == {}
 

@@ -21,11 +21,10 @@ from learner.machine.measuring import measure_costs
 from learner.metrics.statistics import UpdateMetrics
 from learner.metrics.writer import read_metrics
 from learner.parts import build
-from learner.runs.checkpoint import load_checkpoint, load_replay, write_file
+from learner.runs.checkpoint import load_checkpoint, write_file
 from learner.runs.directory import RunDirectory
-from learner.runs.saving import Saver
 from tests.gpu.simulated_gpu import SimulatedGpu
-from tests.learner.runs.test_resuming import HALF, Killed, assert_same_end, kill_after_one, play, settings_of
+from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed, settings_of
 from tests.learner.test_skipping import spoil_updates
 from tests.support import REPOSITORY, small_config
 
@@ -101,21 +100,14 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
 
 
 @pytest.mark.parametrize("core", [{}, CORE], ids=["no core", "core"])
-def test_a_gpu_learns_what_a_cpu_learns(
-    core: dict[str, Any], gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_learns_what_a_cpu_learns(core: dict[str, Any], gpu: SimulatedGpu, tmp_path: Path) -> None:
     """To the bit, with replays on the device, and after a kill: what is saved there comes back."""
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     on_cpu = {**settings_of("queue"), "frames_stacked": 3, "replay_parameters": mixture("cpu"), **core}
     on_gpu = {**on_cpu, "device": "cuda", "replay_parameters": mixture("cuda")}
     play(straight, **on_cpu)
     assert not gpu.launched
-    with monkeypatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **on_gpu)
-    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
-    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **on_gpu)
+    play(broken, *play_until_killed(broken, **on_gpu), **on_gpu)
     assert_same_end(straight, broken, interrupted=True)
     assert gpu.launched > 1000
     assert gpu.reports == []

@@ -201,6 +201,20 @@ def test_compiling_without_a_compiler_is_refused(
     command(tmp_path, "train", compile=False)
 
 
+def test_cloned_values_want_rewards_of_a_fixed_scale_only_for_training(tmp_path: Path) -> None:
+    both: dict[str, Any] = {"use_value_cloning_loss": True, "normalise_rewards": True, "clip_rewards": False}
+    line = "^use_value_cloning_loss: wanted rewards of a fixed scale, .*, got normalise_rewards; .*--nouse_value_cloning_loss"
+    with pytest.raises(ValueError, match=line):
+        command(tmp_path, "train", **both)
+    run = trained(tmp_path, **{**both, "use_value_cloning_loss": False})
+    with pytest.raises(ValueError, match=line):
+        command(tmp_path, "train_w_load", load=str(run.path), environment_max_steps=600, use_value_cloning_loss=True)
+    for mode in ("test", "export"):  # checkpoints of earlier versions may have both
+        job = command(tmp_path, mode, load=str(run.path), use_value_cloning_loss=True)
+        assert job.settings["normalise_rewards"]
+        assert job.settings["use_value_cloning_loss"]
+
+
 @pytest.mark.parametrize("after_the_last_save", [True, False])
 def test_a_signal_outside_the_loop_names_the_newest_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, after_the_last_save: bool

@@ -16,9 +16,8 @@ from learner import train as module
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
-from learner.runs.saving import Saver
 from replay.batch import make_batch
-from tests.learner.runs.test_resuming import Killed, assert_same_end, kill_after_one, play
+from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
 from tests.learner.test_train import run_training
 from tests.support import same
 from workers.processes.supervisor import ProcessWorkers
@@ -95,9 +94,7 @@ def test_a_replaced_worker_acts_with_the_same_version(
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @AGENTS
-def test_a_killed_and_resumed_run_gives_the_same_bits(
-    agent: str, core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_and_resumed_run_gives_the_same_bits(agent: str, core: str, tmp_path: Path) -> None:
     """Also with running moments, and with minibatches that are drawn at random."""
     settings = {
         **SHORT,
@@ -113,12 +110,8 @@ def test_a_killed_and_resumed_run_gives_the_same_bits(
     }
     straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
     play(straight, **settings)
-    with monkeypatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **settings)
-    checkpoint = load_checkpoint(broken.checkpoint_paths()[-1])
-    play(broken, checkpoint, load_replay(broken.replay_path(checkpoint.counters.updates), checkpoint), **settings)
+    checkpoint, replay = play_until_killed(broken, **settings)
+    play(broken, checkpoint, replay, **settings)
     assert_same_end(straight, broken)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from replay import ReplayConfig, make_mixture, replay_bytes, settle_capacities
 from replay.memory import most_bytes, parse_size
+from replay.ring.storage import PAGE_OVERHEAD
 from tests.builders import trajectory_contract
 
 ATARI = trajectory_contract(20, (84, 84), "uint8", 4, 6)
@@ -81,6 +83,15 @@ def test_a_ring_takes_all_of_its_memory() -> None:
 def test_a_million_atari_steps_take_less_than_eight_gigabytes() -> None:
     (size,) = replay_bytes([ReplayConfig("standard", 50_000, 1.0)], ATARI, 32, 512)
     assert 7.1e9 < size < 7.5e9
+
+
+def test_rows_of_burn_in_take_no_frames_of_their_own() -> None:
+    """Only the oldest trajectory of each of 16 environments has frames of its own for them."""
+    longer = replace(ATARI, unroll_length=ATARI.unroll_length + 40, overlap=40)
+    config = ReplayConfig("standard", 1000, 1.0)
+    (without,), (size,) = (replay_bytes([config], contract, 8, 16) for contract in (ATARI, longer))
+    frame, other_fields = 84 * 84 + PAGE_OVERHEAD, longer.bytes_per_trajectory - ATARI.bytes_per_trajectory - 40 * 84 * 84
+    assert size - without == 16 * 40 * frame + 1000 * other_fields
 
 
 @pytest.mark.parametrize(

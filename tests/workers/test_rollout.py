@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,7 @@ from learner.building import make_contract
 from replay.trajectory import RETURNS, Arrays, poison_arrays
 from tests import leafy
 from tests.builders import fresh_batch
-from tests.support import small_config
+from tests.support import golden, small_config
 from workers.clocks import CLOCKS, cpu_seconds
 from workers.policy import Acted
 from workers.rollout import Rollout, discount_returns
@@ -207,7 +205,7 @@ def test_computing_is_counted_beside_waiting_for_a_core() -> None:
     assert cpu_seconds(seconds) == pytest.approx(named["env_cpu"] + named["act_cpu"] + named["write_cpu"])
 
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "reward_scaling.json").read_text())["cases"]
+CASES = golden("reward_scaling.json")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

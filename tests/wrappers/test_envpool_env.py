@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from ctypes.util import find_library
+from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from wrappers import EnvConfig, describe_env, family_of, make_single_env, make_spec, make_vector_env
 from wrappers.spaces import Box
 
-pytest.importorskip("envpool", reason="EnvPool is an optional package (requirements-envs.txt)")
+# The package itself is not imported here: `wrappers.drawing.load_egl` comes before its first import.
+pytestmark = pytest.mark.skipif(find_spec("envpool") is None, reason="EnvPool is an optional package (requirements-envs.txt)")
 
 CARTPOLE = EnvConfig(env="envpool:CartPole-v1", frames_stacked=1)
 
@@ -83,3 +86,16 @@ def test_a_rendered_environment_shows_a_picture() -> None:
     env = make_single_env(CARTPOLE, "rgb_array")
     env.reset(1)
     assert env.render().shape == (400, 600, 3)
+
+
+def test_mujoco_of_envpool_is_drawn_with_the_system_s_egl_or_the_line_names_its_package() -> None:
+    """Also after environments that draw nothing were made."""
+    hopper = EnvConfig(env="envpool:Hopper-v5", frames_stacked=1)
+    make_vector_env(hopper, 1).close()
+    if find_library("EGL") is None:
+        with pytest.raises(ValueError, match="libegl1"):
+            make_single_env(hopper, "rgb_array")
+    else:
+        env = make_single_env(hopper, "rgb_array")
+        env.reset(1)
+        assert env.render().std() > 0

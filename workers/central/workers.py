@@ -17,6 +17,7 @@ from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.central.exchange import exchange_layout
 from workers.central.inference import InferenceServer, Line
+from workers.finite import NotFiniteError
 from workers.processes.handle import WorkerHandle
 from workers.processes.supervisor import ProcessWorkers
 from workers.seeds import policy_seed
@@ -47,7 +48,8 @@ class CentralWorkers(ProcessWorkers):
         return handle
 
     def _policy_failed(self, error: Exception) -> None:
-        details = "".join(traceback.format_exception(error))
+        # A policy that diverged is no defect of the program, so its line needs no traceback.
+        details = "" if isinstance(error, NotFiniteError) else "".join(traceback.format_exception(error))
         self._fail(WorkerError(f"{details}The policy that acts for all workers failed: {error}"))
 
     def _has_work(self, worker: int) -> bool:

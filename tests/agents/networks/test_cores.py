@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 
 from agents.networks.cores import CORES, Core, make_core
-from tests.support import REPOSITORY
+from tests.support import golden
 
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "recurrent.json").read_text())["cases"]
+GOLDEN = golden("recurrent.json")
 
 
 def golden_core(case: dict[str, Any]) -> Core:

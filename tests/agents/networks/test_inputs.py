@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
-from agents.networks.inputs import input_parts, unpack
+from agents.networks.inputs import calibrate, input_parts, unpack
 from tests.builders import network_config, network_of
 from wrappers.spaces import ACTION_MASK, Leaf, Packing
 
@@ -153,3 +153,18 @@ def test_wrong_shapes_are_refused() -> None:
         input_parts((1, 24), (Leaf("cube", (1, 2, 3, 4), "uint8"),))
     with pytest.raises(ValueError, match="wanted a leaf beside action_mask, got none"):
         input_parts((1, 3), (LEAVES[0],))
+
+
+@pytest.mark.parametrize(
+    "values", [torch.arange(90, dtype=torch.uint8), torch.tensor([0.1, 1e6, -3.3])], ids=["bytes", "floats"]
+)
+def test_observations_that_never_change_are_not_scaled(values: Tensor) -> None:
+    """The rounding of float32 would be their deviation, 1e-8, and the next change would be an input of millions."""
+    mean, scale = torch.zeros(1, len(values)), torch.zeros(())
+    calibrate(values.expand(800, 1, -1), mean, scale)
+    torch.testing.assert_close(mean[0], values / 255 if values.dtype == torch.uint8 else values)
+    assert float(scale) == 1.0
+    changed = values.expand(800, 1, -1).clone()
+    changed[::2] += 1
+    calibrate(changed, mean, scale)
+    assert float(scale) == pytest.approx(510 if values.dtype == torch.uint8 else 2, rel=0.02)

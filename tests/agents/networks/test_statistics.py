@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,9 @@ from agents.networks.inputs import normalised
 from agents.networks.statistics import Moments, ObservationMoments, RunningMoments, merged, moments_of
 from tests.agents.support import T, random_batch
 from tests.builders import network_of
+from tests.support import golden
 
-CASES = json.loads((Path(__file__).parents[2] / "golden" / "running_moments.json").read_text())["cases"]
+CASES = golden("running_moments.json")
 
 
 def exact(values: Any) -> Tensor:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 import torch
 
 from agents.returns.advantages import normalised
-from tests.support import REPOSITORY
-
-CASES = json.loads((REPOSITORY / "tests" / "golden" / "gae.json").read_text())["cases"]
+from tests.agents.support import each_golden_case
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each_golden_case("gae.json")
 def test_recorded_cases(case: dict[str, Any]) -> None:
     advantages = torch.tensor(case["outputs"]["advantages"])
     used = torch.tensor(case["inputs"]["action_used"], dtype=torch.bool)

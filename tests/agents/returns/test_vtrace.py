@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -15,43 +14,25 @@ from torch import Tensor
 
 from agents.distributions import Categorical
 from agents.returns.vtrace import VTraceReturns, clipped_rhos, vtrace
-from tests.support import REPOSITORY
+from tests.agents.support import each_golden_case, golden_targets, tensors
 
-GOLDEN = REPOSITORY / "tests" / "golden"
 GAMMA = 0.9
-
-
-def golden_cases(file_name: str) -> list[Any]:
-    cases = json.loads((GOLDEN / file_name).read_text())["cases"]
-    return [pytest.param(case, id=case["name"]) for case in cases]
 
 
 def run_golden(case: dict[str, Any]) -> tuple[Tensor, VTraceReturns]:
     """log_rhos `[T, B]` and the targets of a recorded case, all in float32."""
-    inputs = {name: torch.tensor(rows) for name, rows in case["inputs"].items()}
+    inputs = tensors(case["inputs"])
     if "target_logits" in inputs:
         policy = Categorical(inputs["target_logits"].shape[-1])
         target = policy.log_prob(inputs["target_logits"], inputs["actions"])
         behaviour = policy.log_prob(inputs["behaviour_logits"], inputs["actions"])
     else:
         target, behaviour = inputs["target_log_probs"], inputs["behaviour_log_probs"]
-    returns = vtrace(
-        log_rhos=target - behaviour,
-        discounts=inputs["discounts"],
-        rewards=inputs["rewards"],
-        values=inputs["values"],
-        bootstrap_value=inputs["bootstrap_value"],
-        rho_bar=case["rho_bar"],
-        c_bar=case["c_bar"],
-        pg_rho_bar=case["pg_rho_bar"],
-        lambda_=case["lambda"],
-        next_values=inputs.get("next_values"),
-        trace_continues=inputs.get("trace_continues"),
-    )
-    return target - behaviour, returns
+    explicit = {name: inputs.get(name) for name in ("next_values", "trace_continues")}
+    return target - behaviour, golden_targets(case, target - behaviour, inputs["discounts"], **explicit)
 
 
-@pytest.mark.parametrize("case", golden_cases("vtrace.json") + golden_cases("vtrace_truncation.json"))
+@each_golden_case("vtrace.json", "vtrace_truncation.json")
 def test_targets_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     log_rhos, returns = run_golden(case)
     assert returns.vs.dtype == returns.pg_advantages.dtype == torch.float32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,20 +9,18 @@ import torch
 
 from agents.distributions import Categorical
 from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
-from tests.support import REPOSITORY
-
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "clear.json").read_text())["cases"]
+from tests.agents.support import each_golden_case, tensors
 
 
 def inputs_of(case: dict[str, Any]) -> dict[str, torch.Tensor]:
-    inputs = {name: torch.tensor(value) for name, value in case["inputs"].items()}
+    inputs = tensors(case["inputs"])
     inputs["is_replay"] = inputs["is_replay"].bool()
     for name in ("target_logits", "values", "behaviour_values"):
         inputs[name].requires_grad_()
     return inputs
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each_golden_case("clear.json")
 def test_policy_cloning_matches_the_ground_truth(case: dict[str, Any]) -> None:
     inputs, expected = inputs_of(case), case["outputs"]
     divergences = Categorical(inputs["target_logits"].shape[-1]).kl(inputs["behaviour_logits"], inputs["target_logits"])
@@ -34,7 +31,7 @@ def test_policy_cloning_matches_the_ground_truth(case: dict[str, Any]) -> None:
     torch.testing.assert_close(inputs["target_logits"].grad, gradient, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each_golden_case("clear.json")
 def test_value_cloning_matches_the_ground_truth(case: dict[str, Any]) -> None:
     inputs, expected = inputs_of(case), case["outputs"]
     loss = value_cloning_loss(inputs["values"], inputs["behaviour_values"], inputs["is_replay"])

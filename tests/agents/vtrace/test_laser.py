@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 import torch
 
 from agents.distributions import Categorical, MultiCategorical
-from agents.returns.vtrace import vtrace
 from agents.vtrace.laser import relevance_divergence
-from tests.support import REPOSITORY
-
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "laser.json").read_text())["cases"]
-
-
-def tensors(part: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(value) for name, value in part.items()}
+from tests.agents.support import each_golden_case, golden_targets, tensors
 
 
 def divergence_of(case: dict[str, Any], relevance: str) -> torch.Tensor:
@@ -26,33 +18,22 @@ def divergence_of(case: dict[str, Any], relevance: str) -> torch.Tensor:
     return relevance_divergence(Categorical(target.shape[-1]), target, behaviour, rho_bar=case["rho_bar"], relevance=relevance)
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each_golden_case("laser.json")
 def test_divergences_match_the_ground_truth(case: dict[str, Any]) -> None:
     expected = tensors(case["outputs"])
     torch.testing.assert_close(divergence_of(case, "implied"), expected["kl_target_implied"], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(divergence_of(case, "behaviour"), expected["kl_target_behaviour"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each_golden_case("laser.json")
 def test_masked_targets_match_the_ground_truth(case: dict[str, Any]) -> None:
     inputs, expected = tensors(case["inputs"]), tensors(case["outputs"])
     relevant = divergence_of(case, case["relevance"]) < case["kl_threshold"]
     torch.testing.assert_close(relevant.float(), expected["relevant"].float(), rtol=0, atol=0)
     assert not relevant.all()
     policy = Categorical(inputs["target_logits"].shape[-1])
-    targets = vtrace(
-        log_rhos=policy.log_prob(inputs["target_logits"], inputs["actions"])
-        - policy.log_prob(inputs["behaviour_logits"], inputs["actions"]),
-        discounts=inputs["discounts"],
-        rewards=inputs["rewards"],
-        values=inputs["values"],
-        bootstrap_value=inputs["bootstrap_value"],
-        rho_bar=case["rho_bar"],
-        c_bar=case["c_bar"],
-        pg_rho_bar=case["pg_rho_bar"],
-        lambda_=case["lambda"],
-        mask=relevant,
-    )
+    target, behaviour = (policy.log_prob(inputs[f"{whose}_logits"], inputs["actions"]) for whose in ("target", "behaviour"))
+    targets = golden_targets(case, target - behaviour, inputs["discounts"], mask=relevant)
     torch.testing.assert_close(targets.vs, expected["vs"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(targets.pg_advantages, expected["pg_advantages"], rtol=1e-5, atol=1e-5)
 

@@ -145,7 +145,9 @@ def test_a_setting_that_contradicts_its_protocol_is_refused_in_one_line(protocol
 
 def test_the_classic_protocol_leaves_episodic_life_to_training() -> None:
     for episodic_life in (True, False):
-        check_settings({**DEFAULTS, "protocol": "classic", "episodic_life": episodic_life})
+        settings = apply_protocol({**DEFAULTS, "protocol": "classic", "episodic_life": episodic_life}, {})
+        assert settings["episodic_life"] is episodic_life
+        check_settings(settings)
 
 
 def test_an_environment_without_the_named_protocol_is_refused() -> None:
@@ -201,6 +203,26 @@ def test_an_environment_without_an_emulator_names_no_frames() -> None:
     line = describe_protocol(cartpole, greedy=True)
     assert "frame" not in line
     assert all(word in line for word in ("CartPole-v1", gymnasium.__version__, "500 steps", "greedy", "of 2", "normalised"))
+
+
+def test_a_stack_of_vectors_is_one_of_observations() -> None:
+    lines = {count: describe_protocol(EnvConfig(env="CartPole-v1", frames_stacked=count), greedy=True) for count in (1, 2)}
+    assert "observation 4 float32, stack of 2 observations, " in lines[2]
+    assert "stack" not in lines[1]
+    assert "frame" not in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("env", "shown"),
+    [
+        ("Reach-v0", "observation 2 float32, stack of 2 observations"),
+        ("Masked-v0", "action_mask 6 uint8, stack of 2 observations"),
+    ],
+)
+def test_vectors_of_a_toy_are_no_frames(env: str, shown: str) -> None:
+    line = describe_protocol(EnvConfig(env=env, frames_stacked=2), greedy=True)
+    assert f"{shown}, frame skip 1, " in line
+    assert "2 frames" not in line
 
 
 def test_the_settings_of_an_environment_are_part_of_its_protocol() -> None:

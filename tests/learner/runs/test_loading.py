@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from agents import AGENTS
+from agents.networks.base import make_network
+from learner.building import make_agent, make_network_config
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.settings.config import DEFAULTS, Config
 from tests.builders import network_of
 from tests.learner.runs.support import make_checkpoint
-from tests.support import small_config
+from tests.support import same, small_config
 from wrappers import make_spec
 
 
@@ -123,7 +125,7 @@ def test_unknown_settings_of_a_checkpoint_are_left_out_and_named() -> None:
 def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
     with pytest.raises(ValueError, match="^agent: wanted vtrace as in the checkpoint, got other$"):
         merge_settings({"agent": "other"}, {"lr": 0.1})
-    with pytest.raises(ValueError, match="^agent: wanted vtrace, got 'other'$"):
+    with pytest.raises(ValueError, match=f"^agent: wanted {' or '.join(sorted(AGENTS))}, got 'other'$"):
         merge_settings({}, {"agent": "other"})
 
 
@@ -159,6 +161,11 @@ def test_a_fitting_checkpoint_is_accepted(optimizer: str, tmp_path: Path) -> Non
     checkpoint = load_checkpoint(tmp_path / "x.pt")
     check_fit(config, checkpoint, load_optimizer=True)
     check_finite(checkpoint, tmp_path)
+    agent = make_agent(config, make_network(make_network_config(config)))
+    assert not same(agent.state_dict(), checkpoint.agent)
+    agent.load_state_dict(checkpoint.agent, load_optimizer=True)
+    assert same(agent.state_dict()["modules"], checkpoint.agent["modules"])
+    assert same(agent.state_dict()["optimizers"]["network"]["state"], checkpoint.agent["optimizers"]["network"]["state"])
 
 
 def test_another_optimizer_is_refused_unless_its_state_is_left_out() -> None:

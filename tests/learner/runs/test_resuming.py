@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from learner.feeding.feeder import BatchFeeder
-from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
+from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
+<<<<<<< HEAD
 from learner.runs.saving import Saver
 from learner.train import train
 from tests.support import REPOSITORY, catch_flags, run_program, same, small_config
@@ -102,6 +101,10 @@ def assert_same_end(one: RunDirectory, other: RunDirectory, *, interrupted: bool
     assert rows_of(one) == rows_of(other)
     assert len(rows_of(one)) == math.ceil(update_of(one.checkpoint_paths()[-1]) / HALF)
 
+=======
+from tests.learner.runs.reproducible import HALF, MIXTURES, assert_same_end, play, play_until_killed, rows_of, settings_of
+from tests.support import REPOSITORY, catch_flags, run_program
+>>>>>>> ppo
 
 PONG: dict[str, Any] = {
     "env": "PongNoFrameskip-v4",
@@ -120,21 +123,16 @@ PONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
-def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_and_resumed_run_gives_the_same_bits(mixture: str, tmp_path: Path) -> None:
     settings = {**settings_of("queue"), **PONG} if mixture == "pong" else settings_of(mixture)
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
-    with monkeypatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **settings)
-    (path,) = broken.checkpoint_paths()
-    checkpoint = load_checkpoint(path)
+    checkpoint, replay = play_until_killed(broken, **settings)
     assert checkpoint.counters.updates == HALF
     if mixture == "queue":
-        assert load_replay(broken.replay_path(HALF), checkpoint)["under_way"]["feeder"]["pending"]
+        assert replay["under_way"]["feeder"]["pending"]
     broken.metrics.write_text(broken.metrics.read_text() + rows_after(broken))
-    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    play(broken, checkpoint, replay, **settings)
     assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates >= 2 * HALF
     assert_same_end(straight, broken)
 
@@ -146,12 +144,7 @@ def test_a_core_resumes_with_the_same_bits(burn_in: int, tmp_path: Path) -> None
     settings = {**settings_of("attentive"), **core}
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     play(straight, **settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **settings)
-    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
-    play(broken, checkpoint, load_replay(broken.replay_path(HALF), checkpoint), **settings)
+    play(broken, *play_until_killed(broken, **settings), **settings)
     assert_same_end(straight, broken, interrupted=True)
 
 
@@ -167,22 +160,9 @@ def test_a_resumed_run_gives_the_same_bits_with_frames_on_another_device(devices
         )
         for device in devices
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Saver, "save", kill_after_one(Saver.save))
-        with pytest.raises(Killed):
-            play(broken, **{**settings, "replay_parameters": before})
-    checkpoint = load_checkpoint(broken.checkpoint_path(HALF))
-    saved = load_replay(broken.replay_path(HALF), checkpoint)
-    play(broken, checkpoint, saved, **{**settings, "replay_parameters": after})
+    saved = play_until_killed(broken, **{**settings, "replay_parameters": before})
+    play(broken, *saved, **{**settings, "replay_parameters": after})
     assert_same_end(straight, broken, interrupted=True)
-
-
-def kill_after_one(save: Any) -> Any:
-    def save_then_die(*arguments: Any) -> None:
-        save(*arguments)
-        raise Killed
-
-    return save_then_die
 
 
 def rows_after(run: RunDirectory) -> str:

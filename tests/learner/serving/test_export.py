@@ -171,6 +171,44 @@ def test_a_file_that_computes_something_else_is_refused(
     assert any("pip install -r requirements-export.txt" in line for line in lines)
 
 
+OWN_TORSO = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(shape[0] * shape[1] * shape[2], 5)
+
+    def forward(self, inputs):
+        features = self.layer(inputs.flatten(1))
+        return {}
+"""
+UNTRACEABLE = "features if features.sum() > 0 else features + 0"
+NOT_IN_ONNX = "features + torch.special.bessel_j0(features)"
+
+
+@pytest.mark.parametrize(("result", "file", "place"), [(UNTRACEABLE, PROGRAM, "line 12 of my_net.py"), (NOT_IN_ONNX, ONNX, "")])
+def test_a_torso_that_cannot_be_exported_is_one_line_with_the_cause(
+    result: str, file: str, place: str, tmp_path: Path, lines: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    if file == ONNX:
+        pytest.importorskip("onnxruntime")
+    (tmp_path / "my_net.py").write_text(OWN_TORSO.format(result))
+    config = small_config(**SETTINGS, network=f"{tmp_path / 'my_net.py'}:Net")
+    agent = {"modules": {"network": new_network(config).state_dict()}}
+    checkpoint = Checkpoint(config.settings, {}, {}, Counters(updates=7), agent, 0.1)
+    assert export_policy(config, checkpoint, Path("a.pt"), tmp_path) == 1
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith(f"error: {tmp_path / 'exported_7' / file}: wanted a network that can be exported, got ")
+    assert place in errors[0]
+    assert "\n" not in errors[0]
+    assert capfd.readouterr().err == ""
+    written = {path.name for path in (tmp_path / "exported_7").iterdir()}
+    assert written == (set() if file == PROGRAM else {PROGRAM, DESCRIPTION})
+
+
 @pytest.mark.parametrize(
     ("frame_shape", "axes"),
     [((4,), ["feature"]), ((10, 5), ["height", "width"]), ((10, 5, 3), ["height", "width", "colour"])],

@@ -39,14 +39,18 @@ def test_every_setting_is_checked_in_one_way() -> None:
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_defaults_are_accepted(name: str) -> None:
-    check_setting(name, DEFAULTS[name])
+def test_defaults_are_accepted_as_they_are_printed(name: str) -> None:
+    value = TABLE[name].parse(str(DEFAULTS[name]))
+    assert (type(value), value) == (type(DEFAULTS[name]), DEFAULTS[name])
+    check_setting(name, value)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_bounds_are_accepted(name: str) -> None:
     for limit in BOUNDS[name][1:]:
-        check_setting(name, int(limit) if name in WHOLE else float(limit))
+        value = TABLE[name].parse(repr(int(limit) if name in WHOLE else float(limit)))
+        assert (type(value), value) == (TABLE[name].type, limit)
+        check_setting(name, value)
 
 
 NAMED = {
@@ -88,6 +92,8 @@ def test_whole_numbers_are_wanted_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", FRACTIONS)
 def test_a_whole_number_will_do_for_a_fraction(name: str) -> None:
+    value = TABLE[name].parse("1")
+    assert (type(value), value) == (float, 1.0)
     check_setting(name, 1)
 
 

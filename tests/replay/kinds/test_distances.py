@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from replay.kinds.distances import (
     make_distance,
     state_distances,
 )
-from tests.support import REPOSITORY
+from tests.support import golden
 
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "elite.json").read_text())["cases"]
+GOLDEN = golden("elite.json")
 
 
 def features_of(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from replay.kinds.selection import (
     nearest,
     strided,
 )
-from tests.support import REPOSITORY
+from tests.support import golden
 
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "elite.json").read_text())["cases"]
+GOLDEN = golden("elite.json")
 NAMES = {
     "nearest": "strategy1",
     "strided": "strategy2",

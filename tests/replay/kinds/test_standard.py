@@ -48,17 +48,6 @@ def test_draws_of_one_batch_are_independent() -> None:
     assert np.mean(pairs[:, 0] == pairs[:, 1]) == pytest.approx(1 / 8, abs=0.03)
 
 
-@pytest.mark.parametrize(("capacity", "asked", "needed"), [(10, 4, 4), (10, 0, 1), (3, 9, 3)])
-def test_nothing_is_given_before_min_fill(capacity: int, asked: int, needed: int) -> None:
-    replay = make_replay(capacity, written=needed - 1, min_fill=asked)
-    assert not replay.can_sample(1)
-    with pytest.raises(RuntimeError, match=f"wanted {needed} trajectories before sampling, has {needed - 1}"):
-        sample(replay, 1)
-    replay.insert(numbered(0))
-    assert replay.can_sample(1)
-    sample(replay, 1)
-
-
 def test_there_is_always_room() -> None:
     replay = make_replay(2, written=5)
     assert replay.has_room()

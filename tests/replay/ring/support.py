@@ -31,10 +31,9 @@ class Environment:
     reset_probability: float
 
     def __post_init__(self) -> None:
-        stack = self.contract.frames_stacked
-        black = np.zeros(self.contract.frame.shape, self.contract.frame.dtype)
-        self.stack = deque([*[black] * (stack - 1), self._frame()], maxlen=stack)
-        self.black = black
+        self.black = [np.zeros(self.contract.frame.shape, self.contract.frame.dtype)] * self.contract.frames_stacked
+        first = [*self.black[1:], self._frame()]
+        self.stacks = deque([first], maxlen=self.contract.overlap + 1)  # the observations that the next trajectory repeats
 
     def _frame(self) -> np.ndarray:
         shape, dtype = self.contract.frame.shape, np.dtype(self.contract.frame.dtype)
@@ -42,12 +41,11 @@ class Environment:
         return numbers.astype(dtype) if dtype.kind != "f" else np.where(numbers == 1, np.nan, -0.0 * numbers).astype(dtype)
 
     def next(self) -> Arrays:
-        rows = list(self.stack)
-        for _ in range(self.contract.unroll_length):
-            if self.generator.random() < self.reset_probability:
-                self.stack.extend([self.black] * self.contract.frames_stacked)
-            self.stack.append(self._frame())
-            rows.append(self.stack[-1])
+        rows = [*self.stacks[0], *(stack[-1] for stack in list(self.stacks)[1:])]
+        for _ in range(self.contract.unroll_length - len(self.stacks) + 1):
+            stack = self.black if self.generator.random() < self.reset_probability else self.stacks[-1]
+            self.stacks.append([*stack[1:], self._frame()])
+            rows.append(self.stacks[-1][-1])
         trajectory = {
             name: self.generator.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
             for name, (shape, dtype) in self.contract.fields.items()
@@ -63,13 +61,15 @@ def rewards_as_logits(trajectories: Any) -> Encoded:
 
 def drawn_environments(data: st.DataObject) -> tuple[TrajectoryContract, np.random.Generator, list[Environment]]:
     """Returns any contract, a generator, and up to four environments of the contract."""
+    unroll_length = data.draw(st.integers(1, 6), "unroll_length")
     contract = trajectory_contract(
-        data.draw(st.integers(1, 6), "unroll_length"),
+        unroll_length,
         data.draw(st.sampled_from([(3,), (2, 2), (1,)]), "frame_shape"),
         data.draw(st.sampled_from(["uint8", "float32"]), "frame_dtype"),
         data.draw(st.integers(1, 4), "frames_stacked"),
         2,
     )
+    contract = replace(contract, overlap=data.draw(st.integers(0, unroll_length - 1), "overlap"))
     generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
     resets = data.draw(st.sampled_from([0.0, 0.1, 0.5]), "reset_probability")
     environments = [Environment(number, contract, generator, resets) for number in range(data.draw(st.integers(1, 4)))]

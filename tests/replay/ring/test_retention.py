@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,9 @@ from replay.base import Encoded, ReplayConfig
 from replay.ring.retention import EliteInsertion, make_ring
 from tests.builders import trajectory_contract
 from tests.replay.support import CONTRACT, context, now_at, numbered, numbers_of
-from tests.support import REPOSITORY
+from tests.support import golden
 
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "elite.json").read_text())["cases"]
+GOLDEN = golden("elite.json")
 
 
 def kept(capacity: int, written: int, seed: int = 7, **settings: Any) -> list[int]:

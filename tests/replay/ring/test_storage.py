@@ -74,14 +74,15 @@ def play(ring: Ring, contract: TrajectoryContract, count: int, environments: int
         ring.insert(players[number % environments].next())
 
 
+@pytest.mark.parametrize("overlap", [0, 3, 9])
 @pytest.mark.parametrize("resets", [0.0, 0.2])
-def test_a_ring_of_the_newest_holds_every_frame_once(resets: float) -> None:
-    """T frames for each trajectory, S more for the oldest of each environment, and a black one."""
-    contract = trajectory_contract(5, (40,), "uint8", 4, 2)
+def test_a_ring_of_the_newest_holds_every_frame_once(resets: float, overlap: int) -> None:
+    """T frames for each trajectory, S and those of burn-in more for the oldest of each environment, and a black one."""
+    contract = replace(trajectory_contract(5 + overlap, (40,), "uint8", 4, 2), overlap=overlap)
     ring = ring_of(contract, 30)
     play(ring, contract, 400, environments=3, resets=resets)
     assert ring.size == 30
-    assert ring.storage.pool.claimed <= 30 * 5 + 3 * 4 + 1
+    assert ring.storage.pool.claimed <= 30 * 5 + 3 * (4 + overlap) + 1
 
 
 def test_all_pages_are_free_after_all_trajectories_are_evicted() -> None:

@@ -23,6 +23,7 @@ from learner.building import make_contract, make_network_config
 from tests.builders import fresh_batch
 from tests.support import runs, small_config
 from workers import WORKERS, WorkerError, Workers, WorkerSetup, first_seeds
+from workers.central.device_policy import DevicePolicy
 from workers.central.inference import Line
 from workers.central.workers import CentralWorkers
 from wrappers import make_spec
@@ -185,16 +186,35 @@ def line() -> tuple[Line, Connection]:
     return Line(0, asks, answers), asks_of_worker
 
 
-def test_a_policy_that_fails_ends_the_run_with_its_cause() -> None:
-    workers, network = make_workers("central")
-    network.value_head.weight.data.fill_(np.nan)
-    workers.weights.publish(network, 7)
+def failure_of_the_policy(workers: Workers) -> list[str]:
+    """The lines of the error with which collecting ends."""
     try:
         workers.start()
-        with pytest.raises(WorkerError, match=r"(?s)Traceback.*acts for all workers failed: the policy of update 7: wanted"):
+        with pytest.raises(WorkerError) as caught:
             Collector(workers).until(lambda: False)
     finally:
         workers.stop()
+    return str(caught.value).splitlines()
+
+
+def test_a_policy_that_diverged_ends_the_run_with_one_line() -> None:
+    workers, network = make_workers("central")
+    network.value_head.weight.data.fill_(np.nan)
+    workers.weights.publish(network, 7)
+    wanted = "the policy of update 7: wanted finite outputs, got nan"
+    assert failure_of_the_policy(workers) == [f"The policy that acts for all workers failed: {wanted}"]
+
+
+def test_a_policy_that_fails_otherwise_ends_the_run_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("weights")
+
+    workers, network = make_workers("central")
+    monkeypatch.setattr(DevicePolicy, "_answer", fail)
+    workers.weights.publish(network, 7)
+    lines = failure_of_the_policy(workers)
+    assert lines[0].startswith("Traceback")
+    assert lines[-1] == "The policy that acts for all workers failed: 'weights'"
 
 
 def start_and_stop() -> None:

@@ -1,0 +1,41 @@
+"""A failure of OpenGL names the packages with which the environment can be drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from wrappers import facts
+from wrappers.drawing import drawing_hint
+
+GLAD = "ERROR: gladLoadGL error"
+
+
+@pytest.fixture(autouse=True)
+def without_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("message", "env_id", "named"),
+    [
+        (GLAD, "Hopper-v5", ["MUJOCO_GL=egl", "MUJOCO_GL=osmesa", "libegl1", "libosmesa6"]),
+        (GLAD, "envpool:Hopper-v5", ["EGL", "libegl1"]),
+        ("no picture", "CartPole-v1", []),
+    ],
+)
+def test_the_hint_names_what_the_environment_can_be_drawn_with(message: str, env_id: str, named: list[str]) -> None:
+    hint = drawing_hint(message, env_id)
+    assert bool(hint) == bool(named)
+    assert all(name in hint for name in named)
+    assert ("MUJOCO_GL" in hint) == ("MUJOCO_GL=egl" in named), "EnvPool does not read the variable"
+
+
+def test_a_process_that_died_while_it_drew_gets_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = SimpleNamespace(returncode=1, stdout=b"", stderr=f"more\n{GLAD}\n".encode())
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
+    with pytest.raises(ValueError, match=f"died with exit code 1: {GLAD}; EnvPool's MuJoCo .*libegl1"):
+        facts._ask("{}", "envpool:Hopper-v5", "made and rendered")
