@@ -15,7 +15,7 @@ from learner.runs.directory import RunDirectory
 from replay.ring.pages import DevicePagePool
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.gpu.test_program import CORE, lines_of
-from tests.learner.runs.test_resuming import assert_same_end, play, settings_of
+from tests.learner.runs.reproducible import assert_same_end, play, settings_of
 
 
 def circular(device: str) -> str:

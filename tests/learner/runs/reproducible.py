@@ -26,6 +26,10 @@ MIXTURES: dict[str, list[dict[str, Any]]] = {
         {"type": "standard", "capacity": 30, "sample_ratio": 0.3},
         {"type": "standard", "capacity": 30, "sample_ratio": 0.3, "retention": "reservoir"},
     ],
+    "circular": [
+        {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
+        {"type": "circular", "slots": 3, "uses": 4, "sample_ratio": 0.5},
+    ],
     "elite": [
         {"type": "queue", "capacity": 1, "sample_ratio": 0.5},
         {"type": "elite", "capacity": 30, "sample_ratio": 0.5, "lambda_batch_multiplier": 3},
