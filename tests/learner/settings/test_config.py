@@ -24,7 +24,16 @@ BOUNDS = {name: (TABLE[name].setting.wanted, TABLE[name].setting.low, TABLE[name
 CHOICES = {name: field.choices() for name, field in TABLE.items() if field.choices()}
 SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
 TEXTS = (
-    *("env", "action_mask", "env_args", "ignored_observations", "frame_scale_resolution", "hidden_sizes", "conv"),
+    *(
+        "env",
+        "action_mask",
+        "env_args",
+        "env_wrappers",
+        "ignored_observations",
+        "frame_scale_resolution",
+        "hidden_sizes",
+        "conv",
+    ),
     *("load", "replay_parameters", "results_dir"),
 )
 
@@ -219,6 +228,7 @@ OTHER: dict[str, Any] = {
     "action_mask": "legal",
     "ignored_observations": "mission,time",
     "env_args": '{"gravity": -5.0}',
+    "env_wrappers": "minigrid.wrappers:OneHotPartialObsWrapper",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
     "precision": "bfloat16",
