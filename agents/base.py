@@ -19,7 +19,9 @@ class Needs:
     """Requirements of an agent on the run. They are known from the settings alone and checked before anything starts.
 
     Args:
-        on_policy: whether the agent learns from fresh trajectories only, so that no replay but a queue makes sense.
+        on_policy: whether each row of a batch must have been acted by the version that learns from it. Workers and learner
+            then take turns: one trajectory of every environment makes a batch, and the next ones begin after the new version
+            is published. No replay but one queue makes sense.
     """
 
     on_policy: bool = False
@@ -29,10 +31,12 @@ class Updated(NamedTuple):
     """The report of one update.
 
     scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
+    optimizer_steps: steps of the optimiser since the run began, on a GPU up to the update before; None if an update has one.
     """
 
     scalars: Mapping[str, Tensor]
     learning_rate: float
+    optimizer_steps: int | None = None
 
 
 class Agent(ABC):

@@ -192,7 +192,7 @@ class DiagonalGaussian(Distribution):
         _check_rows((*parameters.shape[:-1], self.size), drawn.shape)
         mean, log_std = self._split(parameters)
         deviation = (drawn - mean) * torch.exp(-log_std)
-        return (-0.5 * deviation.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (-0.5 * (deviation * deviation) - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
         _, log_std = self._split(parameters)

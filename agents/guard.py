@@ -1,4 +1,4 @@
-"""Keeps non-finite numbers out of the weights: an update that meets one changes nothing and reports which quantity it was."""
+"""Keeps non-finite numbers out of the weights: a step that meets one changes nothing and reports which quantity it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agents.streams import Fence
 
 
 class _Checked(NamedTuple):
-    """An update whose finite check is on its way to the host.
+    """A step whose finite check is on its way to the host.
 
     names: the quantities. finite: bool, one for each name, valid once `copied` is passed. counted: whether the optimiser
     counted the step in any case.
@@ -27,27 +27,44 @@ class _Checked(NamedTuple):
 
 
 class Guard:
-    """Takes the steps of an optimiser whose weights lie on `device`, unless an update is not finite.
+    """Takes the steps of an optimiser whose weights lie on `device`, unless a number of the step is not finite.
+
+    An update has one step or several. It is skipped if each of its steps was refused.
 
     On a CPU the check precedes the optimiser step. On a GPU the step is taken and reverted on the device, to the bit, if the
     check fails. So the host never waits, and the result is read one update later. Only the optimiser's count of steps lies on
     the host; it is corrected when the result is read. Until then Adam corrects its moments as if it had taken the step.
+
+    Attributes:
+        steps: number of steps that were taken, as far as their checks are read.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.reads_late = device.type == "cuda"
+        self.steps = 0
         self._optimizer = optimizer
         self._device = device
-        self._pending: deque[_Checked] = deque()
+        self._true = torch.ones((), dtype=torch.bool, device=device)
+        self._checks: list[_Checked | None] = []  # of the update that is not yet at its end; None for a step that was taken
+        self._pending: deque[list[_Checked | None]] = deque()  # one entry an update
         self._reasons: list[str | None] = []
 
-    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None]) -> Tensor:
+    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None], *, ends_update: bool = True) -> Tensor:
         """Take a step if all quantities, of any shape, are finite. Returns whether they are, bool `[]` on the device.
 
         Their order decides which is reported: causes come before consequences. The first step makes the optimiser's moments,
         which could not be reverted, so it is always checked before it is taken.
+
+        ends_update: whether it is the last step of its update. If not, `end_update` must follow.
         """
-        finite = torch.stack([_largest(quantity.detach()) for quantity in quantities.values()]).isfinite()
+        numbers = torch.stack([largest(quantity.detach()) for quantity in quantities.values()])
+        if not self.reads_late and math.isfinite(numbers.sum().item()):  # a finite sum has no other terms
+            take_step()
+            self._checks.append(None)
+            if ends_update:
+                self.end_update()
+            return self._true
+        finite = numbers.isfinite()
         sound = finite.all()
         on_device = self.reads_late and bool(self._optimizer.state)
         if on_device:
@@ -57,8 +74,17 @@ class Guard:
         flags = finite.to("cpu", non_blocking=True)
         copied = Fence(self._device)
         copied.record()
-        self._pending.append(_Checked(tuple(quantities), flags, copied, on_device))
+        self._checks.append(_Checked(tuple(quantities), flags, copied, on_device))
+        if ends_update:
+            self.end_update()
         return sound
+
+    def end_update(self) -> None:
+        """The steps since the last call make one update."""
+        self._pending.append(self._checks)
+        self._checks = []
+        if not self.reads_late:
+            self._read(keep=0)
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.
@@ -75,13 +101,22 @@ class Guard:
 
     def _read(self, keep: int) -> None:
         while len(self._pending) > keep:
-            checked = self._pending.popleft()
-            checked.copied.wait()
-            reason = next((name for name, ok in zip(checked.names, checked.finite.tolist(), strict=True) if not ok), None)
-            self._reasons.append(reason)
-            if reason and checked.counted:
-                for moments in self._optimizer.state.values():
-                    moments["step"] -= 1
+            reasons = [self._reason(checked) for checked in self._pending.popleft()]
+            self.steps += reasons.count(None)
+            self._reasons.append(None if None in reasons else next(iter(reasons), None))
+
+    def _reason(self, checked: _Checked | None) -> str | None:
+        """The name of the first non-finite quantity of a step, None if the step was taken."""
+        if checked is None:
+            return None
+        checked.copied.wait()
+        finite = checked.finite.tolist()
+        if all(finite):
+            return None
+        if checked.counted:
+            for moments in self._optimizer.state.values():
+                moments["step"] -= 1
+        return checked.names[finite.index(False)]
 
     @torch.no_grad()
     def _step_where(self, sound: Tensor, take_step: Callable[[], None]) -> None:
@@ -99,6 +134,6 @@ class Guard:
         torch._foreach_copy_(parts, kept.split([len(part) for part in parts]))
 
 
-def _largest(quantity: Tensor) -> Tensor:
+def largest(quantity: Tensor) -> Tensor:
     """A scalar `[]` that is finite exactly if all of `quantity`, of any shape, is."""
     return torch.linalg.vector_norm(quantity, math.inf) if quantity.dim() else quantity

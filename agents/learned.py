@@ -1,4 +1,4 @@
-"""The base class of all agents that learn: the passes, one guarded optimiser step, and saving and loading of its state.
+"""The base class of all agents that learn: the passes, guarded optimiser steps, and saving and loading of its state.
 
 A new agent is a subclass with `config_class`, `network_class` and `losses`; see docs/extending.md.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from agents.base import Agent, Updated
-from agents.guard import Guard
+from agents.guard import Guard, largest
 from agents.networks.base import FeatureNetwork
 from agents.networks.statistics import ObservationMoments, RunningMoments
 from agents.passes import NetworkPasses
@@ -24,29 +24,39 @@ from replay.batch import Batch
 from setting import Setting, check_fields
 
 RMSPROP_DECAY = 0.99
+NORM_EPSILON = 1e-6
+"""Added to a gradient's norm before the division, as PyTorch does."""
 NETWORK = "network"
 """Name of the acting network among an agent's modules, and of its optimiser."""
+OPTIMIZER_STEPS = "optimizer_steps"
+"""Name of the count of optimiser steps among an agent's numbers."""
+
+
+LearningRate = Annotated[
+    float,
+    Setting("Learning rate at the start; it falls linearly over the run's fresh frames.", "a learning rate in [0, 10]", 0, 10),
+]
+LastLearningRate = Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)]
+OptimizerName = Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")]
+RmspropEpsilon = Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)]
+GradientClip = Annotated[
+    float, Setting("Global gradient norm above which gradients are scaled down.", "a gradient norm > 0", 1e-9, 1e9)
+]
 
 
 @dataclass(frozen=True)
 class LearnedConfig:
-    """Settings of every agent that learns by gradient descent; `losses` reads the others."""
+    """Settings of every agent that learns by gradient descent; `losses` reads the others.
 
-    lr: Annotated[
-        float,
-        Setting(
-            "Learning rate at the start; it falls linearly over the run's fresh frames.", "a learning rate in [0, 10]", 0, 10
-        ),
-    ] = 6e-4
-    lr_end_value: Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)] = 0.0
-    optimizer: Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")] = "rmsprop"
-    rmsprop_eps: Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)] = (
-        0.01
-    )
+    adam_eps: epsilon of Adam. It is no setting; each agent has its own.
+    """
+
+    lr: LearningRate = 6e-4
+    lr_end_value: LastLearningRate = 0.0
+    optimizer: OptimizerName = "rmsprop"
+    rmsprop_eps: RmspropEpsilon = 0.01
     adam_eps: float = 1e-8
-    gradient_clip_by_norm_threshold: Annotated[
-        float, Setting("Global gradient norm above which gradients are scaled down.", "a gradient norm > 0", 1e-9, 1e9)
-    ] = 40.0
+    gradient_clip_by_norm_threshold: GradientClip = 40.0
     normalise_rewards: Annotated[
         bool,
         Setting(
@@ -83,8 +93,21 @@ class Losses(NamedTuple):
     metrics: Mapping[str, Tensor]
 
 
+class Step(NamedTuple):
+    """One guarded step of the optimiser.
+
+    sound: bool `[]` on the device, whether it was taken. gradient_norm: `[]`, before clipping.
+    """
+
+    sound: Tensor
+    gradient_norm: Tensor
+
+
 class LearnedAgent(Agent):
-    """One network, one optimiser, one step an update.
+    """One network, one optimiser, and by default one step an update, on `losses`.
+
+    An agent that takes several steps an update sets `several_steps`, overrides `update`, and is made of the same parts:
+    `finite_inputs`, `scaled`, `take_step`, `end_update` and `merge_moments`. See agents/ppo/agent.py.
 
     Args:
         config: a `LearnedConfig`, with the agent's own settings.
@@ -95,6 +118,7 @@ class LearnedAgent(Agent):
     """
 
     config_class = LearnedConfig
+    several_steps: ClassVar[bool] = False
 
     def __init__(
         self, config: Any, network: Any, replay_names: Sequence[str] = (), *, threads: int = 1, compiled: bool = False
@@ -103,6 +127,8 @@ class LearnedAgent(Agent):
         self.network: FeatureNetwork = network
         self.replay_names = tuple(replay_names)
         self.passes = NetworkPasses(network, threads, compiled=compiled)
+        self._parameters = list(self.network.parameters())
+        self._weights: dict[float, Tensor] = {}
         self.optimizer = make_optimizer(config, network)
         device = next(network.parameters()).device
         self.guard = Guard(self.optimizer, device)
@@ -111,11 +137,12 @@ class LearnedAgent(Agent):
         self.reward_scale = RewardScale(device) if config.normalise_rewards else None
 
     @abstractmethod
-    def losses(self, batch: Batch, outputs: Any) -> Losses:
-        """The loss of a batch.
+    def losses(self, batch: Any, outputs: Any) -> Losses:
+        """The loss of one step.
 
         Args:
-            batch: B trajectories of T steps, without the rows of burn-in.
+            batch: a `Batch` of B trajectories of T steps, without the rows of burn-in. An agent with an `update` of its own
+                decides what it passes.
             outputs: what the network's heads return for all T+1 rows, each tensor `[T+1, B, ...]`.
         """
 
@@ -125,34 +152,74 @@ class LearnedAgent(Agent):
             self.observation_moments.calibrate(observations)
 
     def update(self, batch: Batch, progress: float) -> Updated:
-        inputs = _float_inputs(batch, self.network)  # raw rewards: scaling would hide a non-finite one
+        inputs = self.finite_inputs(batch)
         leaves, outputs = self._forward(batch)
-        learned = batch.without_overlap()
-        if self.reward_scale:
-            learned = self.reward_scale.scaled(learned)
+        learned = self.scaled(batch.without_overlap())
         terms, metrics = self.losses(learned, outputs)
-        # Two stages: from the loss to the outputs, which are leaves, then in `passes` from the outputs to the weights.
-        torch.stack([term.weight * term.value for term in terms.values()]).sum().backward()
-        self.passes.backward(leaves)
-        largest_norm = self.config.gradient_clip_by_norm_threshold
-        gradient_norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), largest_norm, foreach=True)
+        learning_rate = self.set_learning_rate(progress)
+        step = self.take_step(terms, leaves, inputs)
+        self.end_update()
+        self.merge_moments(learned, step.sound)
+        scalars = {**per_step(terms, learned.rewards.numel()), **self.gradient_metrics(step.gradient_norm), **metrics}
+        return Updated(scalars, learning_rate)
+
+    def finite_inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """For each input that may hold non-finite numbers: a scalar that is finite if all of it is.
+
+        Raw rewards are checked, because scaling would hide a non-finite one.
+        """
+        return {name: largest(tensor) for name, tensor in _float_inputs(batch, self.network).items()}
+
+    def scaled(self, batch: Batch) -> Batch:
+        """The batch with the rewards that are learned from. `merge_moments` must follow."""
+        return self.reward_scale.scaled(batch) if self.reward_scale else batch
+
+    def set_learning_rate(self, progress: float) -> float:
+        """Set the learning rate of the update. progress: the part of the run's budget that is used, in [0, 1]."""
         learning_rate = linear_schedule(self.config.lr, self.config.lr_end_value, progress)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        return learning_rate
+
+    def take_step(self, terms: Mapping[str, Loss], outputs: Any, inputs: Mapping[str, Tensor]) -> Step:
+        """Take one optimiser step on the weighted sum of the terms if all numbers are finite. `end_update` must follow.
+
+        Args:
+            terms: of the loss, by name.
+            outputs: those of `self.passes.forward` from which the terms were computed.
+            inputs: further scalars that must be finite. Their order with the terms decides which one is reported.
+        """
+        weights = [self._weight(term.weight) for term in terms.values()]
+        self.passes.backward([term.value for term in terms.values()], outputs, weights)
+        gradient_norm = clip_gradients(self._parameters, self.config.gradient_clip_by_norm_threshold)
         values = {name: term.value for name, term in terms.items()}
-        sound = self.guard.step({**inputs, **values, "gradient": gradient_norm}, self._step)
-        # After the step: the batch was acted with the statistics of before, so acting and learning see the same inputs.
+        sound = self.guard.step({**inputs, **values, "gradient": gradient_norm}, self._step, ends_update=False)
+        return Step(sound, gradient_norm)
+
+    def _weight(self, weight: float) -> Tensor:
+        """A weight as a scalar on the device, kept because making one takes as long as an operation of a small network."""
+        if weight not in self._weights:
+            self._weights[weight] = torch.full((), weight, device=self._parameters[0].device)
+        return self._weights[weight]
+
+    def end_update(self) -> None:
+        """The steps since the last call make one update. It is skipped if each of them was refused."""
+        self.guard.end_update()
+
+    def merge_moments(self, learned: Batch, sound: Tensor) -> None:
+        """Merge the batch into the running moments; nothing if `sound`, bool `[]` on the device, is false.
+
+        It comes after all steps: the batch was acted with the statistics of before, so acting and learning see the same inputs.
+        """
         if self.reward_scale:
             self.reward_scale.settle(sound)
         if self.observation_moments:
             self.observation_moments.merge(learned, sound)
-        scalars = {
-            **per_step(terms, learned.rewards.numel()),
-            "losses/gradient_norm": gradient_norm,
-            "losses/gradient_clipped": (gradient_norm > largest_norm).float(),
-            **metrics,
-        }
-        return Updated(scalars, learning_rate)
+
+    def gradient_metrics(self, norms: Tensor) -> dict[str, Tensor]:
+        """Mean norm of the gradients before clipping, and the fraction that was clipped. norms: `[]`, or `[steps]`."""
+        clipped = norms > self.config.gradient_clip_by_norm_threshold
+        return {"losses/gradient_norm": norms.mean(), "losses/gradient_clipped": clipped.float().mean()}
 
     def _forward(self, batch: Batch) -> tuple[Any, Any]:
         """The network's outputs as leaves, and the same tensors by row, `[T+1, B, ...]`, without the rows of burn-in."""
@@ -186,8 +253,17 @@ class LearnedAgent(Agent):
         return {
             "modules": {NETWORK: self.network.state_dict()},
             "optimizers": {NETWORK: self.optimizer.state_dict()},
-            "numbers": {name: moments.state_dict() for name, moments in self._moments().items()},
+            "numbers": {name: moments.state_dict() for name, moments in self._moments().items()} | self.own_numbers(),
         }
+
+    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
+        """Further numbers of the agent's state by name: of steps, if an update has several."""
+        return {OPTIMIZER_STEPS: {"count": torch.tensor(self.guard.steps)}} if self.several_steps else {}
+
+    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load what `own_numbers` returned. A checkpoint of other settings may lack some."""
+        if self.several_steps and OPTIMIZER_STEPS in numbers:
+            self.guard.steps = int(numbers[OPTIMIZER_STEPS]["count"])
 
     def _moments(self) -> dict[str, RunningMoments]:
         """The running moments of observations and rewards, by their names in a checkpoint."""
@@ -197,10 +273,13 @@ class LearnedAgent(Agent):
         }
 
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        check_weights(self.network, state["modules"][NETWORK])
+        check_weights(self.network.state_dict(), state["modules"][NETWORK])
         for name, moments in self._moments().items():
             if name in state.get("numbers", {}):
                 moments.check_state_dict(state["numbers"][name])
+        for name, own in self.own_numbers().items():
+            if name in state.get("numbers", {}):
+                check_weights(own, state["numbers"][name])
         if load_optimizer:
             self._check_moments(state["optimizers"][NETWORK]["state"])
 
@@ -228,6 +307,7 @@ class LearnedAgent(Agent):
         for name, running in self._moments().items():
             if name in state.get("numbers", {}):  # a run may begin to scale rewards when it is resumed
                 running.load_state_dict(state["numbers"][name])
+        self.load_own_numbers(state.get("numbers", {}))
         if load_optimizer:
             moments = state["optimizers"][NETWORK]["state"]
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
@@ -251,6 +331,18 @@ def make_optimizer(config: LearnedConfig, network: torch.nn.Module) -> torch.opt
     raise ValueError(f"optimizer: wanted rmsprop or adam, got {config.optimizer!r}")
 
 
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
+    """Scale the gradients of all parameters down to a global norm of at most `largest_norm`. Returns the norm before, `[]`.
+
+    The operations are those of `torch.nn.utils.clip_grad_norm_`, without its checks, which take longer than a small network's.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_mul_(gradients, torch.clamp(largest_norm / (norm + NORM_EPSILON), max=1.0))
+    return norm
+
+
 def per_step(terms: Mapping[str, Loss], steps: int) -> dict[str, Tensor]:
     """Each term as a mean over the batch's steps, without its weight, and the weighted total of these."""
     shown = {f"losses/{name}": term.value.detach() / (steps if term.reduction == "sum" else 1) for name, term in terms.items()}
@@ -262,9 +354,9 @@ def per_step(terms: Mapping[str, Loss], steps: int) -> dict[str, Tensor]:
     return {**shown, "losses/total_loss": torch.stack(totals).sum()}
 
 
-def check_weights(network: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+def check_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     """Compare names, shapes and dtypes. Raises ValueError that names the first tensor that differs, with both."""
-    wanted, got = ({name: _described(tensor) for name, tensor in tensors.items()} for tensors in (network.state_dict(), state))
+    wanted, got = ({name: _described(tensor) for name, tensor in tensors.items()} for tensors in (own, state))
     for name in [*wanted, *got]:
         if wanted.get(name) != got.get(name):
             raise ValueError(f"wanted {name} as {wanted.get(name, 'absent')}, got {got.get(name, 'none')}")

@@ -1,4 +1,4 @@
-"""The network's forward and backward pass over a batch, divided among threads.
+"""The network's forward and backward pass over a batch, divided among threads, or in one for a small batch.
 
 Each thread takes a part of the observations through the whole network and back, or with a core a part of the columns, since
 memory links a column's rows. The threads synchronise twice an update.
@@ -16,6 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from agents import compute
+
+WORTH_DIVIDING = 4_000_000
+"""Observations times weights of the smallest pass that is divided: handing a part to a thread takes about 0.1 ms."""
+
+ROWS_AT_ONCE = 1024
+"""Observations of one pass without gradient in each thread."""
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -41,39 +47,78 @@ class NetworkPasses:
         self._forward: Callable[..., Any] = network
         if compiled:
             self._forward = compute.compiled(self._forward, dynamic=False)
+        self._parameters = list(network.parameters())
+        self._weights = sum(parameter.numel() for parameter in self._parameters)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
 
-    def forward(self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0) -> Any:
-        """The network's outputs for N observations `[N, *observation_shape]`, as detached leaf tensors.
+    def is_small(self, rows: int) -> bool:
+        """Whether one thread takes this many observations through the network sooner than several do."""
+        return rows * self._weights < WORTH_DIVIDING
 
-        Call `loss.backward()` on a loss of them, then `self.backward(outputs)`. So the loss sees the whole batch, though each
-        thread has a graph of its own.
+    def forward(
+        self,
+        observations: Tensor,
+        state: Tensor | None = None,
+        reset: Tensor | None = None,
+        burn_in: int = 0,
+        *,
+        divided: bool = True,
+    ) -> Any:
+        """The network's outputs for N observations `[N, *observation_shape]`. Call `self.backward` with a loss of them.
 
-        A network with a core takes rows of columns and the other arguments of `FeatureNetwork.unroll`.
+        Outputs that several threads computed are detached leaf tensors. So the loss sees the whole batch, though each thread
+        has a graph of its own.
+
+        A network with a core takes rows of columns and the other arguments of `FeatureNetwork.unroll`. divided: whether the
+        threads share the work. If not, the outputs keep their graph, which is faster for a small batch.
         """
-        if state is None or reset is None:
-            self._axis = 0
-            arguments = [(part,) for part in observations.tensor_split(self.threads) if len(part)]
-        else:
-            self._axis = 1
-            divided = ((observations, 1), (state, 0), (reset, 1))
-            split = zip(*(tensor.tensor_split(self.threads, axis) for tensor, axis in divided), strict=True)
-            arguments = [(*part, burn_in) for part in split if len(part[1])]
+        self._axis = 0 if state is None else 1
+        arguments = _divide(self.threads if divided else 1, observations, state, reset, burn_in)
+        if not divided:
+            self._parts = ()
+            return self._forward(*arguments[0])
         self._parts = self._each(lambda each: self._forward(*each), arguments)
-        together = [torch.cat(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
-        return type(self._parts[0])(*together)
+        leaves = [_joined(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
+        return type(self._parts[0])(*leaves)
 
-    def backward(self, outputs: Any) -> None:
-        """Carry the gradients of the last forward's outputs on to every parameter's `grad`."""
-        parameters = list(self.network.parameters())
+    def without_gradient(self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None) -> Any:
+        """The network's outputs without gradient. Arguments as for `forward`. Few rows at a time bound the memory."""
+        parts = self.threads * -(-len(observations) // (self.threads * ROWS_AT_ONCE)) if state is None else self.threads
+
+        @torch.no_grad()
+        def of_part(each: Any) -> Any:
+            return self.network(*each)
+
+        found = self._each(of_part, _divide(parts, observations, state, reset, 0))
+        axis = 0 if state is None else 1
+        return type(found[0])(*(_joined(tensors, axis) for tensors in zip(*found, strict=True)))
+
+    def backward(self, losses: Sequence[Tensor], outputs: Any, weights: Sequence[Tensor] | None = None) -> None:
+        """Set every parameter's `grad` to the gradient of the weighted sum of losses of the last forward's outputs.
+
+        Divided passes have two stages: from the losses to the outputs, which are leaves, then in each thread from its part of
+        the outputs to the weights.
+
+        Args:
+            losses: scalars `[]`.
+            outputs: what the last `forward` returned.
+            weights: one scalar for each loss, all 1 by default. They are the gradients of the sum, which is never computed.
+        """
+        parameters = self._parameters
+        if not self._parts:
+            gradients = torch.autograd.grad(losses, parameters, weights, materialize_grads=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            return
+        torch.autograd.backward(losses, weights)
         sizes = [part[0].shape[self._axis] for part in self._parts]
-        gradients = zip(*(_gradient(output).split(sizes, self._axis) for output in outputs), strict=True)
+        of_outputs = zip(*(_gradient(output).split(sizes, self._axis) for output in outputs), strict=True)
 
         def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(pair[0], parameters, pair[1])
 
-        of_parts = self._each(of_part, list(zip(self._parts, gradients, strict=True)))
+        of_parts = self._each(of_part, list(zip(self._parts, of_outputs, strict=True)))
         self._parts = ()
         for parameter, first, *others in zip(parameters, *of_parts, strict=True):
             for share in others:
@@ -81,7 +126,22 @@ class NetworkPasses:
             parameter.grad = first
 
     def _each(self, function: Callable[[Given], Made], arguments: Sequence[Given]) -> list[Made]:
-        return list(self._pool.map(function, arguments) if self._pool else map(function, arguments))
+        if self._pool and len(arguments) > 1:
+            return list(self._pool.map(function, arguments))
+        return [function(each) for each in arguments]
+
+
+def _divide(parts: int, observations: Tensor, state: Tensor | None, reset: Tensor | None, burn_in: int) -> list[Any]:
+    """The arguments of each part's pass: rows, or with a core columns. None is empty."""
+    if state is None or reset is None:
+        return [(part,) for part in observations.tensor_split(parts) if len(part)]
+    whole = ((observations, 1), (state, 0), (reset, 1))
+    split = zip(*(tensor.tensor_split(parts, axis) for tensor, axis in whole), strict=True)
+    return [(*part, burn_in) for part in split if len(part[1])]
+
+
+def _joined(parts: tuple[Tensor, ...], axis: int) -> Tensor:
+    return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
 
 
 def _gradient(output: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def build(
         mixture = _make_mixture(config, workers, network, generator, progress=lambda: counters.frames / total_frames)
         if replay:
             restore_replays(replay, mixture)
-        feeder = make_feeder(workers, mixture, settings.prepared_batches, pinned=device.type == "cuda")
+        feeder = _make_feeder(config, workers, mixture)
         skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
         parts = Parts(
             config=config,
@@ -112,6 +112,11 @@ def build(
         )
         undo.pop_all()
     return parts
+
+
+def _make_feeder(config: Config, workers: Workers, mixture: Mixture) -> Feeder:
+    pinned, prepared = config.training.device == "cuda", config.training.prepared_batches
+    return make_feeder(workers, mixture, prepared, pinned=pinned, hold_slots=config.workers.on_policy)
 
 
 def _make_mixture(

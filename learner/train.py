@@ -104,6 +104,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         with recorder.stage("publish"):
             parts.skipped.look()
             parts.workers.weights.publish(parts.network, counters.updates)
+            parts.feeder.release_held()  # after the new version is there, so that an on-policy agent's rollouts act with it
         prepared.release(copied)  # a CPU has finished the update, a GPU the copy once that is
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):

@@ -15,7 +15,9 @@ import torch
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.hardware import family_of
-from learner.settings.config import DEFAULTS, Config, make_config
+from learner.settings.config import Config, make_config
+from learner.settings.declarations import DEFAULT_AGENT
+from learner.settings.schema import default_settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -54,7 +56,8 @@ def same(first: Any, second: Any) -> bool:
 
 def small_config(**settings: Any) -> Config:
     """`CATCH` with other settings on top, settled for a machine of two cores without a GPU."""
-    settled, _ = fit_to_machine({**DEFAULTS, **CATCH, **settings}, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
+    defaults = default_settings(settings.get("agent", DEFAULT_AGENT))
+    settled, _ = fit_to_machine({**defaults, **CATCH, **settings}, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
     return make_config(settled)
 
 

@@ -118,6 +118,35 @@ def test_it_is_exported_with_an_input_a_leaf(
         assert [each["name"] for each in described["inputs"]] == inputs
 
 
+@pytest.mark.parametrize(
+    ("agent", "combination", "core", "own"),
+    [
+        ("ppo", "vector-discrete", "none", {"normalise_observations": True, "normalise_rewards": True}),
+        ("ppo", "image-multi-mask", "none", {"minibatch_unit": "columns"}),
+        ("ppo", "dict-box", "none", {"action_distribution": "beta", "recompute_advantages": True}),
+        (
+            "ppo",
+            "vector-box",
+            "none",
+            {"action_distribution": "squashed_gaussian", "policy_objective": "kl", "target_kl": 0.01},
+        ),
+        ("ppo", "dict-discrete-mask", "lstm", {"core_inputs": True}),
+        ("ppo", "vector-box", "gru", {"action_bound_loss_weight": 1.0}),
+        ("a2c", "dict-discrete-mask", "none", {"normalise_rewards": True}),
+        ("a2c", "vector-box", "lstm", {"normalise_observations": True}),
+    ],
+)
+def test_on_policy_agents_train_resume_play_and_are_exported(
+    agent: str, combination: str, core: str, own: dict[str, Any], tmp_path: Path
+) -> None:
+    calibrate = core == "none" and not own.get("normalise_observations")
+    settings = {**settings_of(combination, core, agent=agent), "lr": SMALL["lr_end_value"], **own, "calibrate_input": calibrate}
+    assert_resumes_to_the_bit(tmp_path, **settings)
+    assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
+    assert run("export", tmp_path / "parts", load="latest") == 0
+    assert list(directory(tmp_path / "parts").path.glob(f"exported_*/{DESCRIPTION}"))
+
+
 @pytest.mark.parametrize("worker_kind", ["cpu", "central"])
 def test_worker_processes_handle_leaves_masks_and_states(worker_kind: str, tmp_path: Path) -> None:
     own = {"reproducible": False, "worker_kind": worker_kind, "worker_count": 1, "preflight": False}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from absl import flags
 
+from agents import AGENTS
 from learner.settings.renames import RENAMED
 from learner.settings.schema import DEFAULTS, SHARED, table_of
 from option_flags import define_flags, given_settings, op_mode
@@ -189,4 +190,4 @@ def test_help_shows_every_flag_once() -> None:
 def test_help_of_an_agent_that_is_not_there_is_refused() -> None:
     done = run_program("--help", "--agent=other")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: agent: wanted vtrace, got 'other'\n"
+    assert done.stderr == f"error: agent: wanted {' or '.join(sorted(AGENTS))}, got 'other'\n"

@@ -30,6 +30,7 @@ class WorkerConfig:
     """The workers of a run.
 
     blocks_per_group: blocks of slots of a group of environments; one is written while others wait. A worker has at most 255.
+    on_policy: whether a group writes one block and waits until the learner has published the weights that it learned from it.
     """
 
     worker_kind: Annotated[
@@ -70,6 +71,7 @@ class WorkerConfig:
         ),
     ] = 16
     blocks_per_group: int = 2
+    on_policy: bool = False
     worker_timeout: Annotated[
         float,
         Setting(
@@ -100,7 +102,7 @@ class WorkerConfig:
 
     @property
     def blocks_per_worker(self) -> int:
-        return self.blocks_per_group * self.groups
+        return self.groups * (1 if self.on_policy else self.blocks_per_group)
 
     @property
     def environments(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -203,7 +204,7 @@ class FeatureNetwork(nn.Module, ABC):
         """The torso's output, float32 `[N, F]`, of N observations: what the core reads, or the heads without a core."""
         dtype = PRECISIONS[self.config.precision]
         inputs = self._inputs(observations, dtype)
-        with torch.autocast(inputs[0].device.type, dtype, enabled=dtype != torch.float32):
+        with torch.autocast(inputs[0].device.type, dtype) if dtype != torch.float32 else nullcontext():
             features: Tensor = self.torso(*inputs)
             if self.value_torso is not None:
                 features = torch.cat([features, self.value_torso(*inputs)], -1)

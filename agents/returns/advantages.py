@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_EPSILON = 1e-8  # OpenAI baselines; a batch of one step has advantage 0
+EPSILON = 1e-8  # OpenAI baselines; a batch of one step has advantage 0
 
 
 @torch.no_grad()
@@ -22,4 +22,4 @@ def normalised(advantages: Tensor, mask: Tensor) -> Tensor:
         raise ValueError(f"advantages: wanted {list(mask.shape)} as the mask, got {list(advantages.shape)}")
     count = mask.sum().clamp(min=1)
     centred = torch.where(mask, advantages - torch.where(mask, advantages, 0.0).sum() / count, 0.0)
-    return centred / ((centred.square().sum() / count).sqrt() + _EPSILON)
+    return centred / ((centred.square().sum() / count).sqrt() + EPSILON)

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agents.returns.accumulate import accumulate_backwards
+
 
 class VTraceReturns(NamedTuple):
     """Targets of one batch of trajectories; neither carries a gradient.
@@ -82,7 +84,7 @@ def vtrace(
         decays = torch.where(trace_continues.bool(), decays, 0.0)
     if mask is not None:
         errors, decays = (torch.where(mask.bool(), each, 0.0) for each in (errors, decays))
-    vs = values + _accumulate_backwards(errors, decays)
+    vs = values + accumulate_backwards(errors, decays)
     next_vs = torch.cat([vs[1:], next_values[-1:]])
     if trace_continues is not None:
         next_vs = torch.where(trace_continues.bool(), next_vs, next_values)
@@ -95,15 +97,6 @@ def vtrace(
 def clipped_rhos(log_rhos: Tensor, bar: float | None) -> Tensor:
     """min(bar, exp(log_rhos)) of any shape, clipped before exp so that nothing overflows; None leaves it unclipped."""
     return torch.exp(log_rhos if bar is None else log_rhos.clamp(max=math.log(bar)))
-
-
-def _accumulate_backwards(errors: Tensor, decays: Tensor) -> Tensor:
-    """`[T, B]` e_t = errors_t + decays_t e_{t+1} with e_T = 0: one fused operation a row."""
-    rows = list(errors.unbind(0))
-    decay_rows = decays.unbind(0)
-    for t in range(len(rows) - 2, -1, -1):
-        rows[t] = torch.addcmul(rows[t], decay_rows[t], rows[t + 1])
-    return torch.stack(rows)
 
 
 def _check_settings(rho_bar: float | None, c_bar: float | None, pg_rho_bar: float | None, lambda_: float) -> None:

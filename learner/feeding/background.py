@@ -14,7 +14,7 @@ from replay import Mixture
 from workers import Workers
 
 
-def make_feeder(workers: Workers, mixture: Mixture, prepared_batches: int, *, pinned: bool) -> Feeder:
+def make_feeder(workers: Workers, mixture: Mixture, prepared_batches: int, *, pinned: bool, hold_slots: bool = False) -> Feeder:
     """The feeder of a run.
 
     Args:
@@ -22,8 +22,10 @@ def make_feeder(workers: Workers, mixture: Mixture, prepared_batches: int, *, pi
         mixture: where they are stored and batches are drawn.
         prepared_batches: the most batches that are prepared ahead; 0 prepares each when the learner asks for it.
         pinned: keep batches in page-locked memory.
+        hold_slots: see `BatchFeeder`.
     """
-    feeder = BatchFeeder(workers, mixture, HostBuffers(mixture.contract, mixture.batch_size, pinned=pinned))
+    buffers = HostBuffers(mixture.contract, mixture.batch_size, pinned=pinned)
+    feeder = BatchFeeder(workers, mixture, buffers, hold_slots=hold_slots)
     return BackgroundFeeder(feeder, prepared_batches) if prepared_batches else feeder
 
 

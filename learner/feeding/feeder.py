@@ -72,6 +72,9 @@ class Feeder(ABC):
         should_stop: called several times a second while it waits.
         """
 
+    def release_held(self) -> None:  # noqa: B027  (only on-policy agents hold any)
+        """Give back the slots that were held until new weights were published."""
+
     @abstractmethod
     def stop(self) -> None:
         """Stop the background thread, before the workers are stopped. Safe to call at any time, and twice."""
@@ -85,9 +88,14 @@ class BatchFeeder(Feeder):
     """Prepares each batch when it is asked for, in the calling thread.
 
     If a replay has no room, trajectories wait in their slots, and workers wait for free slots.
+
+    hold_slots: whether slots go back only at `release_held`. So no worker begins a trajectory before it can act with the
+    weights that were learned from the one before (on-policy agents).
     """
 
-    def __init__(self, workers: Workers, mixture: Mixture, buffers: HostBuffers) -> None:
+    def __init__(self, workers: Workers, mixture: Mixture, buffers: HostBuffers, *, hold_slots: bool = False) -> None:
+        self._hold_slots = hold_slots
+        self._held: list[Block] = []  # blocks whose trajectories are all inserted
         self.workers = workers
         self.mixture = mixture
         self.buffers = buffers
@@ -118,6 +126,11 @@ class BatchFeeder(Feeder):
         self._trajectories, self._episodes = 0, []
         return PreparedBatch(host, arrivals, starved, partial(self.buffers.give_back, columns))
 
+    def release_held(self) -> None:
+        held, self._held = self._held, []
+        for block in held:
+            self.workers.release(block)
+
     def stop(self) -> None:
         return
 
@@ -131,6 +144,7 @@ class BatchFeeder(Feeder):
         """
         return {
             "pending": [[block.worker, block.number, taken] for block, taken in self._pending],
+            "held": [[block.worker, block.number] for block in self._held],
             "trajectories": self._trajectories,
             "episodes": [list(episode) for episode in self._episodes],
         }
@@ -138,6 +152,7 @@ class BatchFeeder(Feeder):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         config = self.workers.setup.config
         self._pending = deque((block_of(config, worker, number), taken) for worker, number, taken in state["pending"])
+        self._held = [block_of(config, worker, number) for worker, number in state.get("held", [])]  # earlier files have none
         self._trajectories = state["trajectories"]
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
 
@@ -166,7 +181,10 @@ class BatchFeeder(Feeder):
         self._trajectories += 1
         self._episodes += ended_episodes(trajectory)
         if taken + 1 == block.slot_count:
-            self.workers.release(block)
+            if self._hold_slots:
+                self._held.append(block)
+            else:
+                self.workers.release(block)
         else:
             self._pending.appendleft((block, taken + 1))
         return True

@@ -21,7 +21,8 @@ from learner.machine.detect import Machine
 from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
 from learner.machine.reproducible import REPRODUCIBLE
 from learner.settings.config import AUTO, Settings, TrainingConfig
-from learner.settings.schema import MACHINE_SETTINGS
+from learner.settings.schema import MACHINE_SETTINGS, needs_of
+from workers import groups_of
 
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
@@ -30,6 +31,8 @@ ENVIRONMENTS = 16
 MOST_LEARNER_THREADS = 8
 MOST_PREPARED_BATCHES = 4
 MOST_TEST_ENVIRONMENTS = 64
+FOLLOW_FROM_EACH_OTHER = ("batch_size", "envs_per_worker")
+"""Settings of an on-policy agent: a batch is one trajectory of each environment."""
 WORKERS_FRACTION = 0.75  # of the memory that the learner leaves; replays have the rest
 
 
@@ -60,15 +63,22 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     """
     choices = Choices(settings)
     settled = choices.settled
+    on_policy = needs_of(settings).on_policy
+    if on_policy and AUTO not in (settled["batch_size"], settled["envs_per_worker"]):
+        count = max(1, settled["batch_size"] // settled["envs_per_worker"])
+        choices.choose("worker_count", count, f"a batch is one trajectory of each of {settled['batch_size']} environments")
     for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
-        choices.choose(name, value, f"reproducible: {reason}")
+        if not (on_policy and name in FOLLOW_FROM_EACH_OTHER):
+            choices.choose(name, value, f"reproducible: {reason}")
     choices.choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
-    if settled["device"] == "cuda":
+    if settled["device"] == "cuda" and not (on_policy and _is_odd(settled["batch_size"])):
         choices.choose("worker_kind", "central", "one policy on the GPU acts for all workers")
     choices.choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
     if settled["worker_kind"] == "serial":
         choices.choose("worker_count", 1, "serial: everything in one process")
         choices.choose("prepared_batches", 0, "serial: everything in one thread")
+    if on_policy:
+        _choose_turns(choices, machine)
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
     if settled["network"] == "mlp":
@@ -101,6 +111,38 @@ def acting_precision(training: TrainingConfig) -> str:
 def is_small(cores: int, device: str) -> bool:
     """Whether learner and workers share few cores, so that an idle core is a large part of them."""
     return cores <= SMALL_MACHINE_CORES and device != "cuda"
+
+
+def _is_odd(number: Any) -> bool:
+    """Whether a setting is an odd number of environments, which a central policy cannot divide into two groups."""
+    return number != AUTO and number % 2 == 1
+
+
+def _choose_turns(choices: Choices, machine: Machine) -> None:
+    """Choose environments and batch size of an on-policy agent. They follow from each other, so nothing is measured.
+
+    A batch is one trajectory of each environment. A batch size that is given decides how many environments there are.
+    """
+    settled = choices.settled
+    turns = "workers and learner take turns"
+    choices.choose("prepared_batches", 0, turns)
+    if settled["device"] != "cuda":
+        choices.choose("learner_threads", min(machine.cores, MOST_LEARNER_THREADS), f"{turns}, so the cores are free")
+    batch = settled["batch_size"]
+    most, why = _workers(None, machine, settled["learner_threads"], small=False)
+    if batch != AUTO:
+        why = f"a batch is one trajectory of each of {batch} environments"
+        choices.choose("worker_count", _divisor(batch // groups_of(settled["worker_kind"]), most), why)
+        choices.choose("envs_per_worker", max(1, batch // settled["worker_count"]), why)
+    choices.choose("worker_count", most, why)
+    choices.choose("envs_per_worker", ENVIRONMENTS * groups_of(settled["worker_kind"]), "enough for efficient inference")
+    environments = settled["worker_count"] * settled["envs_per_worker"]
+    choices.choose("batch_size", environments, "one trajectory of each environment, all acted by the version that learns")
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most `most`."""
+    return next((count for count in range(min(most, number), 1, -1) if number % count == 0), 1)
 
 
 def _choose_processes(choices: Choices, machine: Machine, costs: Costs | None) -> None:

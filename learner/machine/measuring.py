@@ -41,7 +41,8 @@ PART_SECONDS = 0.15  # for each of four parts; building them takes the rest of t
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
     """Whether a measurement may decide a setting, so that its two seconds are worth while.
 
-    They are not for toy environments, which learn in seconds, for a run in one process, and without fresh data to count.
+    They are not for toy environments, which learn in seconds, for a run in one process, and without fresh data to count. An
+    on-policy agent's workers and learner take turns, so no measurement decides a setting.
 
     Args:
         settings: as they were given, with `auto`.
@@ -57,6 +58,7 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
         and bool(undecided)
         and not toy
         and config.workers.worker_kind != "serial"
+        and not config.workers.on_policy
         and fresh_part(config) > 0
     )
 

@@ -144,6 +144,28 @@ def _one_process(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck("one process", f"its single process: {parts} of the time; {without} it would use {evidence.cores} cores")
 
 
+def _on_policy(evidence: Evidence) -> Bottleneck | None:
+    """Workers and learner wait for each other, because each batch must be acted by the version that learns from it."""
+    if not evidence.config.workers.on_policy:
+        return None
+    update = evidence.fraction("learner_update") + evidence.fraction("learner_publish")
+    step, act = (evidence.fraction(f"worker_{name}") for name in ("env", "act"))
+    parts = {"learning": update, "stepping": step, "acting": act}
+    largest = max(parts, key=lambda name: parts[name])
+    more = "use more --worker_count" if evidence.idle > (1 - FULL) * evidence.cores else "only more cores help"
+    advice = {
+        "learning": _less_learning(evidence),
+        "stepping": more,
+        "acting": f"{more}, or {_smaller_network(evidence.config)}",
+    }
+    shown = ", ".join(f"{name} {_percent(fraction)}" for name, fraction in parts.items())
+    line = (
+        f"turns of workers and learner, which agent {evidence.config.agent} needs: {shown} of the time, the learner waits "
+        f"{_percent(evidence.starved)}; {advice[largest]}"
+    )
+    return Bottleneck(largest, line)
+
+
 def _cores(evidence: Evidence) -> Bottleneck | None:
     if not evidence.full:
         return None
@@ -216,6 +238,7 @@ def _workers(evidence: Evidence) -> Bottleneck:
 RULES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
     _other_programs,
     _one_process,
+    _on_policy,
     _cores,
     _batch_preparation,
     _learner,

@@ -95,6 +95,7 @@ class Recorder:
         self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}
+        self._optimizer_steps: int | None = None
         self._advised = False  # on the size of rewards, once a run
         self._writer = MetricsWriter(run, counters.steps, charts)
         self._progress = ProgressLine()
@@ -120,6 +121,7 @@ class Recorder:
         self._lag.add(self.counters.updates, versions, batch.is_replay, batch.source)
         self._updates.add(updated.scalars)
         self.learning_rate = updated.learning_rate
+        self._optimizer_steps = updated.optimizer_steps
         self.counters.updates += 1
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
@@ -229,6 +231,7 @@ class Recorder:
             **self._evaluation,
             "workers/restarts": self._sources.workers.restarts,
             "updates/skipped": self._sources.skipped.count,
+            **({} if self._optimizer_steps is None else {"updates/optimizer_steps": float(self._optimizer_steps)}),
             "charts/learning_rate": self.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
             "charts/FPS": self._frames_per_second,

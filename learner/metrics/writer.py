@@ -21,6 +21,7 @@ A record covers the time since the record before. Names and units:
 | hardware/memory_gb, hardware/gpu_memory_gb, hardware/gpu_memory_of_learner_gb | 10^9 bytes |
 | hardware/processes | processes of the run |
 | workers/restarts, updates/skipped | counts since the command began |
+| updates/optimizer_steps | steps of the optimiser since the run began, if an update takes several |
 | eval/episodic_return, eval/standard_error | raw return of an evaluation during training |
 | eval/update, eval/steps | update and agent steps of the weights that were evaluated |
 

@@ -36,6 +36,8 @@ class ResumeError(RuntimeError):
 def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_path: Path | None) -> dict[str, Any] | None:
     """The replay state saved with the checkpoint that a run resumes from, or None. Log lines say which, and what follows."""
     count = trajectories_to_fill_in(config)
+    if config.workers.on_policy and not config.training.reproducible:
+        return None  # a queue holds a part of a batch, and every environment begins another trajectory
     if not checkpoint or not checkpoint_path:
         if count > config.training.batch_size:
             log.info("%s trajectories fill the replays before training begins", f"{count:,}")
@@ -52,7 +54,7 @@ def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_
             log.info("The replays start empty (%s): %s trajectories fill them before training resumes", reason, f"{count:,}")
     if config.training.reproducible and UNDER_WAY not in (state or {}):
         log.warning("The run resumes with fresh episodes, so it will not be bit-identical (%s)", reason)
-    return state
+    return None if config.workers.on_policy and UNDER_WAY not in (state or {}) else state
 
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:

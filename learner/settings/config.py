@@ -7,14 +7,14 @@ wanted and what came.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agents import AGENTS
 from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
-from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings
+from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings, needs_of
 from learner.settings.settle import settle_network
 from replay import ReplayConfig, check_replays
 from replay.settings import ReplaySettings
@@ -87,14 +87,16 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     replays = replay_settings.replays()
     check_replays(replays, flat["batch_size"])
     agent_settings = build(AGENTS[flat["agent"]].config_class, flat)
-    _check_needs(flat["agent"], agent_settings, replays)
+    on_policy = needs_of(flat).on_policy
+    if on_policy:
+        _check_on_policy(flat, replays)
     _check_normalisation(flat, agent_settings, replays)
     return Config(
         env=build(EnvConfig, flat),
         network_settings=build(NetworkSettings, flat),
         agent_settings=agent_settings,
         replay_settings=replay_settings,
-        workers=build(WorkerConfig, flat),
+        workers=replace(build(WorkerConfig, flat), on_policy=on_policy),
         training=build(TrainingConfig, flat),
         output=build(OutputConfig, flat),
         evaluation=build(EvaluationConfig, flat),
@@ -115,10 +117,19 @@ def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[Rep
         raise ValueError(f"normalise_rewards: wanted an agent with a setting gamma, got {flat['agent']}")
 
 
-def _check_needs(agent: str, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
-    """Raise ValueError if the agent cannot learn from what the replays give."""
-    others = [replay.type for replay in replays if replay.type != "queue"]
-    if AGENTS[agent].needs(agent_settings).on_policy and others:
+def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:
+    """Raise ValueError if a batch could hold rows that another version than the learning one acted."""
+    agent = f"agent {flat['agent']}, which learns from fresh trajectories"
+    if others := [replay.type for replay in replays if replay.type != "queue"]:
+        raise ValueError(f"replay_parameters: wanted only a queue with {agent}, got {others[0]}")
+    if len(replays) > 1:
+        raise ValueError(f"replay_parameters: wanted one queue with {agent}, got {len(replays)}")
+    environments = flat["worker_count"] * flat["envs_per_worker"]
+    if flat["batch_size"] != environments:
         raise ValueError(
-            f"replay_parameters: wanted only a queue with agent {agent}, which learns from fresh trajectories, got {others[0]}"
+            f"batch_size: wanted {AUTO} or one trajectory of each environment with {agent}: {flat['worker_count']} workers of "
+            f"{flat['envs_per_worker']} environments make {environments}, got {flat['batch_size']}"
         )
+    for name, wanted in (("prepared_batches", 0), ("burn_in", 0)):
+        if flat[name] != wanted:
+            raise ValueError(f"{name}: wanted {wanted} with {agent}, got {flat[name]}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from agents import AGENTS
+from agents import AGENTS, Needs
 from agents.networks.settings import NetworkSettings
 from learner.settings.declarations import DEFAULT_AGENT, EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from replay.settings import ReplaySettings
@@ -69,6 +69,12 @@ def agent_of(settings: Mapping[str, Any]) -> str:
 def build(owner: Callable[..., Owner], flat: Mapping[str, Any]) -> Owner:
     """The dataclass `owner` with its part of the flat table."""
     return owner(**{name: flat[name] for name in settings_of(owner)})
+
+
+def needs_of(flat: Mapping[str, Any]) -> Needs:
+    """The requirements of the run's agent. flat: all settings. Raises ValueError."""
+    agent = AGENTS[agent_of(flat)]
+    return agent.needs(build(agent.config_class, flat))
 
 
 def _of_kind(*kinds: Kind) -> tuple[str, ...]:

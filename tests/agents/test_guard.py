@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.guard import Guard
 from agents.vtrace import agent as vtrace_agent
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from replay.batch import Batch
@@ -96,8 +97,8 @@ def test_a_bad_gradient_is_named(config: VTraceConfig, bad: float, on_device: bo
 def spoil_gradient(agent: VTraceAgent, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
     backward = agent.passes.backward
 
-    def spoilt(outputs: Any) -> None:
-        backward(outputs)
+    def spoilt(*arguments: Any) -> None:
+        backward(*arguments)
         gradient = agent.network.get_submodule("policy_head").weight.grad
         assert gradient is not None
         gradient[0, 0] = bad
@@ -158,3 +159,24 @@ def test_a_large_number_is_no_fault() -> None:
     agent = make_agent(on_device=False)
     agent.update(batch, 0.0)
     assert skip_reasons_of(agent) == [None, None]
+
+
+@DECIDED
+@pytest.mark.parametrize(
+    ("steps", "reason", "taken"),
+    [([1.0, math.nan, 1.0], None, 2), ([math.nan, math.inf], "loss", 0), ([], None, 0), ([1.0, 1.0], None, 2)],
+)
+def test_an_update_of_several_steps_is_skipped_if_all_were_refused(
+    steps: list[float], reason: str | None, taken: int, on_device: bool
+) -> None:
+    weights = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weights], lr=1.0)
+    guard = Guard(optimizer, torch.device("cpu"))
+    guard.reads_late = on_device
+    weights.grad = torch.ones(2)
+    for loss in steps:
+        guard.step({"loss": torch.tensor(loss)}, optimizer.step, ends_update=False)
+    guard.end_update()
+    assert guard.take_skip_reasons(everything=True) == [reason]
+    assert guard.steps == taken
+    assert weights.tolist() == [-float(taken)] * 2

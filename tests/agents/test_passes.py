@@ -36,8 +36,7 @@ def divided(threads: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
     network = small_network()
     passes = NetworkPasses(network, threads)
     outputs = passes.forward(observations(count))
-    loss_of(*outputs).backward()
-    passes.backward(outputs)
+    passes.backward([loss_of(*outputs)], outputs)
     return outputs.policy.detach(), outputs.values.detach(), gradients(network)
 
 
@@ -63,8 +62,7 @@ def test_gradients_are_set_anew_by_each_update() -> None:
     seen = []
     for _ in range(2):
         outputs = passes.forward(observations(6))
-        loss_of(*outputs).backward()
-        passes.backward(outputs)
+        passes.backward([loss_of(*outputs)], outputs)
         seen.append(gradients(network).clone())
     assert torch.equal(*seen)
 
@@ -73,8 +71,7 @@ def test_an_output_that_no_loss_reads_has_no_say() -> None:
     network = small_network()
     passes = NetworkPasses(network, 2)
     outputs = passes.forward(observations(6))
-    outputs.values.square().sum().backward()
-    passes.backward(outputs)
+    passes.backward([outputs.values.square().sum()], outputs)
     assert not network.policy_head.weight.grad.any()
     assert network.value_head.weight.grad.any()
 
@@ -113,8 +110,39 @@ def test_a_compiled_pass_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatc
         network = small_network()
         passes = NetworkPasses(network, compiled=compiled)
         outputs = passes.forward(observations(6))
-        loss_of(*outputs).backward()
-        passes.backward(outputs)
+        passes.backward([loss_of(*outputs)], outputs)
         found.append(gradients(network))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
     assert len(traced) == 1
+
+
+def test_an_undivided_pass_has_the_gradient_of_the_weighted_losses() -> None:
+    """A weight that no loss depends on has gradient 0, as in divided passes."""
+    network, plain = small_network(), small_network()
+    outputs = plain(observations(6))
+    (2.0 * outputs.policy.square().sum() + 3.0 * outputs.policy.mean()).backward()
+    for divided in (False, True):
+        passes = NetworkPasses(network, 2)
+        outputs = passes.forward(observations(6), divided=divided)
+        losses = [outputs.policy.square().sum(), outputs.policy.mean()]
+        passes.backward(losses, outputs, [torch.tensor(2.0), torch.tensor(3.0)])
+        for parameter, other in zip(network.parameters(), plain.parameters(), strict=True):
+            assert parameter.grad is not None
+            wanted = torch.zeros_like(other) if other.grad is None else other.grad
+            torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_only_a_pass_that_is_worth_it_is_divided() -> None:
+    passes = NetworkPasses(network_of("mlp", (1, 4), 2, hidden_sizes="64,64"), 2)
+    assert passes.is_small(64)
+    assert not passes.is_small(100_000)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 5000])
+def test_a_pass_without_gradient_gives_the_same_outputs(rows: int) -> None:
+    network = network_of("mlp", (1, 4), 2, hidden_sizes="8")
+    given = torch.randn(rows, 1, 4)
+    outputs, wanted = NetworkPasses(network, 3).without_gradient(given), network(given)
+    assert not outputs.values.requires_grad
+    for got, plain in zip(outputs, wanted, strict=True):
+        torch.testing.assert_close(got, plain)

@@ -61,8 +61,7 @@ def test_outputs_and_gradients_are_those_of_the_steps_one_after_the_other(core: 
     torch.testing.assert_close(outputs[0], torch.stack(policies), check_dtype=True)
     torch.testing.assert_close(outputs[1], torch.stack(values))
     weights = torch.randn(T + 1, B, A, generator=torch.Generator().manual_seed(2))
-    (weights * outputs[0] * outputs[1][..., None]).sum().backward()
-    passes.backward(outputs)
+    passes.backward([(weights * outputs[0] * outputs[1][..., None]).sum()], outputs)
     (weights * torch.stack(policies) * torch.stack(values)[..., None]).sum().backward()
     for (name, got), wanted in zip(network.named_parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-5, msg=name)

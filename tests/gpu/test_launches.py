@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from agents.guard import Guard
 from agents.networks.base import on_device
@@ -56,9 +57,9 @@ def test_measuring_gives_back_what_updates_hold(gpu: SimulatedGpu, monkeypatch: 
     """Verdicts that nobody takes keep page-locked memory."""
     guards, step = [], Guard.step
 
-    def seen_step(guard: Guard, *arguments: Any) -> None:
+    def seen_step(guard: Guard, *arguments: Any, **options: Any) -> Tensor:
         guards.append(guard)
-        step(guard, *arguments)
+        return step(guard, *arguments, **options)
 
     monkeypatch.setattr(Guard, "step", seen_step)
     part = measuring.learning(small_config(device="cuda"), 4)

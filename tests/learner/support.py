@@ -74,7 +74,7 @@ def mixture_of(*replays: tuple[str, int, float], batch_size: int, fill_in_factor
 
 
 def feeder_of(
-    mixture: Mixture, blocks: int = 2, at_once: int = 1, prepared_batches: int = 0
+    mixture: Mixture, blocks: int = 2, at_once: int = 1, prepared_batches: int = 0, *, hold_slots: bool = False
 ) -> tuple[Feeder, NumberingWorkers, list[int]]:
     """A feeder, its workers, and the numbers that were inserted."""
     workers = NumberingWorkers(blocks, at_once)
@@ -86,7 +86,7 @@ def feeder_of(
         insert(trajectory)
 
     mixture.insert = listen  # type: ignore[assignment, method-assign]
-    return make_feeder(workers, mixture, prepared_batches, pinned=False), workers, inserted
+    return make_feeder(workers, mixture, prepared_batches, pinned=False, hold_slots=hold_slots), workers, inserted
 
 
 def never() -> bool:

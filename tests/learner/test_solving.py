@@ -101,6 +101,31 @@ def test_every_agent_setting_solves_the_toy_environment(tmp_path: Path, agent: s
     assert solves(tmp_path, **AGENTS[agent])
 
 
+ON_POLICY: dict[str, dict[str, Any]] = {
+    "PPO": {"agent": "ppo", "unroll_length": 32, "environment_max_steps": 30_000, "lr": 2e-3},
+    "PPO with a KL penalty": {
+        "agent": "ppo",
+        "unroll_length": 32,
+        "environment_max_steps": 30_000,
+        "lr": 2e-3,
+        "policy_objective": "kl",
+        "target_kl": 0.02,
+    },
+    "A2C": {"agent": "a2c", "environment_max_steps": 40_000, "lr": 2e-3},
+}
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_on_policy_agents_solve_the_toy_environment(tmp_path: Path, name: str) -> None:
+    settings = {**QUICKLY, "entropy_loss_weight": 0.01, "hidden_sizes": "64,64", **ON_POLICY[name]}
+
+    def solved(seed: int) -> bool:
+        _, checkpoint = run_training(tmp_path / str(seed), seed=seed, **settings)
+        return float(np.mean(checkpoint.returns)) > SOLVED
+
+    assert any(solved(seed) for seed in SEEDS)
+
+
 @pytest.mark.parametrize("network", [network for network in TORSOS if network != "mlp"])  # that of all the others
 def test_every_network_solves_the_toy_environment(tmp_path: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = TORSOS[network]

@@ -2,6 +2,8 @@
 
 Two copies: while the device still computes the one, readers take the other, so that acting never waits for an update. The
 learner runs at most one update ahead of its device.
+
+An on-policy agent needs actions of the newest weights alone. Its readers' streams then wait for them on the device.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from workers.weights import Weights
 
 
 class DeviceWeights(Weights):
-    """One network's weights. The lock is held while copies are queued; streams wait for each other on the device."""
+    """One network's weights. The lock is held while copies are queued; streams wait for each other on the device.
 
-    def __init__(self, network: nn.Module) -> None:
+    newest_only: whether readers wait for the newest weights instead of taking the copy before it.
+    """
+
+    def __init__(self, network: nn.Module, *, newest_only: bool = False) -> None:
+        self._newest_only = newest_only
         self._copies = [[tensor.detach().clone() for tensor in network.state_dict().values()] for _ in range(2)]
         self._device = self._copies[0][0].device
         self._versions = [-1, -1]
@@ -50,6 +56,8 @@ class DeviceWeights(Weights):
     def read(self, network: nn.Module) -> int:
         with self._lock:
             source = self._readable()
+            if self._newest_only:
+                self._written[source].hold_back()
             _copy(self._copies[source], network.state_dict().values())
             read = Fence(self._device)
             read.record()
@@ -57,8 +65,8 @@ class DeviceWeights(Weights):
             return self._versions[source]
 
     def _readable(self) -> int:
-        """The newest copy that the device has finished."""
-        return self._newest if self._written[self._newest].passed else 1 - self._newest
+        """The newest copy that the device has finished, or that readers wait for."""
+        return self._newest if self._newest_only or self._written[self._newest].passed else 1 - self._newest
 
 
 def _copy(source: Iterable[Tensor], target: Iterable[Tensor]) -> None:

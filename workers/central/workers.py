@@ -29,7 +29,7 @@ class CentralWorkers(ProcessWorkers):
     policy_class: type[DevicePolicy] = DevicePolicy
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
-        weights = DeviceWeights(network)
+        weights = DeviceWeights(network, newest_only=setup.config.on_policy)
         super().__init__(setup, exchange_layout(setup.contract, setup.config), lambda shared: weights)
         policy = self.policy_class(
             setup, weights, setup.config.environments, torch.device(setup.device), policy_seed(setup.seeds)

@@ -153,3 +153,15 @@ def test_a_worker_error_reaches_the_learner() -> None:
     workers.failure = WorkerError("worker 1 failed")
     with pytest.raises(WorkerError, match="worker 1 failed"):
         feeder.next_batch(never)
+
+
+def test_slots_that_are_held_go_back_together_when_weights_were_published() -> None:
+    """So no worker of an on-policy agent begins a trajectory with the weights of before."""
+    feeder, workers, inserted = feeder_of(mixture_of(("queue", 1, 1.0), batch_size=2 * SLOTS), hold_slots=True)
+    for update in range(3):
+        assert take(feeder) == list(range(2 * SLOTS * update, 2 * SLOTS * (update + 1)))
+        assert (workers.free, len(inserted)) == ([], 2 * SLOTS * (update + 1))
+        assert len(workers.released) == 2 * update
+        feeder.release_held()
+        feeder.release_held()  # nothing is left to give back
+        assert len(workers.released) == 2 * (update + 1)

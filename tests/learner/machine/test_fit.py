@@ -14,7 +14,7 @@ from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import check_memory
 from learner.settings.config import AUTO, make_config
 from learner.settings.config import DEFAULTS as ALL_DEFAULTS
-from learner.settings.schema import SHARED
+from learner.settings.schema import SHARED, default_settings
 
 DEFAULTS = {**ALL_DEFAULTS, "network": "nature"}  # the environment decides it, not the machine
 AUTOMATIC = sorted(name for name, field in SHARED.items() if field.setting.auto and DEFAULTS[name] == AUTO)
@@ -224,3 +224,32 @@ def test_no_more_workers_than_fit_into_memory() -> None:
     assert any(line.startswith("worker_count=20 (as many as fit into 9.0 GB of memory") for line in reasons)
     check_memory(make_config(settled), 9 * 10**9)
     assert fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=10**8, gpu=None))[0]["worker_count"] == 1
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 6])
+@pytest.mark.parametrize("kind", ["cpu", "central", "serial"])
+@pytest.mark.parametrize("given", [{}, {"batch_size": 8}, {"batch_size": 12, "envs_per_worker": 4}, {"worker_count": 2}])
+def test_a_batch_of_an_on_policy_agent_is_one_trajectory_of_each_environment(
+    cores: int, kind: str, given: dict[str, Any]
+) -> None:
+    settings = {**default_settings("ppo"), "agent": "ppo", "network": "nature", "worker_kind": kind, **given}
+    settled, _ = fit_to_machine(settings, Machine(cores, 64 * 10**9, None))
+    config = make_config(settled)
+    assert given.items() <= settled.items()
+    assert config.workers.environments == config.training.batch_size
+    assert config.workers.blocks_per_worker == config.workers.groups
+    assert settled["prepared_batches"] == 0
+    assert settled["worker_count"] <= max(cores, given.get("worker_count", 1), 3)
+
+
+def test_a_reproducible_on_policy_run_has_the_environments_of_its_batch() -> None:
+    settings = {**default_settings("a2c"), "agent": "a2c", "network": "nature", "reproducible": True}
+    for given, wanted in (({}, 16), ({"batch_size": 5}, 5), ({"envs_per_worker": 4}, 4)):
+        settled, _ = fit_to_machine({**settings, **given}, Machine(64, 64 * 10**9, "GPU 9000"))
+        assert (settled["worker_count"], settled["envs_per_worker"], settled["batch_size"]) == (1, wanted, wanted)
+
+
+def test_an_odd_number_of_environments_is_not_given_to_a_central_policy() -> None:
+    settings = {**default_settings("ppo"), "agent": "ppo", "network": "nature"}
+    for batch, kind in ((1, "cpu"), (8, "central")):
+        assert fit_to_machine({**settings, "batch_size": batch}, Machine(2, 10**10, "GPU"))[0]["worker_kind"] == kind

@@ -277,3 +277,22 @@ def test_an_agent_without_an_effective_sample_size_gets_no_advice_on_staleness()
 def test_a_record_without_one_of_the_numbers_still_has_a_bottleneck(missing: str) -> None:
     record = {name: value for name, value in HALF_IDLE.items() if name != missing}
     assert find_bottleneck(record, small_config(worker_kind="cpu", worker_count=2), 8).line.startswith("Limited by ")
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "advice"),
+    [
+        (times(learner_update=0.7, worker_env=0.1, worker_act=0.1), "learning", "--network"),
+        (times(learner_update=0.2, worker_env=0.5, worker_act=0.1), "stepping", "--worker_count"),
+        (times(learner_update=0.2, worker_env=0.1, worker_act=0.5), "acting", "--network"),
+    ],
+)
+def test_an_on_policy_agent_s_turns_are_named_and_no_batch_is_prepared_ahead(
+    record: dict[str, float], name: str, advice: str
+) -> None:
+    given = {"agent": "ppo", "worker_count": 2, "envs_per_worker": 2, "batch_size": 4}
+    found = bottleneck({**record, **times(worker_wait=0.5, learner_wait=0.4)}, **given)
+    assert found.name == name
+    assert "turns of workers and learner, which agent ppo needs" in found.line
+    assert advice in found.line
+    assert "prepared_batches" not in found.line

@@ -14,6 +14,7 @@ from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.settings.config import AUTO, DEFAULTS, check_setting, check_settings, make_config
 from learner.settings.schema import table_of
+from tests.support import small_config
 from wrappers.spec import parse_resolution
 
 SETTLED, _ = fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
@@ -288,3 +289,42 @@ def test_the_contract_has_the_environment_s_shapes() -> None:
     contract = make_contract(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings))
     assert (contract.unroll_length, contract.frame) == (9, ((60, 50, 3), "uint8"))
     assert (contract.frames_stacked, contract.acting["behaviour_policy"].shape) == (2, (6,))
+
+
+REPLAYED = '[{"type": "standard", "capacity": 40, "sample_ratio": 1.0}]'
+TWO_QUEUES = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "queue", "capacity": 1, "sample_ratio": 0.5}]'
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"batch_size": 6}, "batch_size: wanted auto or one trajectory of each environment .* make 4, got 6$"),
+        ({"worker_count": 3}, "batch_size: wanted auto or one trajectory of each environment .* make 12, got 4$"),
+        ({"prepared_batches": 2}, "prepared_batches: wanted 0 .*, got 2$"),
+        ({"core": "lstm", "burn_in": 3}, "burn_in: wanted 0 .*, got 3$"),
+        ({"replay_parameters": TWO_QUEUES}, "replay_parameters: wanted one queue .*, got 2$"),
+        (
+            {"replay_parameters": REPLAYED},
+            "replay_parameters: wanted only a queue .*, got standard$",
+        ),
+    ],
+)
+@pytest.mark.parametrize("agent", ["ppo", "a2c"])
+def test_what_would_give_an_on_policy_agent_other_rows_is_refused(agent: str, given: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"^{wanted}") as refused:
+        small_config(agent=agent, **given)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"dual_clip": 0.5}, "dual_clip: wanted 0 or a number above 1, got 0.5$"),
+        ({"clip_end_value": -0.5}, "clip_end_value: wanted -1 or .*, got -0.5$"),
+        ({"policy_objective": "kl"}, "target_kl: wanted a divergence > 0 with policy_objective kl, got 0$"),
+        ({"clip": 1.0}, "clip: wanted a number from 0.001 to 0.999, got 1.0$"),
+    ],
+)
+def test_settings_of_ppo_that_do_not_go_together_are_refused(given: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"^{wanted}"):
+        small_config(agent="ppo", **given)

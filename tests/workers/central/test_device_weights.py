@@ -82,3 +82,15 @@ def test_readers_take_what_is_finished_and_are_not_overwritten(slow: type[SlowFe
     slow.done = len(slow.recorded)
     assert weights.published_version == 7
     assert value_of(weights) == (7, 7.0)
+
+
+def test_readers_of_an_on_policy_agent_wait_for_the_newest_weights_on_the_device(slow: type[SlowFence]) -> None:
+    weights = DeviceWeights(constant_network(0.0), newest_only=True)
+    weights.publish(constant_network(5.0), 5)
+    weights.publish(constant_network(6.0), 6)
+    assert len(slow.waited) == 1  # for the first version: there was nothing to act with before
+    written = slow.recorded[-1]
+    assert not written.passed
+    assert weights.published_version == 6
+    assert value_of(weights) == (6, 6.0)
+    assert slow.held_back == [written]

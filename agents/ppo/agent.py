@@ -1,0 +1,190 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347): several epochs on each batch of fresh trajectories.
+
+The loss of a minibatch is (equation 9, with the signs of a loss)
+
+    - mean S_t + c_v mean (G_t - V(x_t))^2 / 2 - c_e mean H(pi(.|x_t)),  S_t = min(R_t A_t, clip(R_t, 1 - eps, 1 + eps) A_t)
+
+Means are over used steps. mu, A_t, G_t and the values before the update are constants of the update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from agents.base import Needs, Updated
+from agents.learned import LearnedAgent, Loss, Losses
+from agents.metrics import value_metrics
+from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
+from agents.networks.base import NetworkConfig
+from agents.on_policy import CHARTS as ON_POLICY_CHARTS
+from agents.on_policy import describe_value, estimate, used_mean
+from agents.ppo.config import PPOConfig, takes_columns
+from agents.ppo.minibatch import Clipping, Minibatch, Rows, of_columns, of_steps
+from agents.ppo.report import Report
+from agents.returns.advantages import normalised
+from agents.schedules import linear_schedule
+from agents.surrogate import approx_kl, clipped_value_errors, next_kl_weight, stops_early, surrogate
+from replay.batch import Batch
+
+KL_WEIGHT = "kl_weight"
+"""Name of the KL penalty's weight among the agent's numbers."""
+CHARTS = {
+    **ON_POLICY_CHARTS,
+    "divergence from the policy that acted, nats": [r"losses/approx_kl$"],
+    "clipped ratios, fraction of steps": [r"losses/clip_fraction$", r"losses/zero_gradient_fraction$"],
+}
+
+
+class PPOAgent(LearnedAgent):
+    """PPO with clipped ratios, an adaptive KL penalty, or both."""
+
+    config_class = PPOConfig
+    network_class = ActorCritic
+    charts = CHARTS
+    several_steps = True
+
+    config: PPOConfig
+    network: ActorCritic
+
+    def __init__(self, config: PPOConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, network, *arguments, **options)
+        self.kl_weight = config.kl_weight
+        self._columns = takes_columns(config, network.config.settings)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return Needs(on_policy=True)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        takes_columns(config, network.settings)
+
+    @classmethod
+    def value_meaning(cls, config: Any) -> str:
+        return describe_value(config)
+
+    def update(self, batch: Batch, progress: float) -> Updated:
+        config = self.config
+        inputs = self.finite_inputs(batch)
+        learned = self.scaled(batch)
+        learning_rate = self.set_learning_rate(progress)
+        clip = linear_schedule(config.clip, config.last_clip, progress)
+        report = Report(clip)
+        metrics: dict[str, Tensor] = {}
+        for epoch in range(config.epochs):
+            if epoch == 0 or config.recompute_advantages:
+                rows, values = self._rows(learned)
+                metrics = metrics or values
+            if not self._learn(self._minibatches(rows, learned, clip), inputs, report):
+                break
+        self.end_update()
+        if config.penalises:
+            self._adapt_kl_weight(learned)
+        self.merge_moments(learned, report.any_taken(batch.rewards.device))
+        scalars = {**report.scalars(self.network.distribution), **metrics}
+        if report.steps:
+            scalars |= self.gradient_metrics(report.gradient_norms())
+        return Updated(scalars, learning_rate, self.guard.steps)
+
+    def losses(self, batch: Minibatch, outputs: PolicyOutput) -> Losses:
+        """The loss of a minibatch, and its log-ratios. outputs: of the minibatch's rows, of their shape."""
+        config, distribution, rows, mask = self.config, self.network.distribution, batch.rows, batch.mask
+        log_ratios = distribution.log_prob(outputs.policy, rows.drawn) - rows.log_mu
+        if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
+            log_ratios = torch.where(mask, log_ratios, 0.0)
+        objective = surrogate(log_ratios, rows.advantages, batch.bounds)
+        terms = {
+            "policy_loss": Loss(-used_mean(objective, mask), 1.0, "mean"),
+            "value_loss": Loss(self._value_loss(outputs.values, rows, mask), config.value_loss_weight, "mean"),
+        }
+        if config.entropy_loss_weight:
+            entropy = used_mean(distribution.entropy(outputs.policy), mask)
+            terms["entropy_loss"] = Loss(-entropy, config.entropy_loss_weight, "mean")
+        if config.penalises:
+            divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)
+            terms["kl_loss"] = Loss(divergence, self.kl_weight, "mean")
+        excess = distribution.excess(outputs.policy) if config.action_bound_loss_weight else None
+        if excess is not None:
+            terms["action_bound_loss"] = Loss(used_mean(excess, mask), config.action_bound_loss_weight, "mean")
+        return Losses(terms, {"log_ratios": log_ratios.detach()})
+
+    def _value_loss(self, values: Tensor, rows: Rows, mask: Tensor | None) -> Tensor:
+        if self.config.value_clip:
+            return used_mean(clipped_value_errors(values, rows.old_values, rows.targets, self.config.value_clip), mask)
+        if mask is None:
+            return 0.5 * functional.mse_loss(values, rows.targets)  # one operation in each direction
+        return 0.5 * used_mean((rows.targets - values).square(), mask)
+
+    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
+        weight = {KL_WEIGHT: {"weight": torch.tensor(self.kl_weight, dtype=torch.float64)}} if self.config.penalises else {}
+        return {**super().own_numbers(), **weight}
+
+    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
+        super().load_own_numbers(numbers)
+        if self.config.penalises and KL_WEIGHT in numbers:
+            self.kl_weight = float(numbers[KL_WEIGHT]["weight"])
+
+    @torch.no_grad()
+    def _rows(self, batch: Batch) -> tuple[Rows, dict[str, Tensor]]:
+        """The constants of an update, from one pass over all T+1 rows, and metrics of its values."""
+        values = self._outputs(batch).values
+        behaviour, drawn = batch.acting["behaviour_policy"], drawn_actions(batch.actions, batch.acting)
+        advantages, targets = estimate(batch, values, self.config)
+        metrics = value_metrics(values[:-1], targets, batch.action_used)
+        if self.config.advantage_normalisation == "batch":
+            advantages = normalised(advantages, batch.action_used)
+        log_mu = self.network.distribution.log_prob(behaviour, drawn)
+        return Rows(batch.observations[:-1], behaviour, drawn, log_mu, values[:-1], advantages, targets), metrics
+
+    def _outputs(self, batch: Batch) -> PolicyOutput:
+        """The outputs for all T+1 rows without gradient, `[T+1, B, ...]` each."""
+        if batch.recurrent_state is not None:
+            outputs: PolicyOutput = self.passes.without_gradient(batch.observations, batch.recurrent_state, batch.reset)
+            return outputs
+        flat = self.passes.without_gradient(batch.observations.flatten(0, 1))
+        return PolicyOutput(*(output.unflatten(0, batch.observations.shape[:2]) for output in flat))
+
+    def _minibatches(self, rows: Rows, batch: Batch, clip: float) -> Iterator[Minibatch]:
+        """The minibatches of one epoch."""
+        config = self.config
+        clipping = Clipping(None if config.policy_objective == "kl" else clip, config.dual_clip or None)
+        shared = (rows, batch.action_used, config.minibatches, config.advantage_normalisation, clipping)
+        return of_columns(*shared, batch.recurrent_state, batch.reset) if self._columns else of_steps(*shared)
+
+    def _learn(self, minibatches: Iterator[Minibatch], inputs: Mapping[str, Tensor], report: Report) -> bool:
+        """Take a step on each minibatch. Returns whether the update goes on, which an early stop ends."""
+        target = self.config.target_kl if self.config.stops_early else None
+        for minibatch in minibatches:
+            leaves, outputs = self._forward_minibatch(minibatch)
+            terms, seen = self.losses(minibatch, outputs)
+            log_ratios = seen["log_ratios"]
+            if target and stops_early(float(used_mean(approx_kl(log_ratios), minibatch.mask)), target):
+                return False
+            step = self.take_step(terms, leaves, inputs)
+            report.add(minibatch, terms, log_ratios, outputs.policy, step)
+        return True
+
+    def _forward_minibatch(self, minibatch: Minibatch) -> tuple[Any, PolicyOutput]:
+        """The outputs as leaves, and in the shape of the minibatch's rows."""
+        observations, rows = minibatch.rows.observations, minibatch.rows.log_mu.shape
+        flat = minibatch.state is None and len(rows) > 1
+        leaves = self.passes.forward(
+            observations.flatten(0, 1) if flat else observations,
+            minibatch.state,
+            minibatch.reset,
+            divided=not self.passes.is_small(rows.numel()),
+        )
+        return leaves, PolicyOutput(*(leaf.unflatten(0, rows) for leaf in leaves)) if flat else leaves
+
+    def _adapt_kl_weight(self, batch: Batch) -> None:
+        """Let the weight of the KL penalty follow the divergence after the update. The host waits for a GPU."""
+        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self._outputs(batch).policy[:-1])
+        divergence = float(used_mean(divergences, batch.action_used))
+        if math.isfinite(divergence):
+            self.kl_weight = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)

@@ -1,0 +1,122 @@
+"""Settings of PPO, by default those of OpenAI baselines and CleanRL for discrete actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from agents.learned import GradientClip, LearningRate, OptimizerName
+from agents.networks.cores import NO_CORE
+from agents.networks.settings import NetworkSettings
+from agents.on_policy import EntropyWeight, OnPolicyConfig
+from setting import Setting
+
+Clip = Annotated[
+    float,
+    Setting(
+        "Clip of the importance ratio, on both sides of 1, at the start of the run.",
+        "a number from 0.001 to 0.999",
+        1e-3,
+        0.999,
+    ),
+]
+LastClip = Annotated[
+    float,
+    Setting(
+        "Clip of the importance ratio at the end of the run, linear over its fresh frames; -1: that of the start.",
+        "-1 or a number from 0.001 to 0.999",
+        -1,
+        0.999,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    """Settings of PPO."""
+
+    lr: LearningRate = 2.5e-4
+    optimizer: OptimizerName = "adam"
+    adam_eps: float = 1e-5
+    gradient_clip_by_norm_threshold: GradientClip = 0.5
+    entropy_loss_weight: EntropyWeight = 0.01
+    epochs: Annotated[
+        int, Setting("Times that an update goes through its batch.", "a whole number of epochs from 1 to 1000", 1, 1000)
+    ] = 4
+    minibatches: Annotated[
+        int,
+        Setting(
+            "Parts of the batch in each epoch, one optimiser step each; at most as many as there are steps or columns.",
+            "a whole number of minibatches from 1 to 1000000",
+            1,
+            1e6,
+        ),
+    ] = 4
+    minibatch_unit: Annotated[
+        Literal["auto", "steps", "columns"],
+        Setting("What a minibatch is made of: single steps, or whole trajectories. auto: steps, with a core columns."),
+    ] = "auto"
+    clip: Clip = 0.2
+    clip_end_value: LastClip = -1.0
+    policy_objective: Annotated[
+        Literal["clip", "kl", "clip_and_kl"],
+        Setting("What keeps the new policy near the one that acted: the clipped ratio, an adaptive KL penalty, or both."),
+    ] = "clip"
+    kl_weight: Annotated[float, Setting("Weight of the KL penalty at the start.", "a weight >= 0", 0, 1e9)] = 1.0
+    target_kl: Annotated[
+        float,
+        Setting(
+            "Divergence from the policy that acted, in nats. With policy_objective clip an update stops before a step whose "
+            "minibatch is beyond 1.5 times it, 0: never; otherwise the weight of the KL penalty follows it.",
+            "a divergence >= 0",
+            0,
+            1e9,
+        ),
+    ] = 0.0
+    dual_clip: Annotated[
+        float,
+        Setting("Ratio above which bad actions have no gradient (dual-clip PPO: 3); 0: none.", "0 or a number above 1", 0, 1e9),
+    ] = 0.0
+    value_clip: Annotated[
+        float, Setting("Clip of the change of a value, in units of the value; 0: none.", "a number >= 0", 0, 1e9)
+    ] = 0.0
+    advantage_normalisation: Annotated[
+        Literal["minibatch", "batch", "none"],
+        Setting("The steps over which advantages get mean 0 and standard deviation 1."),
+    ] = "minibatch"
+    recompute_advantages: Annotated[
+        bool, Setting("Compute values and advantages again before each epoch, with the newest weights.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.dual_clip <= 1:
+            raise ValueError(f"dual_clip: wanted 0 or a number above 1, got {self.dual_clip:g}")
+        if -1 < self.clip_end_value < 1e-3:
+            raise ValueError(f"clip_end_value: wanted -1 or a number from 0.001 to 0.999, got {self.clip_end_value:g}")
+        if self.penalises and not self.target_kl:
+            raise ValueError(f"target_kl: wanted a divergence > 0 with policy_objective {self.policy_objective}, got 0")
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the loss has a KL penalty."""
+        return self.policy_objective != "clip"
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether an update may stop before its last step."""
+        return self.target_kl > 0 and not self.penalises
+
+    @property
+    def last_clip(self) -> float:
+        """The clip at the end of the run."""
+        return self.clip if self.clip_end_value < 0 else self.clip_end_value
+
+
+def takes_columns(config: PPOConfig, network: NetworkSettings) -> bool:
+    """Whether minibatches are made of whole trajectories. Raises ValueError for single steps of a network with a core."""
+    if network.core != NO_CORE and config.minibatch_unit == "steps":
+        raise ValueError(
+            f"minibatch_unit: wanted columns or auto with --core={network.core}, whose memory links steps, got steps"
+        )
+    return network.core != NO_CORE or config.minibatch_unit == "columns"

@@ -1,0 +1,128 @@
+"""The minibatches of PPO: parts of one batch with all that is constant during the update.
+
+A row t of column b is a step. Single steps are gathered once an epoch, in the epoch's order, so that each minibatch is a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from agents.minibatches import cut, normalised_runs, shuffled, used_steps
+from agents.returns.advantages import normalised
+from agents.surrogate import RatioBounds, ratio_bounds
+
+Normalisation = Literal["minibatch", "batch", "none"]
+
+
+class Rows(NamedTuple):
+    """Constants of the rows 0 to T-1 of a batch, `[T, B, ...]` each.
+
+    Args:
+        observations: `[T, B, *observation_shape]`.
+        behaviour: `[T, B, P]`, parameters of the policy that acted.
+        drawn: the drawn values of the actions taken.
+        log_mu: `[T, B]`, their log-probabilities under the policy that acted.
+        old_values: `[T, B]`, V(x_t) before the update.
+        advantages: `[T, B]`.
+        targets: `[T, B]` value targets.
+    """
+
+    observations: Tensor
+    behaviour: Tensor
+    drawn: Tensor
+    log_mu: Tensor
+    old_values: Tensor
+    advantages: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """The part of a batch that one step learns from.
+
+    Args:
+        rows: of n steps, `[n, ...]` each, or of b whole columns, `[T, b, ...]` each.
+        bounds: of the log-ratios, of the advantages' shape.
+        mask: bool `[T, b]`, the used steps; None if all are used.
+        state: `[b, K]`, recurrent state before row 0; None without a core.
+        reset: bool `[T-1, b]`; None without a core.
+    """
+
+    rows: Rows
+    bounds: RatioBounds
+    mask: Tensor | None = None
+    state: Tensor | None = None
+    reset: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How log-ratios are bounded in this update; see `agents.surrogate.ratio_bounds`."""
+
+    clip: float | None
+    dual_clip: float | None
+
+    def bounds(self, advantages: Tensor) -> RatioBounds:
+        return ratio_bounds(advantages, self.clip, self.dual_clip)
+
+
+def of_steps(rows: Rows, used: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
+    """The minibatches of one epoch, of single used steps in a new random order.
+
+    Args:
+        rows: of the batch.
+        used: bool `[T, B]`. A masked row is never drawn.
+        parts: how many minibatches.
+        normalisation: `minibatch` normalises the advantages of each; the others leave them as they are.
+        clipping: of this update.
+    """
+    order = shuffled(used_steps(used))
+    gathered = Rows(*(_take(tensor, order) for tensor in rows))
+    if normalisation == "minibatch":
+        gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
+    bounds = clipping.bounds(gathered.advantages)
+    sizes = [len(run) for run in cut(order, parts)]
+    columns = [tensor.split(sizes) for tensor in (*gathered, *bounds)]
+    for each in zip(*columns, strict=True):
+        yield Minibatch(Rows(*each[: len(gathered)]), RatioBounds(*each[len(gathered) :]))
+
+
+def of_columns(
+    rows: Rows,
+    used: Tensor,
+    parts: int,
+    normalisation: Normalisation,
+    clipping: Clipping,
+    state: Tensor | None,
+    reset: Tensor,
+) -> Iterator[Minibatch]:
+    """The minibatches of one epoch, of whole columns in a new random order. Columns without a used step are left out.
+
+    Args:
+        rows, used, parts, normalisation, clipping: as for `of_steps`. Masked rows carry the state, but are in no loss.
+        state: `[B, K]`, before row 0; None without a core.
+        reset: bool `[T, B]`, where observation t+1 is an episode's first.
+    """
+    members = used.any(0).nonzero().squeeze(-1)
+    for columns in cut(shuffled(members), parts):
+        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows))
+        mask = used.index_select(1, columns)
+        if normalisation == "minibatch":
+            taken = taken._replace(advantages=normalised(taken.advantages, mask))
+        of_core = (None, None) if state is None else (state[columns], reset[:-1].index_select(1, columns))
+        yield Minibatch(taken, clipping.bounds(taken.advantages), mask, *of_core)
+
+
+def _take(tensor: Tensor, order: Tensor) -> Tensor:
+    """Rows t * B + b of a tensor `[T, B, ...]`, `[n, ...]`.
+
+    The stack of an observation stays innermost in memory, as `replay.batch.stack_frames` built it: a convolution reads it so.
+    """
+    flat = tensor.flatten(0, 1)
+    if flat.dim() < 3:
+        return flat.index_select(0, order)
+    return flat.movedim(1, -1).index_select(0, order).movedim(-1, 1)

@@ -1,0 +1,84 @@
+"""Metrics of one update of several steps. They are computed once at its end, so a step costs no more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from agents.distributions import Distribution
+from agents.learned import Loss, Step
+from agents.ppo.minibatch import Minibatch
+from agents.surrogate import RatioBounds, approx_kl, clip_fraction, zero_gradient_fraction
+
+
+@dataclass
+class Report:
+    """Collects what the steps of an update saw; all tensors without gradient. clip: eps of the update."""
+
+    clip: float
+    steps: list[Step] = field(default_factory=list)
+    _terms: list[Mapping[str, Loss]] = field(default_factory=list)
+    _minibatches: list[Minibatch] = field(default_factory=list)
+    _log_ratios: list[Tensor] = field(default_factory=list)
+    _policies: list[Tensor] = field(default_factory=list)
+
+    def add(self, minibatch: Minibatch, terms: Mapping[str, Loss], log_ratios: Tensor, policy: Tensor, step: Step) -> None:
+        """Add a step.
+
+        Args:
+            minibatch: that it learned from.
+            terms: of its loss.
+            log_ratios: log R before the step, of the shape of the minibatch's advantages; 0 where a step is masked.
+            policy: parameters of the policy before the step, `[..., P]`.
+            step: what became of it.
+        """
+        self.steps.append(step)
+        self._terms.append(terms)
+        self._minibatches.append(minibatch)
+        self._log_ratios.append(log_ratios.detach())
+        self._policies.append(policy.detach())
+
+    def any_taken(self, device: torch.device) -> Tensor:
+        """Whether a step was taken, bool `[]` on the device."""
+        return torch.stack([step.sound for step in self.steps]).any() if self.steps else torch.zeros((), device=device).bool()
+
+    @torch.no_grad()
+    def scalars(self, distribution: Distribution) -> dict[str, Tensor]:
+        """Means over all steps; empty without any."""
+        if not self.steps:
+            return {}
+        log_ratios, low, high = (self._used(parts) for parts in (self._log_ratios, *self._bounds()))
+        first = self._used(self._log_ratios[:1])
+        return {
+            **self._means_of_terms(),
+            "losses/entropy": distribution.entropy(self._used(self._policies)).mean(),
+            "losses/approx_kl": approx_kl(log_ratios).mean(),
+            "losses/clip_fraction": clip_fraction(log_ratios, self.clip).mean(),
+            "losses/zero_gradient_fraction": zero_gradient_fraction(log_ratios, RatioBounds(low, high)).mean(),
+            # 0 but for rounding: another number means that acting and learning compute different policies.
+            "losses/first_ratio_error": first.expm1().abs().max(),
+        }
+
+    def gradient_norms(self) -> Tensor:
+        """Norms before clipping, `[steps]`."""
+        return torch.stack([step.gradient_norm for step in self.steps])
+
+    def _bounds(self) -> tuple[list[Tensor], list[Tensor]]:
+        bounds = [minibatch.bounds for minibatch in self._minibatches]
+        return [each.low for each in bounds], [each.high for each in bounds]
+
+    def _used(self, parts: list[Tensor]) -> Tensor:
+        """The used steps of all minibatches, `[n, ...]`."""
+        masks = (minibatch.mask for minibatch in self._minibatches)
+        return torch.cat([part if mask is None else part[mask] for part, mask in zip(parts, masks, strict=False)])
+
+    def _means_of_terms(self) -> dict[str, Tensor]:
+        """Each term without its weight, and the weighted total, as means over the steps."""
+        weights = {name: term.weight for name, term in self._terms[0].items()}
+        values = torch.stack([term.value.detach() for terms in self._terms for term in terms.values()])
+        means = values.view(len(self._terms), len(weights)).mean(0)
+        total = torch.stack([weight * mean for weight, mean in zip(weights.values(), means, strict=True)]).sum()
+        return {**{f"losses/{name}": mean for name, mean in zip(weights, means, strict=True)}, "losses/total_loss": total}

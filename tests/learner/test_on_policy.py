@@ -1,0 +1,141 @@
+"""On-policy runs: every row is acted by the version that learns from it, with each kind of workers and after restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learner import train as module
+from learner.metrics.writer import read_metrics
+from learner.runs.checkpoint import load_checkpoint, load_replay
+from learner.runs.directory import RunDirectory
+from replay.batch import make_batch
+from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
+from tests.learner.test_train import run_training
+from tests.support import same
+from workers.processes.supervisor import ProcessWorkers
+
+AGENTS = pytest.mark.parametrize("agent", ["ppo", "a2c"])
+SHORT: dict[str, Any] = {
+    "batch_size": 8,
+    "envs_per_worker": 4,
+    "worker_count": 2,
+    "unroll_length": 6,
+    "environment_max_steps": 1200,
+    "calibrate_input": False,
+    "log_period": 1e-3,
+    "hidden_sizes": "16",
+}
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """The acting versions of each batch's rows, `[B, T]`."""
+    seen: list[np.ndarray] = []
+
+    def seen_batch(host: Any, *rest: Any) -> Any:
+        seen.append(host.columns["policy_version"].copy())
+        return make_batch(host, *rest)
+
+    monkeypatch.setattr(module, "make_batch", seen_batch)
+    return seen
+
+
+@pytest.mark.parametrize("worker_kind", ["serial", "cpu", "central"])
+@AGENTS
+def test_every_row_is_acted_by_the_version_that_learns_from_it(
+    agent: str, worker_kind: str, versions: list[np.ndarray], tmp_path: Path
+) -> None:
+    settings = {**SHORT, "agent": agent, "worker_kind": worker_kind, "core": "lstm", "core_size": 8}
+    run, checkpoint = run_training(tmp_path, **settings, eval_period=10, eval_episodes=1)
+    assert checkpoint.counters.updates == len(versions) == 25
+    for update, rows in enumerate(versions):
+        assert rows.shape == (8, 6)
+        assert (rows == update).all()
+    columns = read_metrics(run.metrics)
+    assert np.nanmax(columns["charts/policy_lag"]) == 0
+    if agent == "ppo":
+        assert np.nanmax(columns["losses/first_ratio_error"]) < 1e-4
+        assert columns["updates/optimizer_steps"][-1] == 25 * 16
+
+
+@pytest.mark.parametrize("worker_kind", ["cpu", "central"])
+def test_a_replaced_worker_acts_with_the_same_version(
+    worker_kind: str, versions: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are killed at arbitrary moments. Every batch still has all its rows of one version."""
+    started = threading.Event()
+    start = ProcessWorkers.start
+
+    def start_and_kill(self: ProcessWorkers) -> None:
+        start(self)
+
+        def kill() -> None:
+            for turn in range(4):
+                time.sleep(0.4)
+                os.kill(self.pids[turn % 2], signal.SIGKILL)
+            started.set()
+
+        threading.Thread(target=kill, daemon=True).start()
+
+    monkeypatch.setattr(ProcessWorkers, "start", start_and_kill)
+    settings = {**SHORT, "agent": "ppo", "worker_kind": worker_kind, "environment_max_steps": 60_000, "epochs": 1}
+    run_training(tmp_path, **settings)
+    assert started.is_set()
+    assert all((rows == update).all() for update, rows in enumerate(versions))
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@AGENTS
+def test_a_killed_and_resumed_run_gives_the_same_bits(agent: str, core: str, tmp_path: Path) -> None:
+    """Also with running moments, and with minibatches that are drawn at random."""
+    settings = {
+        **SHORT,
+        "agent": agent,
+        "core": core,
+        "core_size": 8,
+        "reproducible": True,
+        "normalise_rewards": True,
+        "environment_max_steps": 960,
+        "checkpoint_period": 10,
+        "return_window": 2,
+        "log_period": 1e5,
+    }
+    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
+    play(straight, **settings)
+    checkpoint, replay = play_until_killed(broken, **settings)
+    play(broken, checkpoint, replay, **settings)
+    assert_same_end(straight, broken)
+
+
+def test_a_run_that_stopped_within_a_batch_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker's block is inserted and held. The other's belongs to the same batch and is acted by the same version."""
+    # The parts of a run have other budgets, so the learning rate stays.
+    settings = {**SHORT, "agent": "ppo", "reproducible": True, "log_period": 1e5, "lr": 1e-3, "lr_end_value": 1e-3}
+    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
+    play(straight, **settings)
+    save, saved = module._save, []
+
+    def save_within_a_batch(parts: Any) -> Any:
+        if not saved:
+            parts.feeder._receive(0.0)  # as if a signal had come while the learner waited for the second block
+            assert len(parts.feeder.state_dict()["held"]) == 1
+        saved.append(save(parts))
+        return saved[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_save", save_within_a_batch)
+        play(broken, **{**settings, "environment_max_steps": 600})
+    checkpoint = load_checkpoint(broken.checkpoint_paths()[-1])
+    replay = load_replay(broken.replay_path(checkpoint.counters.updates), checkpoint)
+    play(broken, checkpoint, replay, **settings)
+    ends = [load_checkpoint(run.checkpoint_paths()[-1]) for run in (straight, broken)]
+    assert ends[0].counters.updates == ends[1].counters.updates == 25
+    assert same(ends[0].agent, ends[1].agent)
