@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -28,7 +29,18 @@ from wrappers.facts import Facts, probe
 from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
 from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, SingleEnv, Translation, first_info
 from wrappers.legal import random_actions
-from wrappers.spec import AUTO_NAME, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
+from wrappers.spec import (
+    AUTO_NAME,
+    NO_NAME,
+    Display,
+    EnvConfig,
+    EnvDescription,
+    EnvSpec,
+    Step,
+    VectorEnv,
+    parse_env_args,
+    parse_env_wrappers,
+)
 
 NAME = "wrappers.gymnasium_env"
 REQUIREMENTS = "requirements-envs.txt"
@@ -105,6 +117,8 @@ def description_of(config: EnvConfig, facts: Facts) -> EnvDescription:
         "env_args": parse_env_args(config.env_args),
         "normalisation": "in the network",
     }
+    if config.env_wrappers != NO_NAME:  # otherwise the protocol of earlier checkpoints would differ
+        settings["env_wrappers"] = config.env_wrappers
     text = (facts.version, f"episodes of at most {limit:,} steps" if limit else "no time limit", "normalised in the network")
     return EnvDescription(
         evaluation_config=config,
@@ -147,17 +161,22 @@ def find(env_id: str) -> Registered:
     module, _, name = env_id.rpartition(":")
     module = module or MODULES.get(name.partition("-")[0], "")
     if module:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # last, so that no file of the user hides a package of ours
         try:
-            importlib.import_module(module)
-        except Exception as error:  # an import runs the user's code, which may raise anything
+            _import(module)
+        except Exception as error:
             raise ValueError(import_failed(f"the module {module} of env {env_id}", error)) from error
     if name in registry and not newer_id(name):
         return registry[name]
     if newer := newer_id(name):
         raise ValueError(f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {newer}")
     raise ValueError(f"env: wanted an id that the module {module} registers, got {name!r}")
+
+
+def _import(module: str) -> ModuleType:
+    """Import a module, also from the current folder. It may raise anything, because an import runs the user's code."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that no file of the user hides a package of ours
+    return importlib.import_module(module)
 
 
 def newer_id(env_id: str) -> str | None:
@@ -179,13 +198,19 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
     arguments = parse_env_args(config.env_args)
     if render_mode is not None:
         arguments["render_mode"] = render_mode
+    if registered.entry_point is None and config.env_wrappers != NO_NAME:
+        raise ValueError(f"env_wrappers: wanted none for {config.env}, which is made as a vector, got {config.env_wrappers}")
     try:
         if registered.entry_point is None:
+            if config.env_wrappers != NO_NAME:
+                raise ValueError(
+                    f"env_wrappers: wanted none for {config.env}, a vector of environments, got {config.env_wrappers}"
+                )
             return OneOfVector(_make_vector(registered, config, 1, render_mode))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on deprecated versions and precision, which every worker would repeat
             _route_warnings(registered)
-            return gymnasium.make(
+            env = gymnasium.make(
                 registered, max_episode_steps=config.max_episode_steps or None, disable_env_checker=True, **arguments
             )
     except ImportError as error:
@@ -198,6 +223,19 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
             raise ValueError(f"env: wanted {config.env} to be made, got {got}") from error
         hint = drawing_hint(str(error), config.env)
         raise ValueError(f"render: wanted {config.env} to be made with the mode {render_mode}, got {got}{hint}") from error
+    return _wrapped(env, config)
+
+
+def _wrapped(env: gymnasium.Env[Any, Any], config: EnvConfig) -> gymnasium.Env[Any, Any]:
+    """The environment within the wrappers that the user wants. Raises ValueError with one line."""
+    for module, name in parse_env_wrappers(config.env_wrappers):
+        try:
+            env = getattr(_import(module), name)(env)
+        except Exception as error:  # the code of a user's wrapper may raise anything
+            env.close()
+            line = f"env_wrappers: wanted {module}:{name} to wrap {config.env}, got {in_words(error)}"
+            raise ValueError(line) from error
+    return env
 
 
 def _route_warnings(registered: Registered) -> None:
@@ -258,7 +296,7 @@ def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
 
 def _make_native(registered: Registered, config: EnvConfig, num_envs: int, translation: Translation) -> NativeVector | None:
     """The id's own vector environment, or None if it has none that resets as we do and fits the single environment."""
-    if registered.vector_entry_point is None or registered.additional_wrappers:
+    if registered.vector_entry_point is None or registered.additional_wrappers or config.env_wrappers != NO_NAME:
         return None
     try:
         vector = _make_vector(registered, config, num_envs)

@@ -25,6 +25,7 @@ from wrappers.spaces import ActionSpace, Leaf, leaves_to_json
 _Stored = partial(Setting, stored=True)
 _Atari = partial(Setting, stored=True, families=("atari",))
 _Frames = partial(Setting, stored=True, families=("atari", "toy"))
+_Loop = partial(Setting, stored=True, families=("gymnasium",))
 _Gymnasium = partial(Setting, stored=True, families=("envpool", "gymnasium"))
 
 AUTO_NAME = "auto"
@@ -48,6 +49,14 @@ def parse_env_args(text: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise ValueError(f'env_args: wanted a JSON object such as {{"gravity": -5.0}}, got {text!r}')
     return arguments
+
+
+def parse_env_wrappers(text: str) -> list[tuple[str, str]]:
+    """Module and class of each wrapper that `module:Class,module:Class` names; none for `none`. Raises ValueError."""
+    named = [] if text == NO_NAME else [part.strip().rpartition(":") for part in text.split(",")]
+    if not all(module and name.isidentifier() for module, _, name in named):
+        raise ValueError(f"env_wrappers: wanted none or module:Class,module:Class, got {text!r}")
+    return [(module, name) for module, _, name in named]
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,13 @@ class EnvConfig:
         ),
     ] = AUTO_NAME
     env_args: Annotated[str, _Gymnasium("Keyword arguments of the environment, as a JSON object.", check=parse_env_args)] = "{}"
+    env_wrappers: Annotated[
+        str,
+        _Loop(
+            "Wrappers of Gymnasium around each environment: module:Class,module:Class, the innermost first, or none.",
+            check=parse_env_wrappers,
+        ),
+    ] = NO_NAME
 
     def __post_init__(self) -> None:
         check_fields(self)

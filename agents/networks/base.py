@@ -115,7 +115,7 @@ class FeatureNetwork(nn.Module, ABC):
         self.torso = make_joint_torso(settings, self.parts)
         self.value_torso = make_joint_torso(settings, self.parts) if settings.separate_value else None
         torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
-        self.core = make_core(settings.core, torso_features, settings.core_size)
+        self.core = make_core(settings.core, torso_features, settings.core_size, settings.core_memory)
         self.state_size = self.core.state_size if self.core else 0
         self.feature_count = self.core.size if self.core else torso_features
         self.head_feature_count = self.core.size if self.core else self.torso.feature_count

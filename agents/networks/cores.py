@@ -31,9 +31,10 @@ class Core(nn.Module, ABC):
     Args:
         input_size: F, features of one observation.
         size: H.
+        memory: T, steps that a new core remembers (see `initialise`); 0 leaves the usual biases.
 
     Attributes:
-        gates: blocks of H rows in the weights.
+        gates: blocks of H rows in the weights. In block 1 is the gate that keeps the memory (f of an LSTM, z of a GRU).
         vectors: vectors `[H]` of which the state consists; the first is the output h.
         state_size: K = vectors * H.
     """
@@ -41,9 +42,10 @@ class Core(nn.Module, ABC):
     gates: ClassVar[int]
     vectors: ClassVar[int]
 
-    def __init__(self, input_size: int, size: int) -> None:
+    def __init__(self, input_size: int, size: int, memory: int = 0) -> None:
         super().__init__()
         self.size = size
+        self.memory = memory
         self.state_size = self.vectors * size
         self.weight_ih = nn.Parameter(torch.empty(self.gates * size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(self.gates * size, size))
@@ -55,12 +57,19 @@ class Core(nn.Module, ABC):
         """The next state. projected: W_ih x + b_ih, `[N, gates * H]`. state: `vectors` tensors `[N, H]`, h first."""
 
     def initialise(self, generator: torch.Generator | None) -> None:
-        """Draw an orthogonal matrix for each gate and set the biases to zero."""
+        """Draw an orthogonal matrix for each gate and set the biases to zero.
+
+        With memory T the bias of the keeping gate of each unit is log(u), u uniform in [1, T - 1] (chrono initialisation,
+        Tallec and Ollivier 2018, arXiv:1804.11188). So units forget after 2 to T steps, and cues reach a gradient T steps on.
+        """
         for weight in (self.weight_ih, self.weight_hh):
             for gate in weight.detach().chunk(self.gates):
                 nn.init.orthogonal_(gate, generator=generator)
         nn.init.zeros_(self.bias_ih)
         nn.init.zeros_(self.bias_hh)
+        if self.memory:
+            keeping = self.bias_ih.detach()[self.size : 2 * self.size]
+            keeping.uniform_(1.0, max(self.memory - 1.0, 1.0), generator=generator).log_()
 
     def forward(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of N environments: h `[N, H]` and the next state `[N, K]`, from inputs `[N, F]` and the state `[N, K]`."""
@@ -102,9 +111,14 @@ class LSTM(Core):
 
     def initialise(self, generator: torch.Generator | None) -> None:
         """As every core, but with a forget bias of 1, so that a new network remembers (Gers et al. 2000; Jozefowicz et al.
-        2015). With 0 it forgets half of c at each step, and almost no gradient reaches a cue ten steps back."""
+        2015). With 0 it forgets half of c at each step, and almost no gradient reaches a cue ten steps back. With memory the
+        input gate's bias is that of the forget gate with the other sign, as in the paper."""
         super().initialise(generator)
-        nn.init.constant_(self.bias_ih.detach()[self.size : 2 * self.size], _FORGET_BIAS)
+        let_in, keeping = self.bias_ih.detach().view(self.gates, self.size)[:2]
+        if self.memory:
+            let_in.copy_(-keeping)
+        else:
+            nn.init.constant_(keeping, _FORGET_BIAS)
 
     def cell(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = state
@@ -128,8 +142,8 @@ class GRU(Core):
         return ((1 - z) * n + z * h,)
 
 
-CORES: dict[str, Callable[[int, int], Core]] = {"lstm": LSTM, "gru": GRU}
-"""Name on the command line (`--core`) -> class, which is called with the numbers of features and of units."""
+CORES: dict[str, Callable[[int, int, int], Core]] = {"lstm": LSTM, "gru": GRU}
+"""Name on the command line (`--core`) -> class, which is called with the numbers of features, units and remembered steps."""
 
 
 def core_names() -> tuple[str, ...]:
@@ -137,13 +151,13 @@ def core_names() -> tuple[str, ...]:
     return (NO_CORE, *sorted(CORES))
 
 
-def make_core(name: str, input_size: int, size: int) -> Core | None:
+def make_core(name: str, input_size: int, size: int, memory: int = 0) -> Core | None:
     """The core of that name, None for `none`. Raises ValueError for an unknown name."""
     if name == NO_CORE:
         return None
     if name not in CORES:
         raise ValueError(f"core: wanted {' or '.join(core_names())}, got {name!r}")
-    return CORES[name](input_size, size)
+    return CORES[name](input_size, size, memory)
 
 
 def zeroed(state: Tensor, first: Tensor) -> Tensor:

@@ -117,6 +117,16 @@ class NetworkSettings:
     core_size: Annotated[
         int, Setting("Units of the core.", "a whole number of units from 1 to 65536", 1, 65536, stored=True)
     ] = 256
+    core_memory: Annotated[
+        int,
+        Setting(
+            "Steps that a new core remembers, such as the longest wait between a cue and its use (chrono initialisation of its "
+            "gates); 0: the gates' usual biases.",
+            "a whole number of steps from 0 to 1000000",
+            0,
+            1_000_000,
+        ),
+    ] = 0
     burn_in: Annotated[
         int,
         Setting(

@@ -176,3 +176,24 @@ _register("TestFailing", Failing)
 _register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)
 _register("TestBoth", Counting, CountingVector)
+
+
+class Doubled(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows twice the observation."""
+
+    def observation(self, observation: Any) -> Any:
+        return 2 * observation
+
+
+class PlusOne(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows one more than the observation."""
+
+    def observation(self, observation: Any) -> Any:
+        return observation + 1
+
+
+class Unwrappable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wraps nothing."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        raise RuntimeError(f"wall 9 around {env}")

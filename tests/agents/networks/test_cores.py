@@ -15,7 +15,7 @@ GOLDEN = golden("recurrent.json")
 
 
 def golden_core(case: dict[str, Any]) -> Core:
-    core = CORES[case["cell"]](case["input_size"], case["hidden_size"]).double()
+    core = CORES[case["cell"]](case["input_size"], case["hidden_size"], 0).double()
     core.load_state_dict({name: exact(case["inputs"][name]) for name in core.state_dict()})
     return core
 
@@ -101,6 +101,20 @@ def test_a_new_lstm_remembers() -> None:
     assert not core.bias_hh.any()
     for gate in core.weight_hh.detach().chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(8))
+
+
+@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("memory", [1, 2, 30, 1000])
+def test_a_new_core_with_memory_forgets_after_2_to_that_many_steps(name: str, memory: int) -> None:
+    core = make_core(name, 3, 512, memory)
+    assert core is not None
+    core.initialise(torch.Generator().manual_seed(0))
+    let_in, keeping, *others = core.bias_ih.detach().view(core.gates, 512)
+    steps = 1 + keeping.exp()  # 1 / (1 - sigmoid(bias)), the time after which a unit has forgotten all but 1/e
+    assert 2 <= float(steps.min()) <= float(steps.max()) <= max(memory, 2)
+    assert float(steps.mean()) == pytest.approx(1 + max(memory, 2) / 2, rel=0.1)
+    assert torch.equal(let_in, -keeping if name == "lstm" else torch.zeros(512))
+    assert not any(other.any() for other in others)
 
 
 def test_equal_generators_give_equal_cores() -> None:

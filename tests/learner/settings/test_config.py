@@ -25,7 +25,16 @@ BOUNDS = {name: (TABLE[name].setting.wanted, TABLE[name].setting.low, TABLE[name
 CHOICES = {name: field.choices() for name, field in TABLE.items() if field.choices()}
 SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
 TEXTS = (
-    *("env", "action_mask", "env_args", "ignored_observations", "frame_scale_resolution", "hidden_sizes", "conv"),
+    *(
+        "env",
+        "action_mask",
+        "env_args",
+        "env_wrappers",
+        "ignored_observations",
+        "frame_scale_resolution",
+        "hidden_sizes",
+        "conv",
+    ),
     *("load", "replay_parameters", "results_dir"),
 )
 
@@ -56,6 +65,7 @@ def test_bounds_are_accepted(name: str) -> None:
 NAMED = {
     *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "burn_in", "core_size"),
+    "core_memory",
     "initial_log_std",
 }
 """Settings whose words name the upper bound: it is not said twice."""
@@ -220,6 +230,7 @@ OTHER: dict[str, Any] = {
     "action_mask": "legal",
     "ignored_observations": "mission,time",
     "env_args": '{"gravity": -5.0}',
+    "env_wrappers": "minigrid.wrappers:OneHotPartialObsWrapper",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
     "precision": "bfloat16",

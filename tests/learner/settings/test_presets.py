@@ -41,11 +41,8 @@ def test_a_preset_is_a_run_and_is_named_in_its_settings(name: str) -> None:
     assert set(load_preset(name)) <= set(default_settings(config.agent))
 
 
-def test_there_are_those_that_the_help_names() -> None:
-    landers, atari = {"lunar_lander", "lunar_lander_continuous"}, {"atari", "atari_lstm", "atari_replay", "pong_fast"}
-    of_vtrace = {*atari, *landers, "cartpole", "minigrid_memory", "pendulum", "quick"}
-    of_ppo = ("atari", "bipedal_walker", "cartpole", "halfcheetah", "hopper", "lunar_lander", "pendulum")
-    assert set(PRESETS) == {*of_vtrace, "a3c", "appo_atari", "impact_atari", *(f"ppo_{name}" for name in of_ppo)}
+def test_the_presets_that_users_know_stay() -> None:
+    assert {"atari", "atari_lstm", "atari_replay", "cartpole", "lunar_lander", "pendulum", "pong_fast", "quick"} <= set(PRESETS)
 
 
 def test_flags_come_before_the_preset() -> None:
