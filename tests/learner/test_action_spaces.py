@@ -42,7 +42,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
     "several choices": {**QUICKLY, "env": "Locks-v0", "environment_max_steps": 10_000},
     "masked choice": {**QUICKLY, "env": "Masked-v0", "environment_max_steps": 20_000},
     "gaussian": REACH,
-    "gaussian of the network": {**REACH, "log_std": "network"},
+    "gaussian of the network": {**REACH, "log_std": "network", "lr": 1e-3},
     "squashed_gaussian": {**REACH, "action_distribution": "squashed_gaussian"},
     "beta": {**REACH, "action_distribution": "beta"},
 }

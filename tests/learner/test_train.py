@@ -106,7 +106,7 @@ def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: 
     assert np.nanmax(columns[f"replay/{name}/age"]) > 0
     assert np.nanmax(columns[f"replay/{name}/policy_lag"]) > np.nanmax(columns["charts/policy_lag"]) >= 0
     assert np.nanmax(columns[f"replay/{name}/effective_sample_size"]) <= 1 + 1e-6
-    if name != "standard":
+    if name not in ("standard", "circular"):
         assert np.nanmax(columns[f"replay/{name}/distance"]) > 0
 
 
