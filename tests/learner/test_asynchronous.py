@@ -71,7 +71,7 @@ def test_batches_of_worker_processes_are_used_again(worker_kind: str, tmp_path: 
     columns, counters = read_metrics(found.metrics), checkpoint.counters
     # 3 uses of each batch of 4 trajectories, fewer of the first two; the last ones are not used up.
     assert 3 * counters.trajectories / 4 - 12 <= counters.updates <= 3 * counters.trajectories / 4
-    assert 2 < np.nanmax(columns["replay/circular/draws"]) <= 3  # a mean over the updates of one record
+    assert 1 < np.nanmax(columns["replay/circular/draws"]) <= 3  # a mean over the updates of one record
     assert np.nanmax(columns["replay/circular/dropped"]) == 0
     assert np.nanmax(columns["losses/zero_gradient_fraction"]) <= 1
 
