@@ -8,15 +8,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from replay.base import Encode, Encoded, Replay, ReplayConfig, ReplayContext
+from replay.base import Encode, Encoded, InitialErrors, Replay, ReplayConfig, ReplayContext
 from replay.kinds.attentive import AttentiveReplay
 from replay.kinds.circular import CircularReplay
 from replay.kinds.distances import Divergence
 from replay.kinds.elite import EliteReplay
+from replay.kinds.prioritised import PrioritisedReplay
 from replay.kinds.queue import QueueReplay
 from replay.kinds.standard import StandardReplay
 from replay.memory import device_bytes, exact_share, replay_bytes, settle_capacities, shares
 from replay.mixture import Mixture
+from replay.pace import Pace, PaceConfig
 from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
 from replay.trajectory import TrajectoryContract
 
@@ -26,6 +28,7 @@ __all__ = [
     "Encode",
     "Encoded",
     "Mixture",
+    "PaceConfig",
     "ReplayConfig",
     "ReplayContext",
     "check_replays",
@@ -45,13 +48,15 @@ REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
     "elite": EliteReplay,
     "attentive": AttentiveReplay,
     "circular": CircularReplay,
+    "prioritised": PrioritisedReplay,
 }
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
     """Raises ValueError if a batch takes more trajectories from a replay than its capacity, or a part of one.
 
-    `settle_capacities` checks replays whose size is given as memory.
+    `settle_capacities` checks replays whose size is given as memory. Windows are not checked: any number of them comes out of
+    one trajectory.
     """
     for index, config in enumerate(configs):
         if config.type == "circular":
@@ -76,23 +81,28 @@ def make_mixture(
     progress: Callable[[], float] = lambda: 0.0,
     device: torch.device = ReplayContext.device,
     policy_divergence: Divergence | None = None,
+    pace: PaceConfig | None = None,
+    initial_errors: InitialErrors | None = None,
 ) -> Mixture:
     """Returns the replays of a run as a mixture.
 
     Args:
         configs: As parsed.
         contract: Of the trajectories.
-        batch_size: Trajectories in a batch.
+        batch_size: Columns that are drawn together: trajectories of a batch, or windows of one or several batches.
         fill_in_factor: Fraction of a replay's capacity that is inserted before it gives any trajectory.
         generator: Gives one seed to each replay.
         encode: See ReplayContext. It may be None unless `needs_encode(configs)`.
         progress: See ReplayContext.
         device: The learner's.
         policy_divergence: See ReplayContext.
+        pace: Batches for each fresh step; None if the replays alone decide.
+        initial_errors: See ReplayContext.
 
     Raises ValueError if a replay is too small for a batch, or needs `encode` or features and does not get them.
     """
-    check_replays(configs, batch_size)
+    if not contract.window:
+        check_replays(configs, batch_size)
     replays = []
     settled = settle_capacities(configs, contract, batch_size)
     # Seeds are drawn from the generator, not spawned. Spawning would not advance the generator's saved state, and the
@@ -101,9 +111,10 @@ def make_mixture(
     for config, share, seed in zip(settled, shares(configs, batch_size), seeds, strict=True):
         child = np.random.default_rng(seed)
         min_fill = math.ceil(fill_in_factor * config.capacity)
-        context = ReplayContext(contract, share, min_fill, child, encode, progress, device, policy_divergence)
+        context = ReplayContext(contract, share, min_fill, child, encode, progress, device, policy_divergence, initial_errors)
         replays.append(REPLAYS[config.type](config, context))
-    return Mixture(contract, replays, [config.sample_ratio for config in configs], batch_size)
+    ratios = [config.sample_ratio for config in configs]
+    return Mixture(contract, replays, ratios, batch_size, Pace(pace, contract.fresh_steps) if pace else None)
 
 
 def replay_names(configs: Sequence[ReplayConfig]) -> list[str]:

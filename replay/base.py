@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from replay.batch import InitialErrors
 from replay.kinds.distances import POLICY_DISTANCES, Divergence, make_distance
+from replay.priorities.priorities import Tickets
 from replay.trajectory import Fields, TrajectoryContract
 
 
@@ -20,8 +22,11 @@ class ReplayConfig:
     """One entry of `--replay_parameters`. sample_ratio: its part of every batch, in (0, 1].
 
     capacity: trajectories. memory: bytes, where the entry names them instead; capacity is then the number of trajectories
-    that they hold in any case, and 0 until their size is known (see `replay.memory`). compress: keep the
-    frames compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
+    that they hold in any case, and 0 until their size is known (see `replay.memory`). steps: steps of the environments, where
+    the entry names them instead; capacity is 0 until the length of a trajectory is known. compress: keep the frames
+    compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
+
+    alpha, beta, beta_end and priority_epsilon belong to a prioritised replay (see `replay.kinds.prioritised`).
 
     slots, uses and staggered belong to a circular replay; 0 until the actions of the environment are known, which decide.
 
@@ -41,6 +46,11 @@ class ReplayConfig:
     lambda_batch_multiplier: float = 6.0
     annealing_factor: float = 2.0
     memory: int | None = None
+    steps: int | None = None
+    alpha: float = 0.6
+    beta: float = 0.4
+    beta_end: float = 1.0
+    priority_epsilon: float = 1e-6
     compress: bool = False
     device: str = "cpu"
     slots: int = 0
@@ -92,7 +102,8 @@ class ReplayContext:
 
     share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
     current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1]. device: the learner's.
-    policy_divergence: compares policies; None if their parameters are the logits of one choice.
+    policy_divergence: compares policies; None if their parameters are the logits of one choice. initial_errors: see
+    `InitialErrors`; None if nothing is known of new trajectories.
     """
 
     contract: TrajectoryContract
@@ -103,6 +114,17 @@ class ReplayContext:
     progress: Callable[[], float] = lambda: 0.0
     device: torch.device = torch.device("cpu")
     policy_divergence: Divergence | None = None
+    initial_errors: InitialErrors | None = None
+
+
+class Drawn(NamedTuple):
+    """The leaves of the last sample of a replay with priorities, in the order of its columns.
+
+    tickets: of n leaves. weights: importance weights before the division by their maximum, float64 `[n]`.
+    """
+
+    tickets: Tickets
+    weights: np.ndarray
 
 
 class Replay(ABC):
@@ -110,6 +132,8 @@ class Replay(ABC):
 
     gives_replayed: bool
     """Whether the trajectories of the last `sample` may have been given before (their columns are `is_replay`)."""
+    drawn: Drawn | None = None
+    """The leaves of the last `sample`; None without priorities."""
 
     @property
     @abstractmethod
@@ -135,6 +159,9 @@ class Replay(ABC):
         A replay whose frames lie on a device returns those, `[count, T+S, *frame_shape]`, whole and ready for any stream, and
         leaves the frames of `out` as they are.
         """
+
+    def update_priorities(self, tickets: Tickets, errors: np.ndarray) -> None:  # noqa: B027  (most kinds have none)
+        """Replace the priorities of drawn leaves. errors: `[n]`, sizes of their temporal differences; NaN changes nothing."""
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:

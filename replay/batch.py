@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,19 @@ import torch
 from torch import Tensor
 
 from replay.interleave import interleave
+from replay.priorities.priorities import Tickets
 from replay.trajectory import RECURRENT_STATE, Arrays, TrajectoryContract
 
 DeviceFrames = Sequence[tuple[int, Tensor]]
 """Parts of a batch's frames that lie on the learner's device, in order: the first column of each, and frames `[n, T+S, *F]`."""
+
+
+InitialErrors = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Takes a new trajectory (`[*shape]` each field) and returns the sizes of its temporal differences by the values that acting
+has stored: `[T]` for each row, or `[1]` for the whole trajectory. NaN where one is not known."""
+
+BatchTickets = Sequence[tuple[int, int, Tickets]]
+"""For each replay with priorities: its index in the mixture, its first column, and the tickets of its columns, in order."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +30,16 @@ class HostBatch:
     """B trajectories in host memory, `[B, *shape]` each field; is_replay and source `[B]`.
 
     device_frames: frames of replays that keep them on the learner's device. The same columns of `columns["frames"]` are
-    unwritten.
+    unwritten. weights: float32 `[B]`, see `Batch`. tickets: the places that columns were drawn from, for an update of their
+    priorities.
     """
 
     columns: Arrays
     is_replay: np.ndarray
     source: np.ndarray
     device_frames: DeviceFrames = ()
+    weights: np.ndarray | None = None
+    tickets: BatchTickets = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,7 @@ class Batch:
     discounted_returns: float32 `[T, B]`, discounted rewards of the episode so far; None unless the contract has a discount.
     recurrent_state: float32 `[B, K]`, before row 0; None without a core.
     overlap: rows at the beginning that only rebuild the recurrent state (burn-in).
+    weights: float32 `[B]`, importance weights of the columns, at most 1; None unless a replay draws by priorities.
     """
 
     observations: Tensor
@@ -57,6 +70,7 @@ class Batch:
     discounted_returns: Tensor | None = None
     recurrent_state: Tensor | None = None
     overlap: int = 0
+    weights: Tensor | None = None
 
     def without_overlap(self) -> Batch:
         """The rows that are learned from. No loss, metric or statistic sees the others."""
@@ -90,6 +104,7 @@ class Batch:
             source=self.source[columns],
             discounted_returns=None if returns is None else taken(returns),
             recurrent_state=None if state is None else state[columns],
+            weights=None if self.weights is None else self.weights[columns],
             **{name: taken(getattr(self, name)) for name in steps},  # type: ignore[arg-type]
         )
 
@@ -110,6 +125,7 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
         source=up(host.source),
         recurrent_state=up(host.columns[RECURRENT_STATE]) if contract.state_size else None,
         overlap=contract.overlap,
+        weights=None if host.weights is None else up(host.weights),
         **fields,
     )
 

@@ -61,6 +61,8 @@ def settle_capacities(
     settled = []
     for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):
         wanted = share if config.type == "queue" else max(1, math.ceil(config.sample_ratio * batch_size))
+        if contract.window:  # any number of windows comes out of one trajectory
+            wanted = 1
         if config.memory is not None:
             if config.memory < (least := most_bytes(config, contract, wanted)):
                 raise ValueError(

@@ -16,9 +16,14 @@ import numpy as np
 import torch
 
 from replay.base import Replay
-from replay.batch import HostBatch
+from replay.batch import BatchTickets, HostBatch
+from replay.pace import Pace
+from replay.priorities.priorities import normalised
 from replay.signature import check_contract
 from replay.trajectory import Arrays, TrajectoryContract
+
+MANY_PLACES = 1024
+"""Places of a batch from which most are given out at once: one by one they take longer than drawing the batch."""
 
 
 def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +39,12 @@ def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tupl
     """
     shares = np.zeros(len(ratios), np.int64)
     credit = credit.copy()
-    for _ in range(batch_size):
+    if len(ratios) == 1:
+        return shares + batch_size, credit
+    if batch_size >= MANY_PLACES:
+        shares = np.floor(ratios * (batch_size - MANY_PLACES // 2)).astype(np.int64)
+        credit += ratios * shares.sum() - shares
+    for _ in range(batch_size - int(shares.sum())):
         credit += ratios
         # Sums of 0.1 differ in the last digit, which must not decide between equal credits.
         chosen = int(np.argmax(np.round(credit, 9)))
@@ -58,38 +68,49 @@ class Mixture:
         contract: Of the trajectories.
         replays: R replays.
         ratios: R sample ratios; they are divided by their sum.
-        batch_size: Trajectories in a batch.
+        batch_size: Columns that are drawn together: trajectories, or windows of several batches.
+        pace: Batches for each fresh step; None if the replays alone decide.
     """
 
     def __init__(
-        self, contract: TrajectoryContract, replays: Sequence[Replay], ratios: Sequence[float], batch_size: int
+        self,
+        contract: TrajectoryContract,
+        replays: Sequence[Replay],
+        ratios: Sequence[float],
+        batch_size: int,
+        pace: Pace | None = None,
     ) -> None:
         total = float(sum(ratios))
         self.contract = contract
         self.replays = list(replays)
         self.ratios = np.asarray(ratios, np.float64) / total
         self.batch_size = batch_size
+        self.pace = pace
         self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
         self.lock = threading.RLock()
 
     def can_insert(self) -> bool:
-        """Returns whether to take a trajectory now: every replay has room, or no batch can be drawn yet."""
+        """Returns whether to take a trajectory now: every replay has room and no batch is owed, or none can be drawn yet."""
         # While a replay still fills, a full queue must take more: waiting for it to drain would block the run forever.
         with self.lock:
-            return all(replay.has_room() for replay in self.replays) or not self.can_sample()
+            waits = self.pace is not None and self.pace.owes
+            return (not waits and all(replay.has_room() for replay in self.replays)) or not self.can_sample()
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
         with self.lock:
             for replay in self.replays:
                 replay.insert(trajectory)
+            if self.pace:
+                self.pace.insert()
 
     def can_sample(self) -> bool:
         with self.lock:
-            return all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
+            owed = self.pace is None or self.pace.owes
+            return owed and all(replay.can_sample(int(share)) for replay, share in zip(self.replays, self._shares, strict=True))
 
     def sample(self, out: Arrays | None = None) -> HostBatch:
         """Returns the next batch. Ask `can_sample` first. out: memory for its columns, `[B, *shape]` each field."""
-        columns = self.contract.allocate(self.batch_size) if out is None else out
+        columns = self.contract.allocate_batch(self.batch_size) if out is None else out
         device_frames = []
         with self.lock:
             shares = self._shares
@@ -101,10 +122,32 @@ class Mixture:
                         device_frames.append((first, frames))
                 first += int(share)
             self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
+            if self.pace:
+                self.pace.spend()
             gives_replayed = np.array([replay.gives_replayed for replay in self.replays])  # of this sample
+            weights, tickets = self._drawn(shares)
         source = np.repeat(np.arange(len(self.replays)), shares)
         is_replay = gives_replayed[source]
-        return HostBatch(columns, is_replay, source, device_frames)
+        return HostBatch(columns, is_replay, source, device_frames, weights, tickets)
+
+    def update_priorities(self, tickets: BatchTickets, errors: np.ndarray) -> None:
+        """Replace the priorities of a batch's columns. errors: `[B]`, sizes of temporal differences; NaN changes nothing."""
+        with self.lock:
+            for index, first, of_replay in tickets:
+                self.replays[index].update_priorities(of_replay, errors[first : first + len(of_replay.slots)])
+
+    def _drawn(self, shares: np.ndarray) -> tuple[np.ndarray | None, BatchTickets]:
+        """The weights of the last sample's columns, float32 `[B]`, and their tickets; None and none without priorities.
+
+        Weights are divided by their maximum over the batch. A column that was drawn uniformly has the weight 1 before that.
+        """
+        weights, tickets, first = np.ones(int(shares.sum())), [], 0
+        for index, (replay, share) in enumerate(zip(self.replays, shares.tolist(), strict=True)):
+            if share and replay.drawn:
+                weights[first : first + share] = replay.drawn.weights
+                tickets.append((index, first, replay.drawn.tickets))
+            first += share
+        return (normalised(weights).astype(np.float32), tickets) if tickets else (None, ())
 
     def metrics(self) -> list[dict[str, float]]:
         """Returns for every replay, in order, numbers about what it gave since the last call."""
@@ -122,6 +165,7 @@ class Mixture:
                 "shares": torch.from_numpy(self._shares),
                 "credit": torch.from_numpy(self._credit),
                 "replays": [replay.state_dict() for replay in self.replays],
+                **({"pace": self.pace.state_dict()} if self.pace else {}),
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -136,6 +180,8 @@ class Mixture:
             self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
             for replay, one in zip(self.replays, state["replays"], strict=True):
                 replay.load_state_dict(one)
+            if self.pace:
+                self.pace.load_state_dict(state["pace"])
 
     def _settings(self) -> dict[str, Any]:
         return {

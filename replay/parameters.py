@@ -20,13 +20,14 @@ RATIO_TOLERANCE = 1e-3  # of the sum of ratios, so that three times 0.333 is acc
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
 LARGEST_NUMBER = 10**6  # for numbers without a bound of their own; far above any sensible value
 
-SIZES = ("capacity", "memory")
+SIZES = ("capacity", "memory", "steps")
 ALWAYS = ("type", "sample_ratio")
 TYPES: dict[str, tuple[str, ...]] = {
     "attentive": ("insert_strategy", "device"),
     "circular": ("slots", "uses", "staggered", "device"),
     "custom": ("sample_strategy", "insert_strategy", "device"),
     "elite": ("insert_strategy", "device"),
+    "prioritised": ("alpha", "beta", "beta_end", "priority_epsilon", "device"),
     "queue": (),
     "standard": ("retention", "device"),
 }
@@ -53,17 +54,22 @@ CHOICES: dict[str, tuple[str, ...]] = {
 SWITCHES = ("staggered",)
 WHOLE_NUMBERS = {
     "capacity": ("a whole number of trajectories", LARGEST_CAPACITY),
+    "steps": ("a whole number of environment steps", LARGEST_CAPACITY),
     "elite_batch_size": ("a whole number of trajectories", LARGEST_NUMBER),
     "slots": ("a whole number of batches", LARGEST_NUMBER),
     "uses": ("a whole number of updates", LARGEST_NUMBER),
 }
 NUMBERS: dict[str, tuple[str, float, float]] = {
     "sample_ratio": ("in (0, 1]", 0, 1),
+    "alpha": ("in [0, 1]", 0, 1),
+    "beta": ("in [0, 1]", 0, 1),
+    "beta_end": ("in [0, 1]", 0, 1),
+    "priority_epsilon": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
     "p": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
     "lambda_batch_multiplier": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
     "annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
 }
-"""Key -> the range in words, its lower end (excluded if 0) and its upper end."""
+"""Key -> the range in words, its lower end (excluded if 0, unless the words include it) and its upper end."""
 
 KEYS = {*ALWAYS, *SIZES, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
 EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
@@ -113,7 +119,9 @@ def needs_encode(configs: Sequence[ReplayConfig]) -> bool:
 
 def _parse_entry(where: str, entry: object) -> ReplayConfig:
     if not isinstance(entry, dict):
-        raise ValueError(f"{where}: wanted an object with type, sample_ratio and capacity or memory, got {_short(repr(entry))}")
+        raise ValueError(
+            f"{where}: wanted an object with type, sample_ratio and capacity, steps or memory, got {_short(repr(entry))}"
+        )
     given = _named_as_today(where, entry)
     if unknown := sorted(set(given) - KEYS):
         known = ", ".join(sorted(_taken_keys(given)))
@@ -121,7 +129,7 @@ def _parse_entry(where: str, entry: object) -> ReplayConfig:
     if missing := sorted(set(ALWAYS) - set(given)):
         raise ValueError(f"{where}: wanted the key {missing[0]!r}, got none")
     if given["type"] != "circular" and len(named := set(SIZES) & set(given)) != 1:
-        raise ValueError(f"{where}: wanted either capacity or memory, got {'both' if named else 'neither'}")
+        raise ValueError(f"{where}: wanted either capacity, steps or memory, got {' and '.join(sorted(named)) or 'none'}")
     values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in given.items()}
     _check_combination(where, values)
     if values["type"] == "custom":
@@ -162,7 +170,7 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
             raise ValueError(f"{wanted} as {what} from 1 to {most}, got {_short(repr(value))}")
         return value
     what, low, high = NUMBERS[key]
-    if not number or not (low <= value <= high and value > 0):
+    if not number or not (low <= value <= high and (value > 0 or what.startswith("in [0"))):
         raise ValueError(f"{wanted} {what}, got {_short(repr(value))}")
     return float(value)
 

@@ -10,7 +10,7 @@ With burn-in a trajectory begins with the last rows of the one before it, of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +25,9 @@ RETURNS = "discounted_returns"
 
 RECURRENT_STATE = "recurrent_state"
 """Field of the acting network's recurrent state, stored once: as it was before row 0."""
+
+WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
+"""Fields that belong to a whole trajectory."""
 
 FORMER_NAMES = {"behaviour_logits": "behaviour_policy"}
 """Fields that files of earlier versions hold under another name: former name -> name."""
@@ -63,6 +66,7 @@ class TrajectoryContract:
         state_size: K, numbers of the network's recurrent state; 0 for a network without a core.
         overlap: rows at the beginning that only rebuild the recurrent state. They repeat the end of the trajectory before it,
             except in an environment's first trajectory, which has no other before it.
+        window: rows of the windows that batches are made of; 0 for batches of whole trajectories.
     """
 
     unroll_length: int
@@ -74,6 +78,17 @@ class TrajectoryContract:
     return_discount: float | None = None
     state_size: int = 0
     overlap: int = 0
+    window: int = 0
+
+    @property
+    def of_batch(self) -> TrajectoryContract:
+        """The contract of a batch's columns: that of whole trajectories, or of windows as short trajectories."""
+        return replace(self, unroll_length=self.window, window=0) if self.window else self
+
+    @property
+    def fresh_steps(self) -> int:
+        """Steps of a trajectory that no other trajectory has."""
+        return self.unroll_length - self.overlap
 
     @property
     def policy_fields(self) -> dict[str, Field]:
@@ -123,6 +138,14 @@ class TrajectoryContract:
     @property
     def bytes_per_trajectory(self) -> int:
         return sum(int(np.prod(field.shape)) * np.dtype(field.dtype).itemsize for field in self.fields.values())
+
+    def allocate_batch(self, count: int) -> Arrays:
+        """Private arrays for `count` columns of a batch, `[count, *shape]` each; of windows only what a learner reads."""
+        if not self.window:
+            return self.allocate(count)
+        contract = self.of_batch
+        wanted = ("frames", *contract.batch_fields, "policy_version")
+        return {name: np.empty((count, *contract.fields[name].shape), contract.fields[name].dtype) for name in wanted}
 
     def allocate(self, count: int, *, poison: bool = False) -> Arrays:
         """Private arrays for `count` trajectories, `[count, *shape]` each. Memory is claimed as slots are written."""

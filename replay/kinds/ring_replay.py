@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from replay.base import Replay, ReplayConfig, ReplayContext
 from replay.ring.retention import make_ring
+from replay.ring.ring import RowIndex
 
 
 class RingReplay(Replay):
@@ -16,9 +17,11 @@ class RingReplay(Replay):
 
     gives_replayed = True
 
-    def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
+    def __init__(
+        self, config: ReplayConfig, context: ReplayContext, make_index: Callable[[int], RowIndex] | None = None
+    ) -> None:
         self.config = config
-        self.ring = make_ring(config, context)
+        self.ring = make_ring(config, context, make_index)
 
     @property
     def settings(self) -> dict[str, Any]:

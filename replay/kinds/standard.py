@@ -1,4 +1,4 @@
-"""Standard replay: trajectories of the past, sampled uniformly with replacement."""
+"""Standard replay: trajectories of the past, or windows of their rows, sampled uniformly with replacement."""
 
 from __future__ import annotations
 
@@ -14,4 +14,6 @@ class StandardReplay(RingReplay):
     """Draws uniformly. The ring's retention decides which trajectories it keeps."""
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        if self.ring.index:
+            return self.ring.give_windows(*self.ring.uniform_rows(count), out)
         return self.ring.give(self.ring.uniform(count), out)

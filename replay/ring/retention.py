@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,15 @@ import torch
 
 from replay.base import Encode, ReplayConfig, ReplayContext, behaviour_distances
 from replay.kinds.distances import Divergence
-from replay.ring.ring import Retention, Ring
+from replay.ring.ring import Retention, Ring, RowIndex
 
 RETENTIONS = ("fifo", "reservoir")
 INSERTIONS = ("elite_insertion",)
 
 
-def make_ring(config: ReplayConfig, context: ReplayContext) -> Ring:
-    """Returns the ring of a replay with these settings."""
-    return Ring(config, context, _make_retention(config, context))
+def make_ring(config: ReplayConfig, context: ReplayContext, make_index: Callable[[int], RowIndex] | None = None) -> Ring:
+    """Returns the ring of a replay with these settings. make_index: see Ring."""
+    return Ring(config, context, _make_retention(config, context), make_index)
 
 
 def require_encode(config: ReplayConfig, context: ReplayContext) -> Encode:

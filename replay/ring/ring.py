@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from replay.base import ReplayConfig, ReplayContext
 from replay.kinds.selection import candidate_count
 from replay.ring.device_storage import DeviceStorage
 from replay.ring.growing import GrowingArray
+from replay.ring.starts import Starts
 from replay.ring.storage import Storage, storage_class
 from replay.trajectory import Fields
 
@@ -36,9 +37,23 @@ class Ring:
         draws: `[slots]`, how often each slot was drawn since it was written.
         newest: Environment id -> slot of its newest trajectory, if that is still stored.
         recurrent: Whether trajectories hold a core's state, which is that before row 0.
+        index: Rows or trajectories among which a kind draws, if not among all stored trajectories: by default the rows at which
+            a window may start, or None if batches are made of whole trajectories.
+
+    Args:
+        config: The replay's settings.
+        context: See ReplayContext.
+        retention: Decides which trajectories stay.
+        make_index: Returns another index for a number of slots.
     """
 
-    def __init__(self, config: ReplayConfig, context: ReplayContext, retention: Retention) -> None:
+    def __init__(
+        self,
+        config: ReplayConfig,
+        context: ReplayContext,
+        retention: Retention,
+        make_index: Callable[[int], RowIndex] | None = None,
+    ) -> None:
         self.capacity = config.capacity
         self.min_fill = max(1, min(context.min_fill, config.capacity))
         self.generator = context.generator
@@ -53,6 +68,11 @@ class Ring:
         self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
         self.draws, self._inserted_at, self._slots, self._positions = (growing.array for growing in self._growing)
         self._tally = Tally()
+        self.index: RowIndex | None = None
+        if make_index:
+            self.index = make_index(self.storage.capacity)
+        elif self._contract.window:
+            self.index = Starts(self.storage.capacity, self.unroll_length)
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> int | None:
         """Copy one trajectory in, after evicting as many others as needed. Returns its slot, or None if it was rejected."""
@@ -76,11 +96,18 @@ class Ring:
         self._retention.kept(slot)
         self._slots[self.size], self._positions[slot] = slot, self.size
         self.size += 1  # from here on the slot can be drawn; its data is complete
+        if self.index:
+            self.index.add(slot, self._used[slot])
         return slot
 
     @property
     def is_ready(self) -> bool:
-        return self.inserted >= self.min_fill
+        return self.inserted >= self.min_fill and (self.index is None or self.index.count > 0)
+
+    @property
+    def _used(self) -> np.ndarray:
+        """Whether the action of each row was used, bool `[slots, T]`."""
+        return self.storage.columns["action_used"]
 
     @property
     def slots(self) -> np.ndarray:
@@ -160,6 +187,26 @@ class Ring:
             self._tally.add("distance", distances)
         return self.storage.read(slots, out)
 
+    def uniform_rows(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows drawn uniformly with replacement among all stored rows whose action was used, as slots and rows, `[count]` each.
+
+        Raises RuntimeError before min_fill.
+        """
+        self._require_ready()
+        assert isinstance(self.index, Starts)
+        return self.index.draw(count, self.generator)
+
+    def give_windows(self, slots: np.ndarray, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
+        """Copy the windows that start at some rows into `out`, `[n, *shape]` each field, and count their trajectories as drawn.
+
+        A window that reaches beyond its trajectory ends in unused rows, see `Storage.read_window`. Returns frames as `give`
+        does. slots, rows: int64 `[n]`.
+        """
+        np.add.at(self.draws, slots, 1)
+        self._tally.add("age", self.ages(slots))
+        self._tally.add("draws", self.draws[slots])
+        return self.storage.read_window(slots, rows, out)
+
     def metrics(self) -> dict[str, float]:
         """Returns numbers about the trajectories given since the last call.
 
@@ -178,6 +225,7 @@ class Ring:
             "generator": json.dumps(self.generator.bit_generator.state),
             "retention": self._retention.state_dict(),
             "storage": self.storage.state_dict(),
+            **({"index": self.index.state_dict()} if self.index else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -192,11 +240,15 @@ class Ring:
         self.generator.bit_generator.state = json.loads(state["generator"])
         self._retention.load_state_dict(state["retention"])
         self.storage.load_state_dict(state["storage"])
+        if self.index:
+            self.index.load_state_dict(state["index"])
 
     def _evict(self, slot: int) -> None:
         environment = int(self.storage.columns["environment_id"][slot])
         if self.newest.get(environment) == slot:
             del self.newest[environment]
+        if self.index:
+            self.index.remove(slot, self._used[slot])
         self.storage.evict(slot)
         self.size -= 1
         # The last of the written slots takes the evicted one's position, so that `slots` stays without gaps.
@@ -220,6 +272,9 @@ class Ring:
         self._slots[self._positions[new]] = new
         self.newest = {environment: moved.get(slot, slot) for environment, slot in self.newest.items()}
         self._retention.moved(moved)
+        if self.index:
+            self.index.move(moved, self._used)
+            self.index.give_back(self.size)
         for growing in self._growing:
             growing.give_back(self.size)
 
@@ -232,6 +287,33 @@ def _make_storage(config: ReplayConfig, context: ReplayContext) -> Storage:
     if config.device == "cpu":
         return storage_class(config)(context.contract, config.capacity, config.memory)
     return DeviceStorage(context.contract, config.capacity, config.memory, context.device)
+
+
+class RowIndex(Protocol):
+    """An index by which a ring's trajectories are drawn. It is told of each insert, eviction and move.
+
+    count: Number of entries that can be drawn.
+    """
+
+    count: int
+
+    def add(self, slot: int, used: np.ndarray) -> None:
+        """A trajectory was stored. used: bool `[T]`, whether each row's action was used."""
+
+    def remove(self, slot: int, used: np.ndarray) -> None:
+        """A trajectory is evicted. used: as when it was added."""
+
+    def move(self, slots: Mapping[int, int], used: np.ndarray) -> None:
+        """Trajectories have changed their slots: old slot -> new slot. used: bool `[slots, T]`, in the new slots."""
+
+    def give_back(self, slots: int) -> None:
+        """Return the memory behind the first `slots` slots to the system."""
+
+    def state_dict(self) -> Any:
+        """All that drawing depends on, as tensors, numbers and text."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state_dict()`."""
 
 
 class Retention(ABC):

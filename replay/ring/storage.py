@@ -22,8 +22,10 @@ from torch import Tensor
 from replay.base import ReplayConfig
 from replay.batch import hidden_frames
 from replay.ring.growing import GrowingArray
+from replay.ring.page_lists import PageLists, PageTable, VariedPages
 from replay.ring.pages import PagePool
-from replay.trajectory import TrajectoryContract, with_present_names
+from replay.ring.starts import START_BYTES
+from replay.trajectory import WITHOUT_ROWS, TrajectoryContract, with_present_names
 
 SLOT_OVERHEAD = 352
 """Bytes that a trajectory takes in addition to its fields: the ring's counters, the array of its pages' numbers, the
@@ -66,7 +68,7 @@ class Storage(ABC):
             if name != "frames"
         }
         self.columns = {name: growing.array for name, growing in self._growing.items()}
-        self._pages: list[np.ndarray] = []  # page numbers of each slot ever written
+        self._pages = self._make_page_lists(contract)  # of each slot ever written
         self._free: list[int] = []  # slots among those that are empty now
 
     @staticmethod
@@ -139,12 +141,8 @@ class Storage(ABC):
             follows: Slot of the same environment's newest trajectory, whose frames may be shared. None if not stored.
         """
         pages = self._put(packed, follows)
-        if self._free:
-            slot = self._free.pop()
-            self._pages[slot] = pages
-        else:
-            slot = len(self._pages)
-            self._pages.append(pages)
+        slot = self._free.pop() if self._free else len(self._pages)
+        self._pages.put(slot, pages)
         for name, column in self.columns.items():
             column[slot] = trajectory[name]
         return slot
@@ -152,7 +150,7 @@ class Storage(ABC):
     def evict(self, slot: int) -> None:
         """Empty a slot. Pages that no other trajectory shares become free."""
         self.pool.release(self._pages[slot])
-        self._pages[slot] = np.empty(0, np.int64)
+        self._pages.put(slot, np.empty(0, np.int64))
         self._free.append(slot)
 
     def close_holes(self) -> dict[int, int]:
@@ -166,8 +164,8 @@ class Storage(ABC):
         into = sorted(slot for slot in self._free if slot < count)
         moved = dict(zip(sorted(set(range(count, len(self._pages))).difference(self._free)), into, strict=True))
         for old, new in moved.items():
-            self._pages[new] = self._pages[old]
-        del self._pages[count:]
+            self._pages.put(new, self._pages[old])
+        self._pages.truncate(count)
         self._free.clear()
         for growing in self._growing.values():
             growing.array[into] = growing.array[list(moved)]
@@ -187,22 +185,31 @@ class Storage(ABC):
     def read_window(self, slots: np.ndarray, starts: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
         """Copy consecutive rows of the trajectories in these slots into `out`, as trajectories of that length.
 
-        Returns the frames if they are on a device; those of `out` are then not written.
+        Returns the frames if they are on a device; those of `out` are then not written. A window may reach beyond its
+        trajectory: such rows have `action_used` false and no reward, and their frames repeat the last one.
 
         Args:
             slots: int64 `[n]`.
             starts: First row for each slot, int64 `[n]`.
-            out: `[n, *shape]` each field, allocated for trajectories of the window's length.
+            out: `[n, *shape]` each wanted field, allocated for trajectories of the window's length.
         """
         steps = starts[:, None] + np.arange(out["actions"].shape[1])
-        for name, column in self.columns.items():
+        beyond = steps >= self.columns["actions"].shape[1]
+        steps = np.minimum(steps, self.columns["actions"].shape[1] - 1)
+        for name in out.keys() - {"frames"}:
+            column = self.columns[name]
             # A field whose shape is the same for every length has no rows: it belongs to the whole trajectory.
-            has_rows = out[name].shape[1:] != column.shape[1:]
+            has_rows = name not in WITHOUT_ROWS
             out[name][...] = column[slots[:, None], steps] if has_rows else column[slots]
+        if beyond.any():
+            out["action_used"][beyond] = False
+            out["rewards"][beyond] = 0.0
         return self._read_frames(slots, starts, self._before_episode(slots, starts), out["frames"])
 
     def _before_episode(self, slots: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Returns which of the S frames of the observation at row `start` are from before its episode, bool `[n, S]`."""
+        if self.frames_stacked == 1:  # the row's own frame belongs to its episode
+            return np.zeros((len(slots), 1), bool)
         # `stack_frames` blackens the frames before a reset, for which it needs the row of the reset. A window that starts
         # after that row does not contain it, so these frames must be black in the window, as at a trajectory's own start.
         steps = starts[:, None] + np.arange(1 - self.frames_stacked, 1)
@@ -216,8 +223,8 @@ class Storage(ABC):
             "columns": {name: torch.from_numpy(column[:written]) for name, column in self.columns.items()},
             "pool": self.pool.state_dict(),
             # Files have called pages blocks from the beginning.
-            "blocks": torch.from_numpy(np.concatenate([np.empty(0, np.int64), *self._pages])),
-            "block_counts": [len(pages) for pages in self._pages],
+            "blocks": torch.from_numpy(self._pages.joined()),
+            "block_counts": self._pages.counts(),
             "free": list(self._free),
         }
 
@@ -226,11 +233,14 @@ class Storage(ABC):
         for name, column in self.columns.items():
             column[: len(counts)] = columns[name].numpy()
         self.pool.load_state_dict(state["pool"])
-        self._pages = [pages.numpy().copy() for pages in state["blocks"].split(counts)] if counts else []
+        self._pages.load([pages.numpy() for pages in state["blocks"].split(counts)] if counts else [])
         self._free = list(state["free"])
 
     def _make_pool(self, page_count: int) -> PagePool:
         return PagePool(page_count, self.page_bytes)
+
+    def _make_page_lists(self, contract: TrajectoryContract) -> PageLists:
+        return VariedPages()
 
     def _bytes_with(self, new_slots: int, new_pages: int) -> int:
         slots, pages = len(self._pages) + new_slots, self.pool.claimed + new_pages
@@ -241,9 +251,11 @@ class PlainStorage(Storage):
     """Storage whose pages are single frames."""
 
     own_pages = 1  # the black frame
+    _pages: PageTable
 
     def __init__(self, contract: TrajectoryContract, capacity: int, memory: int | None) -> None:
         super().__init__(contract, capacity, memory)
+        self._last_place = self.layout(contract)[1] - 1  # of a trajectory's frames
         self._black = self.pool.put(np.zeros((1, self.page_bytes), np.uint8))  # never released
 
     @staticmethod
@@ -253,6 +265,9 @@ class PlainStorage(Storage):
 
     def pack(self, frames: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(frames).reshape(len(frames), -1).view(np.uint8)
+
+    def _make_page_lists(self, contract: TrajectoryContract) -> PageLists:
+        return PageTable(self.capacity, self.layout(contract)[1])
 
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
         # Only the first frames can be in the pool already. Every frame after them is new.
@@ -282,9 +297,8 @@ class PlainStorage(Storage):
         return self.pool.bytes[self._pages[slot][-self.shared_frames :]]
 
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
-        length = out.shape[1]
-        spans = zip(slots.tolist(), starts.tolist(), strict=True)
-        pages = np.concatenate([self._pages[slot][start : start + length] for slot, start in spans]).reshape(-1, length)
+        places = np.minimum(starts[:, None] + np.arange(out.shape[1]), self._last_place)
+        pages = self._pages.take(slots, places)
         pages[:, : self.frames_stacked][hidden] = self._black
         return self._gather(pages, out)
 
@@ -325,7 +339,10 @@ class CompressedStorage(Storage):
         frame_bytes = out[:1, :1].nbytes
         for frames, slot, start in zip(_as_bytes(out), slots.tolist(), starts.tolist(), strict=True):
             first = start * frame_bytes
-            frames[:] = self._unpack(self._pages[slot])[first : first + len(frames)]
+            found = self._unpack(self._pages[slot])[first : first + len(frames)]
+            frames[: len(found)] = found
+            if len(found) < len(frames):  # beyond the trajectory its last frame is repeated
+                frames[len(found) :].reshape(-1, frame_bytes)[:] = found[-frame_bytes:]
         out[:, : self.frames_stacked][hidden] = 0
 
     def _unpack(self, pages: np.ndarray) -> np.ndarray:
@@ -352,4 +369,5 @@ def _frames_bytes(contract: TrajectoryContract) -> int:
 
 
 def _slot_bytes(contract: TrajectoryContract) -> int:
-    return contract.bytes_per_trajectory - _frames_bytes(contract) + SLOT_OVERHEAD
+    starts = contract.unroll_length * START_BYTES if contract.window else 0
+    return contract.bytes_per_trajectory - _frames_bytes(contract) + SLOT_OVERHEAD + starts

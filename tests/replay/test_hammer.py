@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from replay import Encoded, Mixture, ReplayConfig, make_mixture
-from replay.batch import DeviceFrames
+from replay.batch import DeviceFrames, HostBatch
 from replay.trajectory import Arrays, Fields, poison_arrays
 from tests.builders import trajectory_contract
 from tests.replay.support import numbered, numbers_of, storage_of
@@ -30,6 +30,7 @@ SWITCH_SECONDS = 1e-5  # of a thread's turn; Python's default of 5 ms would hide
 
 QUEUE = {"type": "queue", "capacity": 9}
 STANDARD = {"type": "standard", "capacity": 8}
+PRIORITISED = {"type": "prioritised", "capacity": 8}
 CIRCULAR = {"type": "circular", "capacity": 0, "slots": 3, "uses": 4}
 KINDS: dict[str, dict[str, Any]] = {
     "queue": QUEUE,
@@ -41,6 +42,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "elite on a device": {"type": "elite", "capacity": 14, "device": "cuda"},
     "elite that inserts": {"type": "elite", "capacity": 8, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
     "attentive": {"type": "attentive", "capacity": 14},
+    "prioritised": PRIORITISED,
+    "prioritised, compressed in little memory": {"type": "prioritised", "capacity": 0, "memory": 60_000, "compress": True},
     "circular": CIRCULAR,
     "circular, compressed": {**CIRCULAR, "compress": True},
     "standard that inserts": {**STANDARD, "insert_strategy": "elite_insertion", "elite_batch_size": 3},
@@ -111,6 +114,14 @@ def _short_turns() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def update_priorities(mixture: Mixture, batch: HostBatch, numbers: np.ndarray) -> None:
+    """Set priorities as a learner does. A trajectory without a used action, those of even numbers, must never be drawn."""
+    if batch.tickets:
+        of_priorities = batch.source == batch.tickets[0][0]
+        assert (numbers[of_priorities] % 2 == 1).all()
+        mixture.update_priorities(batch.tickets, np.where(numbers % 3, numbers, np.nan))
+
+
 def hammer(mixture: Mixture, seconds: float) -> str:
     """Insert and sample in parallel. Fails if a trajectory is torn, or a fresh one lost or doubled. Returns a summary."""
     inserter = Inserter(mixture)
@@ -124,7 +135,9 @@ def hammer(mixture: Mixture, seconds: float) -> str:
                 continue
             poison_arrays(out)
             batch = mixture.sample(out)
-            for number in intact_numbers(batch.columns, batch.device_frames)[~batch.is_replay]:
+            numbers = intact_numbers(batch.columns, batch.device_frames)
+            update_priorities(mixture, batch, numbers)
+            for number in numbers[~batch.is_replay]:
                 assert number == fresh % NUMBERS
                 fresh += 1
             given += BATCH_SIZE
@@ -146,3 +159,4 @@ def test_two_threads_tear_no_trajectory(kind: str, pytestconfig: pytest.Config) 
 @pytest.mark.usefixtures("_short_turns")
 def test_two_threads_tear_no_trajectory_of_a_mixture(pytestconfig: pytest.Config) -> None:
     print("queue and standard:", hammer(mixture_of(QUEUE, STANDARD), pytestconfig.getoption("--hammer_seconds")))
+    print("queue and prioritised:", hammer(mixture_of(QUEUE, PRIORITISED), pytestconfig.getoption("--hammer_seconds")))

@@ -27,7 +27,9 @@ def test_every_element_arrives_with_all_its_bits(dtype: str, stack: int, pixels:
 
 
 def test_zero_rows_are_accepted() -> None:
-    interleave([np.zeros((0, 5), np.uint8)] * 4, np.zeros((0, 5, 4), np.uint8))
+    out = np.zeros((0, 5, 4), np.uint8)
+    interleave([np.zeros((0, 5), np.uint8)] * 4, out)
+    assert out.shape == (0, 5, 4)
 
 
 @pytest.mark.parametrize("shape", [(6, 4, 8, 7), (6, 1, 8, 7), (2, 4, 5, 3, 3)])

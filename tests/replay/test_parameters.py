@@ -106,9 +106,9 @@ def test_any_text_gives_replays_or_one_error_line(text: str) -> None:
     [
         (
             {"type": "lifo"},
-            r"parameters\[0\]: wanted type attentive or circular or custom or elite or queue or standard, got 'lifo'",
+            r"parameters\[0\]: wanted type attentive or circular or custom or elite or prioritised or queue or .*, got 'lifo'",
         ),
-        ({"type": None}, "wanted type attentive or circular or custom or elite or queue or standard, got None"),
+        ({"type": None}, "wanted type attentive or circular or custom or elite or prioritised or queue or standard, got None"),
         ({"capacity": 0}, "wanted capacity as a whole number of trajectories from 1 to .*, got 0"),
         ({"capacity": 1.0}, "wanted capacity .* got 1.0"),
         ({"capacity": True}, "wanted capacity .* got True"),
@@ -120,7 +120,7 @@ def test_any_text_gives_replays_or_one_error_line(text: str) -> None:
         ({"sample_ratio": float("inf")}, "wanted sample_ratio .* got inf"),
         ({"sample_ratio": True}, "wanted sample_ratio .* got True"),
         ({"sample_ratio": 0.5}, "wanted sample_ratio values that sum to 1, got a sum of 0.5"),
-        ({"sample_rate": 1.0}, r"wanted known keys \(capacity, memory, sample_ratio, type\), got 'sample_rate'"),
+        ({"sample_rate": 1.0}, r"wanted known keys \(capacity, memory, sample_ratio, steps, type\), got 'sample_rate'"),
     ],
 )
 def test_a_wrong_entry_is_named_with_what_was_wanted(changes: dict[str, object], message: str) -> None:
@@ -165,10 +165,17 @@ def test_a_queue_takes_no_device() -> None:
         parse_replay_parameters(entry(device="cuda"))
 
 
-@pytest.mark.parametrize(("changes", "got"), [({"capacity": 1, "memory": "1GB"}, "both"), ({}, "neither")])
-def test_one_of_capacity_and_memory_is_wanted(changes: dict[str, object], got: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "got"),
+    [
+        ({"capacity": 1, "memory": "1GB"}, "capacity and memory"),
+        ({"steps": 1, "capacity": 1}, "capacity and steps"),
+        ({}, "none"),
+    ],
+)
+def test_one_of_capacity_steps_and_memory_is_wanted(changes: dict[str, object], got: str) -> None:
     text = json.dumps([{"type": "standard", "sample_ratio": 1, **changes}])
-    with pytest.raises(ValueError, match=rf"^replay_parameters\[0\]: wanted either capacity or memory, got {got}$"):
+    with pytest.raises(ValueError, match=rf"^replay_parameters\[0\]: wanted either capacity, steps or memory, got {got}$"):
         parse_replay_parameters(text)
 
 
@@ -279,7 +286,7 @@ def test_a_strategy_may_be_given_by_its_number(number: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"p": 2}, r"queue replay \(capacity, memory, sample_ratio, type\), got p$"),
+        ({"p": 2}, r"queue replay \(capacity, memory, sample_ratio, steps, type\), got p$"),
         ({"type": "standard", "sample_strategy": "elite_sampling"}, "standard replay .*, got sample_strategy"),
         ({"type": "elite", "retention": "reservoir"}, "elite replay .*, got retention"),
         ({"type": "elite", "elite_batch_size": 3}, "elite replay .*, got elite_batch_size"),

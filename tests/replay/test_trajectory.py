@@ -159,6 +159,7 @@ def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
         *(*fixed, "acting", "observations", "is_replay", "source"),
         *("recurrent_state", "overlap"),  # of networks with a core
         "discounted_returns",  # of runs that normalise rewards
+        "weights",  # of replays with priorities
     }
 
 

@@ -1,0 +1,88 @@
+"""A sum tree: leaves with weights, drawn in proportion to them (Schaul et al. 2016, arXiv:1511.05952, appendix B.2.1).
+
+Every node is the sum of its children. A node has many children, so the tree has few levels, and NumPy takes a whole batch
+through a level at once. Sums are float64 and always computed anew from the children: differences that are added up would drift.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from replay.ring.growing import GrowingArray
+
+LEVELS = 4
+"""Levels of nodes above the leaves at most; more of them would cost more calls of NumPy."""
+LEAST_CHILDREN = 16
+
+
+class SumTree:
+    """Non-negative weights of `count` leaves, 0 at first. Leaves that were never written take no memory.
+
+    Args:
+        count: Number of leaves.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._children = max(LEAST_CHILDREN, math.ceil(count ** (1 / LEVELS)))
+        sizes = [count]
+        while sizes[-1] > 1:
+            sizes.append(-(-sizes[-1] // self._children))
+        # The leaves come first, the root last. Each level is filled up to whole groups of children.
+        self._growing = [GrowingArray((-(-size // self._children), self._children), "float64") for size in sizes]
+        self._groups = [growing.array for growing in self._growing]
+        self._flat = [groups.reshape(-1) for groups in self._groups]
+
+    @property
+    def total(self) -> float:
+        """The sum of all leaves."""
+        return float(self._flat[-1][0])
+
+    @property
+    def leaves(self) -> np.ndarray:
+        """The weights of all leaves, float64 `[count]`, to be read."""
+        return self._flat[0][: self.count]
+
+    def __getitem__(self, leaves: np.ndarray) -> np.ndarray:
+        """The weights of some leaves."""
+        weights: np.ndarray = self._flat[0][leaves]
+        return weights
+
+    def set(self, leaves: np.ndarray, weights: np.ndarray) -> None:
+        """Set the weights of some leaves, int64 `[n]`. Of repeated leaves the last counts. weights: finite and >= 0, `[n]`."""
+        self._flat[0][leaves] = weights
+        nodes = leaves
+        for groups, above in zip(self._groups[:-1], self._flat[1:], strict=True):
+            nodes = nodes // self._children
+            above[nodes] = groups.take(nodes, 0).sum(1)
+
+    def find(self, targets: np.ndarray) -> np.ndarray:
+        """For each target the least leaf i with target < leaf_0 + ... + leaf_i, int64 `[n]`. An empty leaf is never found.
+
+        targets: float64 `[n]`, in [0, total); `total` must be above 0. One that rounding has moved to the total gets the last
+        leaf that is not empty.
+        """
+        rest = np.array(targets, np.float64)
+        nodes = np.zeros(len(rest), np.int64)
+        every = np.arange(len(rest))
+        for groups in reversed(self._groups[:-1]):
+            sums = groups.take(nodes, 0).cumsum(1)
+            # Within the group's own sum, so that a child is found: rounding may leave a little too much.
+            np.minimum(rest, np.nextafter(sums[:, -1], 0.0), out=rest)
+            child = (sums > rest[:, None]).argmax(1)
+            rest -= np.where(child > 0, sums[every, child - 1], 0.0)
+            nodes = nodes * self._children + child
+        return nodes
+
+    def load(self, weights: np.ndarray) -> None:
+        """Replace all leaves: by weights `[n]`, and by 0 from leaf n on."""
+        self._flat[0][: len(weights)] = weights
+        self._flat[0][len(weights) :] = 0.0
+        for groups, above in zip(self._groups[:-1], self._flat[1:], strict=True):
+            above[: len(groups)] = groups.sum(1)
+
+    def give_back(self, first: int) -> None:
+        """Return the memory of leaf `first` and all higher ones, which are empty, to the system."""
+        self._growing[0].give_back(-(-first // self._children))
