@@ -5,8 +5,13 @@ from __future__ import annotations
 from agents.a2c.agent import A2CAgent
 from agents.appo.agent import APPOAgent
 from agents.base import Agent, Needs, Updated
+from agents.ddpg.agent import DDPGAgent
+from agents.dqn.agent import DqnAgent
 from agents.impact.agent import ImpactAgent
 from agents.ppo.agent import PPOAgent
+from agents.r2d2.agent import R2d2Agent
+from agents.sac.agent import SACAgent
+from agents.td3.agent import TD3Agent
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
 __all__ = ["AGENTS", "Agent", "Needs", "Updated", "VTraceAgent", "VTraceConfig"]
@@ -15,7 +20,12 @@ AGENTS: dict[str, type[Agent]] = {
     "vtrace": VTraceAgent,
     "a2c": A2CAgent,
     "appo": APPOAgent,
+    "dqn": DqnAgent,
+    "ddpg": DDPGAgent,
     "impact": ImpactAgent,
     "ppo": PPOAgent,
+    "r2d2": R2d2Agent,
+    "sac": SACAgent,
+    "td3": TD3Agent,
 }
 """Name on the command line (`--agent`) -> class."""

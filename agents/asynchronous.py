@@ -19,22 +19,15 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from agents.actor_critic import CHARTS as SHARED_CHARTS
+from agents.actor_critic import ActorCriticAgent, ActorCriticConfig
 from agents.base import Needs, Updated
-from agents.learned import (
-    GradientClip,
-    LearnedAgent,
-    LearnedConfig,
-    LearningRate,
-    Loss,
-    Losses,
-    OptimizerName,
-    per_step,
-)
-from agents.metrics import replay_metrics, value_metrics
-from agents.minibatches import cut, shuffled
+from agents.guarded import GradientClip, LearningRate, OptimizerName
+from agents.learned import Loss, Losses, per_step
+from agents.losses import used_mean
+from agents.metrics import means_of_steps, replay_metrics, value_metrics
+from agents.minibatches import Epochs, cut, shuffled
 from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
-from agents.on_policy import CHARTS as ON_POLICY_CHARTS
-from agents.on_policy import ActionBoundWeight, ClippingMethod, ClipRewards, EntropyWeight, Gamma, ValueWeight, used_mean
 from agents.ppo.config import Clip, LastClip
 from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
@@ -49,10 +42,12 @@ TARGET = "target"
 """Name of the target network among an agent's modules and numbers."""
 KL_WEIGHT = "kl_weight"
 """Name of the KL penalty's weight among the agent's numbers."""
+ALL = torch.empty(0, dtype=torch.int64)
+"""Stands for all columns of a batch."""
 KL_WEIGHT_RANGE = (1e-6, 1e6)
 """Bounds of that weight. There are many small updates, so without a bound halving it would soon end at 0 for ever."""
 CHARTS: dict[str, list[str]] = {
-    **ON_POLICY_CHARTS,
+    **SHARED_CHARTS,
     "divergence from the policy that acted, nats": [r"losses/approx_kl$"],
     "divergence from the target network, nats": [r"losses/target_kl$"],
     "clipped ratios, fraction of steps": [
@@ -68,19 +63,16 @@ Normalise = Annotated[
 
 
 @dataclass(frozen=True)
-class AsynchronousConfig(LearnedConfig):
+class AsynchronousConfig(ActorCriticConfig):
     """Settings of every asynchronous agent with a clipped surrogate. All losses are means over the used steps."""
 
     lr: LearningRate = 5e-4
     optimizer: OptimizerName = "adam"
     gradient_clip_by_norm_threshold: GradientClip = 40.0
-    gamma: Gamma = 0.99
     vtrace_lambda: Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1)] = 1.0
     clip: Clip = 0.2
     clip_end_value: LastClip = -1.0
-    epochs: Annotated[
-        int, Setting("Times that an update goes through its batch.", "a whole number of epochs from 1 to 1000", 1, 1000)
-    ] = 1
+    epochs: Epochs = 1
     minibatches: Annotated[
         int,
         Setting(
@@ -92,9 +84,6 @@ class AsynchronousConfig(LearnedConfig):
         ),
     ] = 1
     normalise_advantages: Normalise = False
-    value_loss_weight: ValueWeight = 0.5
-    entropy_loss_weight: EntropyWeight = 0.01
-    action_bound_loss_weight: ActionBoundWeight = 1.0
     kl_weight: Annotated[
         float,
         Setting(
@@ -119,8 +108,6 @@ class AsynchronousConfig(LearnedConfig):
             1e9,
         ),
     ] = 0
-    clip_rewards: ClipRewards = True
-    reward_clipping_method: ClippingMethod = "abs_one_sign"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,11 +118,6 @@ class AsynchronousConfig(LearnedConfig):
     def last_clip(self) -> float:
         """The clip at the end of the run."""
         return self.clip if self.clip_end_value < 0 else self.clip_end_value
-
-    @property
-    def reward_clipping(self) -> str | None:
-        """A name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards."""
-        return self.reward_clipping_method if self.clip_rewards else None
 
 
 class Columns(NamedTuple):
@@ -177,20 +159,18 @@ class Estimates(NamedTuple):
     metrics: Mapping[str, Tensor]
 
 
-class AsynchronousAgent(LearnedAgent):
+class AsynchronousAgent(ActorCriticAgent):
     """A clipped surrogate on trajectories of older policies. Subclasses say what the ratio and the advantages are.
 
     has_target: whether there is a target network without a KL penalty too.
     """
 
     config_class = AsynchronousConfig
-    network_class = ActorCritic
     charts = CHARTS
     several_steps = True
     has_target = False
 
     config: AsynchronousConfig
-    network: ActorCritic
 
     def __init__(self, config: AsynchronousConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
         super().__init__(config, network, *arguments, **options)
@@ -223,18 +203,23 @@ class AsynchronousAgent(LearnedAgent):
         # The loss reads outputs instead of observations, so those of a minibatch are copied once, for the forward pass.
         all_columns = Columns(replace(learned, observations=learned.observations[:0]), target_policy, clip)
         steps, scalars = [], []
-        for chosen in self._minibatches(batch):
-            whole, part = (batch, all_columns) if chosen is None else (batch.take_columns(chosen), _taken(all_columns, chosen))
+        most = config.epochs * min(config.minibatches, batch.action_used.shape[1])
+        for chosen in self.peers.turns(self._minibatches(batch), most):
+            if chosen is None:  # other learners have a minibatch
+                steps.append(self.absent_step(inputs))
+                continue
+            whole, part = (batch, all_columns) if chosen is ALL else (batch.take_columns(chosen), _taken(all_columns, chosen))
             leaves, outputs = self._forward(whole)
             terms, metrics = self.losses(part, outputs)
-            steps.append(self.take_step(terms, leaves, inputs))
+            steps.append(self.take_step(terms, leaves, inputs, part.batch.action_used))
             scalars.append({**per_step(terms, 1), **metrics})
         self.end_update()
-        sound, means = torch.stack([step.sound for step in steps]).any(), _means(scalars)
+        sound, means = torch.stack([step.sound for step in steps]).any(), means_of_steps(scalars)
         if self.target:
             copied = self.target.end_update(sound)
             if config.kl_weight:
-                self._adapt_kl_weight(means["losses/target_kl"], copied)
+                divergence = self.peers.mean(means["losses/target_kl"], learned.action_used)
+                self._adapt_kl_weight(divergence, copied)
         self.merge_moments(learned, sound)
         norms = torch.stack([step.gradient_norm for step in steps])
         return Updated({**means, **self.gradient_metrics(norms)}, learning_rate, self.guard.steps)
@@ -289,12 +274,12 @@ class AsynchronousAgent(LearnedAgent):
         target = None if batch.target_policy is None else of(batch.target_policy)
         return LogProbs(of(policy), of(part.acting["behaviour_policy"]), target)
 
-    def _minibatches(self, batch: Batch) -> Iterator[Tensor | None]:
-        """The columns of each minibatch of all epochs, int64 `[b]`; None for all. Columns without a used step are left out."""
+    def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
+        """The columns of each minibatch of all epochs, int64 `[b]`, or `ALL`. Columns without a used step are left out."""
         parts = self.config.minibatches
         members = batch.action_used[batch.overlap :].any(0).nonzero().squeeze(-1) if parts > 1 else ()
         for _ in range(self.config.epochs):
-            yield from cut(shuffled(members), parts) if isinstance(members, Tensor) and len(members) else (None,)
+            yield from cut(shuffled(members), parts) if isinstance(members, Tensor) and len(members) else (ALL,)
 
     @torch.no_grad()
     def _adapt_kl_weight(self, divergence: Tensor, copied: Tensor) -> None:
@@ -351,13 +336,6 @@ def vtrace_of(batch: Batch, log_rhos: Tensor, values: Tensor, config: Asynchrono
         lambda_=config.vtrace_lambda,
         mask=batch.action_used,
     )
-
-
-def _means(scalars: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Means over the steps of an update. A number that a step does not have is NaN."""
-    if len(scalars) == 1:
-        return scalars[0]
-    return {name: torch.stack([each[name] for each in scalars]).nanmean() for name in scalars[0]}
 
 
 def _taken(part: Columns, columns: Tensor) -> Columns:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from agents.acting import Acting
 from agents.networks.base import FeatureNetwork, NetworkConfig
-from replay.batch import Batch
+from agents.peers import Peers
+from replay.batch import Batch, InitialErrors
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,22 @@ class Needs:
             then take turns: one trajectory of every environment makes a batch, and the next ones begin after the new version
             is published. No replay but one queue makes sense.
         fresh: whether a part of each batch must be recent: a queue or a circular replay among the replays.
+        window: rows of the windows that a batch is made of, which are drawn out of stored trajectories; 0 for a batch of whole
+            trajectories. A transition is a window of one row.
+        updates_per_step: batches that are learned from for each fresh step, however fast workers and learner are; None if the
+            replays decide.
+        learning_starts: steps of the environments before the first update, with `updates_per_step`.
+        priorities: whether updates return priorities, so that a prioritised replay has an effect.
+        batches_at_once: batches that are drawn together and given to one `update`, which takes an optimiser step on each.
     """
 
     on_policy: bool = False
     fresh: bool = False
+    window: int = 0
+    updates_per_step: float | None = None
+    learning_starts: int = 0
+    batches_at_once: int = 1
+    priorities: bool = False
 
 
 class Updated(NamedTuple):
@@ -34,23 +47,27 @@ class Updated(NamedTuple):
 
     scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
     optimizer_steps: steps of the optimiser since the run began, on a GPU up to the update before; None if an update has one.
+    priorities: sizes of the temporal differences of the batch's columns, float32 `[B]` on the device, by which a prioritised
+    replay draws them again; NaN leaves a priority as it is. None from an agent without them.
     """
 
     scalars: Mapping[str, Tensor]
     learning_rate: float
     optimizer_steps: int | None = None
+    priorities: Tensor | None = None
 
 
 class Agent(ABC):
     """Owns the network that learns and its optimiser. Agents never see flags, files or processes.
 
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
-    charts: TensorBoard charts of the agent's metrics, title -> regular expressions of their names. defaults: of settings that
-    every run has, in place of the usual ones.
+    compiles: whether updates may go through torch.compile. charts: TensorBoard charts of the agent's metrics, title -> regular
+    expressions of their names. defaults: of settings that every run has, in place of the usual ones.
     """
 
     config_class: ClassVar[type]
     network_class: ClassVar[type[FeatureNetwork]]
+    compiles: ClassVar[bool] = True
     charts: ClassVar[Mapping[str, list[str]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -75,6 +92,11 @@ class Agent(ABC):
         """Raise ValueError in one line if the agent cannot learn with these settings. Testing and exporting do not ask."""
 
     @classmethod
+    def initial_errors(cls, config: Any, network: NetworkConfig) -> InitialErrors | None:
+        """The function that gives new trajectories their first priorities; None if acting stores nothing that tells."""
+        return None
+
+    @classmethod
     def value_meaning(cls, config: Any) -> str:
         """One sentence on the quantity that the network's values estimate, for readers of an exported policy."""
         return "see the agent's documentation"
@@ -83,6 +105,10 @@ class Agent(ABC):
         """Learn the scale of observations `[N, *observation_shape]` of random play, before the first update."""
         if self.network.config.settings.calibrate_input:
             self.network.calibrate(observations)
+
+    @abstractmethod
+    def join(self, peers: Peers) -> None:
+        """Learn together with other learners from now on. All of them have the same state, and keep it."""
 
     @abstractmethod
     def update(self, batch: Batch, progress: float) -> Updated:

@@ -164,18 +164,20 @@ class MultiCategorical(Distribution):
 class DiagonalGaussian(Distribution):
     """D independent normal numbers. The parameters are the means, then the logarithms of the standard deviations.
 
-    bounded: whether each number is clipped to [-1, 1] before the environment gets it; none by default.
+    bounded: whether each number is clipped to [-1, 1] before the environment gets it; none by default. log_stds: bounds of the
+    logarithms of the standard deviations.
     """
 
     size: int
     bounded: tuple[bool, ...] = ()
+    log_stds: tuple[float, float] = LOG_STD_RANGE
 
     @property
     def parameter_count(self) -> int:
         return 2 * self.size
 
     def describe(self) -> str:
-        low, high = LOG_STD_RANGE
+        low, high = self.log_stds
         return (
             f"the first {self.size} numbers are means, the others logarithms of standard deviations, clamped to [{low:g}, "
             f"{high:g}]; sample from the normal distributions"
@@ -212,7 +214,7 @@ class DiagonalGaussian(Distribution):
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Means and clamped logarithms of standard deviations, `[..., D]` each."""
         mean, log_std = parameters.chunk(2, -1)
-        return mean, log_std.clamp(*LOG_STD_RANGE)
+        return mean, log_std.clamp(*self.log_stds)
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,17 @@ class SquashedGaussian(DiagonalGaussian):
 
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
         return super().log_prob(parameters, drawn) - _log_slope(drawn).sum(-1)
+
+    def reparametrised(self, parameters: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `[..., D]` and their log-densities `[...]` as functions of the parameters, with gradient (SAC, section 4.2).
+
+        normals: of a standard normal distribution, `[..., D]`.
+        """
+        mean, log_std = self._split(parameters)
+        drawn = mean + log_std.exp() * normals
+        # The deviation from the mean in standard deviations is the given number, so it needs no division.
+        gaussian = -0.5 * normals.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return drawn.tanh(), (gaussian - _log_slope(drawn)).sum(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
         """The Gaussian's entropy and the expected log-slope, as a weighted sum over fixed nodes.

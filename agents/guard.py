@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,14 +16,14 @@ from agents.streams import Fence
 class _Checked(NamedTuple):
     """A step whose finite check is on its way to the host.
 
-    names: the quantities. finite: bool, one for each name, valid once `copied` is passed. counted: whether the optimiser
-    counted the step in any case.
+    names: the quantities. finite: bool, one for each name, valid once `copied` is passed. counted: weights for which the
+    optimiser counted the step in any case.
     """
 
     names: tuple[str, ...]
     finite: Tensor
     copied: Fence
-    counted: bool
+    counted: tuple[Tensor, ...]
 
 
 class Guard:
@@ -35,15 +35,21 @@ class Guard:
     check fails. So the host never waits, and the result is read one update later. Only the optimiser's count of steps lies on
     the host; it is corrected when the result is read. Until then Adam corrects its moments as if it had taken the step.
 
+    Args:
+        optimizer: takes the steps.
+        device: of the weights.
+        others: further tensors that a step changes, such as the weights of target networks.
+
     Attributes:
         steps: number of steps that were taken, as far as their checks are read.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device, others: Sequence[Tensor] = ()) -> None:
         self.reads_late = device.type == "cuda"
         self.steps = 0
         self._optimizer = optimizer
         self._device = device
+        self._others = list(others)
         self._true = torch.ones((), dtype=torch.bool, device=device)
         self._checks: list[_Checked | None] = []  # of the update that is not yet at its end; None for a step that was taken
         self._pending: deque[list[_Checked | None]] = deque()  # one entry an update
@@ -66,7 +72,7 @@ class Guard:
             return self._true
         finite = numbers.isfinite()
         sound = finite.all()
-        on_device = self.reads_late and bool(self._optimizer.state)
+        on_device = self.reads_late and all(weights in self._optimizer.state for weights in self._stepped())
         if on_device:
             self._step_where(sound, take_step)
         elif sound:
@@ -74,7 +80,7 @@ class Guard:
         flags = finite.to("cpu", non_blocking=True)
         copied = Fence(self._device)
         copied.record()
-        self._checks.append(_Checked(tuple(quantities), flags, copied, on_device))
+        self._checks.append(_Checked(tuple(quantities), flags, copied, tuple(self._stepped()) if on_device else ()))
         if ends_update:
             self.end_update()
         return sound
@@ -113,10 +119,14 @@ class Guard:
         finite = checked.finite.tolist()
         if all(finite):
             return None
-        if checked.counted:
-            for moments in self._optimizer.state.values():
-                moments["step"] -= 1
+        for weights in checked.counted:
+            self._optimizer.state[weights]["step"] -= 1
         return checked.names[finite.index(False)]
+
+    def _stepped(self) -> Iterator[Tensor]:
+        """The weights that the next step of the optimiser changes: those with a gradient."""
+        groups = self._optimizer.param_groups
+        return (weights for group in groups for weights in group["params"] if weights.grad is not None)
 
     @torch.no_grad()
     def _step_where(self, sound: Tensor, take_step: Callable[[], None]) -> None:
@@ -124,7 +134,9 @@ class Guard:
 
         sound: bool `[]` on the device. All tensors are handled together, since each operation costs host time.
         """
-        changed: list[Tensor] = [weights for group in self._optimizer.param_groups for weights in group["params"]]
+        changed: list[Tensor] = [
+            weights for group in self._optimizer.param_groups for weights in group["params"]
+        ] + self._others
         for moments in self._optimizer.state.values():
             changed += [value for name, value in moments.items() if name != "step"]
         parts = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in changed]  # in memory order

@@ -50,6 +50,18 @@ def masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
     return terms.sum() if mask is None else torch.where(mask.bool(), terms, 0.0).sum()
 
 
+def used_mean(steps: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean over the steps of a mask, a scalar: for losses that are means instead of sums. 0 for a mask without any step.
+
+    Args:
+        steps: of any shape. A number outside the mask has no effect, even if it is not finite.
+        mask: bool, of the same shape, the steps that count. All by default.
+    """
+    if mask is None:
+        return steps.mean()
+    return torch.where(mask, steps, 0.0).sum() / mask.sum().clamp(min=1)
+
+
 def _check_same_shape(reference_name: str, reference: Tensor, **others: Tensor | None) -> None:
     if reference.dim() != 2:
         raise ValueError(f"{reference_name}: wanted [T, B], got {list(reference.shape)}")

@@ -80,3 +80,10 @@ def replay_metrics(batch: Batch, chosen: Tensor, log_rhos: Tensor, trusted: Tens
         metrics[f"replay/{name}/rejected_fraction"] = rejected_fraction
         metrics[f"replay/{name}/effective_sample_size"] = sample_size
     return metrics
+
+
+def means_of_steps(scalars: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Means over the steps of an update. A number that a step does not have is NaN."""
+    if len(scalars) == 1:
+        return scalars[0]
+    return {name: torch.stack([each[name] for each in scalars]).nanmean() for name in scalars[0]}

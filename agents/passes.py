@@ -78,7 +78,7 @@ class NetworkPasses:
         if not divided:
             self._parts = ()
             return self._forward(*arguments[0])
-        self._parts = self._each(lambda each: self._forward(*each), arguments)
+        self._parts = self.each(lambda each: self._forward(*each), arguments)
         leaves = [_joined(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
         return type(self._parts[0])(*leaves)
 
@@ -90,7 +90,7 @@ class NetworkPasses:
         def of_part(each: Any) -> Any:
             return self.network(*each)
 
-        found = self._each(of_part, _divide(parts, observations, state, reset, 0))
+        found = self.each(of_part, _divide(parts, observations, state, reset, 0))
         axis = 0 if state is None else 1
         return type(found[0])(*(_joined(tensors, axis) for tensors in zip(*found, strict=True)))
 
@@ -118,14 +118,15 @@ class NetworkPasses:
         def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(pair[0], parameters, pair[1])
 
-        of_parts = self._each(of_part, list(zip(self._parts, of_outputs, strict=True)))
+        of_parts = self.each(of_part, list(zip(self._parts, of_outputs, strict=True)))
         self._parts = ()
         for parameter, first, *others in zip(parameters, *of_parts, strict=True):
             for share in others:
                 first.add_(share)
             parameter.grad = first
 
-    def _each(self, function: Callable[[Given], Made], arguments: Sequence[Given]) -> list[Made]:
+    def each(self, function: Callable[[Given], Made], arguments: Sequence[Given]) -> list[Made]:
+        """The results of a function for each argument, in order. The threads share the calls."""
         if self._pool and len(arguments) > 1:
             return list(self._pool.map(function, arguments))
         return [function(each) for each in arguments]

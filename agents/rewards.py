@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.inputs import CLIP, VARIANCE_EPSILON
-from agents.networks.statistics import Moments, RunningMoments, merged, moments_of
+from agents.networks.statistics import Moments, RunningMoments, moments_of
 from replay.batch import Batch
 
 _SOFT_SCALE = 5.0
@@ -71,7 +71,7 @@ class RewardScale:
         assert batch.discounted_returns is not None
         counted = batch.action_used & ~batch.is_replay  # a step whose action was ignored belongs to no return
         fresh = moments_of(batch.discounted_returns.reshape(-1, 1), counted.flatten())
-        self._next = merged(self.moments.now, fresh)
+        self._next = self.moments.with_batch(fresh)
         deviation = (self._next.variance + VARIANCE_EPSILON).sqrt()
         return replace(batch, rewards=(batch.rewards / deviation).clamp(-CLIP, CLIP).to(batch.rewards.dtype))
 

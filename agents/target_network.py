@@ -10,13 +10,75 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from agents.learned import check_weights
 from agents.networks.actor_critic import PolicyOutput
 from agents.networks.base import FeatureNetwork
+from agents.optimizers import check_weights
 from agents.passes import NetworkPasses
 from replay.batch import Batch
+
+
+class TargetNetwork:
+    """A copy of a network that moves towards it every `period` optimiser steps: target = (1 - rate) target + rate learned.
+
+    A rate of 1 copies the weights. Buffers, such as the scale of the inputs, are copied in any case. `move` belongs inside the
+    guarded step, which restores `tensors` if the step is refused.
+
+    Attributes:
+        network: The copy, without gradient.
+        age: Steps since the last move, float32 `[]` on the device.
+
+    Args:
+        network: Learns.
+        period: Steps between two moves.
+        rate: In (0, 1].
+    """
+
+    def __init__(self, network: nn.Module, period: int = 1, rate: float = 1.0) -> None:
+        self.network: Any = deepcopy(network).requires_grad_(False)
+        self._period = period
+        self._rate = rate
+        device = next(network.parameters()).device
+        self._on_device = device.type == "cuda"
+        self.age = torch.zeros((), device=device)
+        named, learned = dict(self.network.named_parameters()), dict(network.named_parameters())
+        self._weights: list[Tensor] = list(named.values())
+        self._learned: list[Tensor] = [learned[name] for name in named]
+        self._buffers, self._learned_buffers = (
+            [tensor for name, tensor in each.state_dict().items() if name not in named] for each in (self.network, network)
+        )
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that a move changes."""
+        return [*self._weights, *self._buffers, self.age]
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Count a step, and move if it is time. On a GPU the device decides that, so that the host does not wait."""
+        self.age += 1
+        due = self.age >= self._period
+        if self._on_device and self._period > 1:
+            _replace_where(due, self._weights, self._learned, self._rate)
+            if self._buffers:
+                _replace_where(due, self._buffers, self._learned_buffers, 1.0)
+            self.age.masked_fill_(due, 0.0)
+        elif self._period == 1 or due:
+            torch._foreach_lerp_(self._weights, self._learned, self._rate)
+            self._copy_buffers()
+            self.age.zero_()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Become equal to the network, as at the start of a run."""
+        torch._foreach_copy_(self._weights, self._learned)
+        self._copy_buffers()
+        self.age.zero_()
+
+    def _copy_buffers(self) -> None:
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._learned_buffers)
 
 
 class TargetPolicy:
@@ -73,12 +135,9 @@ class TargetPolicy:
         return due
 
     def _copy_where(self, due: Tensor) -> None:
-        """Copy all weights together, since each operation costs host time; those of before stay where `due` is false."""
+        """Copy all weights where `due` is true."""
         old, new = ([pair[index] for pair in self._pairs] for index in (0, 1))
-        after, before = (torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (new, old))
-        flat: Tensor = torch.where(due, after, before)
-        parts = torch.split(flat, [tensor.numel() for tensor in old])
-        torch._foreach_copy_(old, [part.view(tensor.shape) for part, tensor in zip(parts, old, strict=True)])
+        _replace_where(due, old, new, 1.0)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights of the copy. They are live."""
@@ -102,3 +161,18 @@ class TargetPolicy:
         """Become equal to the network, as at the start of a run."""
         self._copy_where(torch.ones_like(self.age, dtype=torch.bool))
         self.age.zero_()
+
+
+def _replace_where(due: Tensor, old: list[Tensor], new: list[Tensor], rate: float) -> None:
+    """Move old tensors a part of the way to new ones, all together, since each operation costs host time.
+
+    Args:
+        due: bool `[]` on the device; where it is false the old tensors stay.
+        old: are changed in place.
+        new: of the same shapes.
+        rate: the part of the way; 1 copies to the bit.
+    """
+    after, before = (torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (new, old))
+    flat = torch.where(due, torch.lerp(before, after, rate) if rate < 1 else after, before)
+    parts = torch.split(flat, [tensor.numel() for tensor in old])
+    torch._foreach_copy_(old, [part.view(tensor.shape) for part, tensor in zip(parts, old, strict=True)])

@@ -13,11 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agents.actor_critic import ActorCriticAgent, EntropyWeight, ValueWeight
 from agents.base import Needs
-from agents.learned import GradientClip, LearnedAgent, LearningRate, Loss, Losses, OptimizerName, RmspropEpsilon
+from agents.guarded import GradientClip, LearningRate, OptimizerName, RmspropEpsilon
+from agents.learned import Loss, Losses
+from agents.losses import used_mean
 from agents.metrics import value_metrics
-from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
-from agents.on_policy import CHARTS, EntropyWeight, Lambda, OnPolicyConfig, ValueWeight, describe_value, estimate, used_mean
+from agents.networks.actor_critic import PolicyOutput, drawn_actions
+from agents.on_policy import Lambda, OnPolicyConfig, estimate
+from agents.peers import Used
 from replay.batch import Batch
 
 
@@ -34,23 +38,16 @@ class A2CConfig(OnPolicyConfig):
     entropy_loss_weight: EntropyWeight = 0.01
 
 
-class A2CAgent(LearnedAgent):
+class A2CAgent(ActorCriticAgent):
     """Advantage actor-critic."""
 
     config_class = A2CConfig
-    network_class = ActorCritic
-    charts = CHARTS
 
     config: A2CConfig
-    network: ActorCritic
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
         return Needs(on_policy=True)
-
-    @classmethod
-    def value_meaning(cls, config: Any) -> str:
-        return describe_value(config)
 
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
         config, distribution, used = self.config, self.network.distribution, batch.action_used
@@ -69,3 +66,6 @@ class A2CAgent(LearnedAgent):
             terms["action_bound_loss"] = Loss(used_mean(excess, used), config.action_bound_loss_weight, "mean")
         metrics = {**value_metrics(values.detach(), targets, used), "losses/entropy": entropy.detach()}
         return Losses(terms, metrics)
+
+    def used(self, batch: Batch) -> Used:
+        return batch.action_used

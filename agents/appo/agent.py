@@ -10,11 +10,12 @@ The advantage has no ratio: the surrogate brings R_t in, once. Sample Factory's 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from agents.actor_critic import EntropyWeight, ValueWeight
 from agents.asynchronous import (
     AsynchronousAgent,
     AsynchronousConfig,
@@ -24,8 +25,7 @@ from agents.asynchronous import (
     rewards_and_discounts,
     vtrace_of,
 )
-from agents.learned import GradientClip
-from agents.on_policy import EntropyWeight, ValueWeight, describe_value
+from agents.guarded import GradientClip
 from agents.returns.gae import gae
 from replay.batch import Batch
 from setting import Setting
@@ -54,10 +54,6 @@ class APPOAgent(AsynchronousAgent):
 
     config_class = APPOConfig
     config: APPOConfig
-
-    @classmethod
-    def value_meaning(cls, config: Any) -> str:
-        return describe_value(config)
 
     def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:
         config = self.config

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from agents.asynchronous import AsynchronousAgent, AsynchronousConfig, Estimates, LogProbs, vtrace_of
-from agents.on_policy import describe_value, used_mean
+from agents.losses import used_mean
 from agents.ppo.config import Clip
 from replay.batch import Batch
 from setting import Setting
@@ -48,10 +48,6 @@ class ImpactAgent(AsynchronousAgent):
     defaults: ClassVar[Mapping[str, Any]] = {"replay_parameters": '[{"type": "circular", "sample_ratio": 1.0}]'}
     has_target = True
     config: ImpactConfig
-
-    @classmethod
-    def value_meaning(cls, config: Any) -> str:
-        return describe_value(config)
 
     def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:
         config = self.config

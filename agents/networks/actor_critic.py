@@ -37,6 +37,7 @@ class ActorCritic(FeatureNetwork):
     """
 
     distribution: Distribution
+    exported = ("policy", "values")
 
     def make_heads(self) -> None:
         settings = self.config.settings
@@ -86,7 +87,14 @@ class ActorCritic(FeatureNetwork):
             }
         )
 
-    def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
         output: PolicyOutput = thought.output
         drawn = self.distribution.mode(output.policy) if greedy else self.distribution.sample(output.policy, generator)
         fields = {"behaviour_policy": output.policy, "behaviour_values": output.values}

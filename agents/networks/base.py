@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class NetworkConfig:
         network_class: the class that adds the heads. It must be found by its name in other processes.
         precision: what the torso computes in, a key of `PRECISIONS`. Weights are float32 in any case.
         leaves: the parts of a frame that has several, see `wrappers.spec.EnvSpec`.
+        agent: the agent's settings, for a class whose heads depend on them.
     """
 
     settings: NetworkSettings
@@ -60,6 +61,7 @@ class NetworkConfig:
     network_class: type[FeatureNetwork]
     precision: str = "float32"
     leaves: tuple[Leaf, ...] = ()
+    agent: Any = None
 
     def __post_init__(self) -> None:
         if not self.observation_shape or min(self.observation_shape) < 1:
@@ -83,11 +85,13 @@ class Thought(NamedTuple):
 class Chosen(NamedTuple):
     """Actions, and the fields that are stored with them.
 
-    actions: `[N]`; fields: each `[N, *shape]`, as `acting` declares them.
+    actions: `[N]`; fields: each `[N, *shape]`, as `acting` declares them. exploration: float32 `[N, E]`, the numbers with which
+    these environments' next actions are chosen; None if they stay as they are.
     """
 
     actions: Tensor
     fields: dict[str, Tensor]
+    exploration: Tensor | None = None
 
 
 class FeatureNetwork(nn.Module, ABC):
@@ -101,6 +105,12 @@ class FeatureNetwork(nn.Module, ABC):
     input_scale: Tensor
     distribution: Distribution | None = None
     """Distribution of the actions, if the network has a policy."""
+    noise_size: int = 0
+    """Last numbers of `exploration` that are a state."""
+    exported: ClassVar[tuple[str, ...]] = ()
+    """Outputs of the heads that an exported policy returns beside its action."""
+    explores_by_epsilon: ClassVar[bool] = False
+    """Whether `exploration` is the probability of a random action, `[N, 1]`, so that an evaluation may set it."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -112,8 +122,8 @@ class FeatureNetwork(nn.Module, ABC):
         if settings.normalise_observations and not any(self._normalised):
             shape = list(self.parts[0].shape)
             raise ValueError(f"normalise_observations: wanted vectors, got images {shape}; --calibrate_input scales images")
-        self.torso = make_joint_torso(settings, self.parts)
-        self.value_torso = make_joint_torso(settings, self.parts) if settings.separate_value else None
+        self.torso = make_joint_torso(settings, self.parts, config.precision)
+        self.value_torso = make_joint_torso(settings, self.parts, config.precision) if settings.separate_value else None
         torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
         self.core = make_core(settings.core, torso_features, settings.core_size, settings.core_memory)
         self.state_size = self.core.state_size if self.core else 0
@@ -148,9 +158,43 @@ class FeatureNetwork(nn.Module, ABC):
     def acting(cls, config: NetworkConfig) -> Acting:
         """The fields that `choose` returns with the actions."""
 
+    def best_actions(self, output: Any) -> Tensor:
+        """The deterministic action for each of N outputs of the heads, `[N, *shape]`, as `choose` returns it if greedy."""
+        assert self.distribution is not None
+        return self.distribution.action(self.distribution.mode(output.policy))
+
+    def exploration(self, environments: Tensor, total: int) -> Tensor | None:
+        """Numbers with which `choose` explores in each environment, float32 `[N, E]`; None if it needs none.
+
+        They are constants, computed once by each policy, except for the last `noise_size` of them. These are a state: zeros
+        where an episode begins, and later what `choose` returned with the action before. It is part of an exact resume.
+
+        Args:
+            environments: int64 `[N]`, the environments' numbers in the run, on the device of the policy.
+            total: environments of the run.
+        """
+        return None
+
+    def draw_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draw new noise for noisy layers. Each policy does so before it acts; evaluations act without noise."""
+
     @abstractmethod
-    def choose(self, thought: Thought, generator: torch.Generator | None, *, greedy: bool = False) -> Chosen:
-        """Actions for N observations. greedy: take the best action instead of exploring."""
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
+        """Actions for N observations.
+
+        Args:
+            thought: what `think` returned for them.
+            generator: of random numbers, on the device of the thought; None for PyTorch's own.
+            exploration: float32 `[N, E]`, the environments' numbers (see `exploration`); None to use the network's alone.
+            greedy: take the best action instead of exploring.
+        """
 
     def forward(
         self, observations: Observations, state: Tensor | None = None, reset: Tensor | None = None, burn_in: int = 0

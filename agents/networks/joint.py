@@ -24,9 +24,9 @@ class JointTorso(nn.Module):
     the first image's torso has.
     """
 
-    def __init__(self, settings: NetworkSettings, parts: Sequence[InputPart]) -> None:
+    def __init__(self, settings: NetworkSettings, parts: Sequence[InputPart], precision: str) -> None:
         super().__init__()
-        torsos = [Mlp(part.shape, settings) if part.is_vector else _of_part(settings, part) for part in parts]
+        torsos = [Mlp(part.shape, settings) if part.is_vector else _of_part(settings, part, precision) for part in parts]
         self.reads = ("activation", *(name for torso in torsos for name in torso.reads))
         self.feature_count = torsos[0].feature_count
         self.torsos = nn.ModuleList(torsos)
@@ -48,9 +48,14 @@ class JointTorso(nn.Module):
         return _GAIN
 
 
-def make_joint_torso(settings: NetworkSettings, parts: Sequence[InputPart]) -> Torso | OwnTorso | JointTorso:
-    """The torso that reads these parts. Raises ValueError if it cannot, or if a setting would have no effect."""
-    torso = _of_part(settings, parts[0]) if len(parts) == 1 else JointTorso(settings, parts)
+def make_joint_torso(
+    settings: NetworkSettings, parts: Sequence[InputPart], precision: str = "float32"
+) -> Torso | OwnTorso | JointTorso:
+    """The torso that reads these parts. Raises ValueError if it cannot, or if a setting would have no effect.
+
+    precision: see `NetworkConfig`. It is only checked, for a class of the user's.
+    """
+    torso = _of_part(settings, parts[0], precision) if len(parts) == 1 else JointTorso(settings, parts, precision)
     for name in ("hidden_sizes", "activation", "conv"):
         default, got = settings_of(NetworkSettings)[name].default, getattr(settings, name)
         if name not in torso.reads and got != default:
@@ -58,7 +63,7 @@ def make_joint_torso(settings: NetworkSettings, parts: Sequence[InputPart]) -> T
     return torso
 
 
-def _of_part(settings: NetworkSettings, part: InputPart) -> Torso | OwnTorso:
+def _of_part(settings: NetworkSettings, part: InputPart, precision: str) -> Torso | OwnTorso:
     if ":" in settings.network:
-        return OwnTorso(settings.network, part.shape, part.input_shape)
+        return OwnTorso(settings.network, part.shape, part.input_shape, precision)
     return make_torso(settings, part.shape)

@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from agents.compute import PRECISIONS
+
 Shape = tuple[int, ...]
 
 _BATCH = 3
@@ -27,9 +29,9 @@ class OwnTorso(nn.Module):
 
     reads: tuple[str, ...] = ()
 
-    def __init__(self, network: str, observation_shape: Shape, input_shape: Shape) -> None:
+    def __init__(self, network: str, observation_shape: Shape, input_shape: Shape, precision: str = "float32") -> None:
         super().__init__()
-        self.feature_count = checked_feature_count(network, observation_shape, input_shape)
+        self.feature_count = checked_feature_count(network, observation_shape, input_shape, precision)
         self.module = _made(network, observation_shape)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -43,13 +45,14 @@ class OwnTorso(nn.Module):
 
 
 @cache
-def checked_feature_count(network: str, observation_shape: Shape, input_shape: Shape) -> int:
+def checked_feature_count(network: str, observation_shape: Shape, input_shape: Shape, precision: str) -> int:
     """The number of features F of the user's class. Raises ValueError with one line if it breaks the contract.
 
     Args:
         network: `FILE.py:CLASS`.
         observation_shape: `[S, ...]`, the argument of the class.
         input_shape: of one prepared observation.
+        precision: a key of `PRECISIONS`.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
         torch.manual_seed(0)
@@ -61,6 +64,8 @@ def checked_feature_count(network: str, observation_shape: Shape, input_shape: S
         if alone.shape != features[:1].shape or not torch.allclose(alone, features[:1], rtol=_TOLERANCE, atol=_TOLERANCE):
             raise ValueError(f"network {network}: wanted the same features for an observation alone as in a batch, got others")
         _check_gradients(network, module, features)
+        if precision != "float32":
+            _check_precision(network, module, inputs, precision)
     return features.shape[1]
 
 
@@ -135,6 +140,19 @@ def _check_gradients(network: str, module: nn.Module, features: Tensor) -> None:
     gradients = torch.autograd.grad(features.sum(), list(parameters.values()), allow_unused=True)
     if unused := [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None]:
         raise ValueError(f"network {network}: wanted a gradient for every parameter, got none for {unused[0]}")
+
+
+def _check_precision(network: str, module: nn.Module, inputs: Tensor, precision: str) -> None:
+    """The class must compute with autocast, as in learning, and with cast weights, as in acting."""
+    dtype = PRECISIONS[precision]
+    try:
+        with torch.autocast("cpu", dtype):
+            module(inputs.to(dtype)).float().sum().backward()
+            module.to(dtype)(inputs.to(dtype))
+    except Exception as error:  # the class is the user's
+        raise ValueError(
+            f"network {network}: wanted a class that computes in {precision}, or --precision=float32, got {_line(error)}"
+        ) from error
 
 
 def _line(error: Exception) -> str:

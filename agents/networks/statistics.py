@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agents.networks.base import FeatureNetwork
 from agents.networks.inputs import VARIANCE_EPSILON
+from agents.peers import Peers
 from replay.batch import Batch
 
 FIRST_COUNT = 1e-4
@@ -56,6 +57,10 @@ class RunningMoments:
     """Moments of F features that grow batch by batch.
 
     They begin with mean 0 and variance 1 of a ten-thousandth of a value, so that there is a scale before the first batch.
+
+    Attributes:
+        now: the moments.
+        peers: the learners of the run. The batches of all are merged on each, in the order of their ranks.
     """
 
     def __init__(self, features: int, device: torch.device) -> None:
@@ -63,6 +68,18 @@ class RunningMoments:
             return torch.full(shape, value, dtype=torch.float64, device=device)
 
         self.now = Moments(filled((), FIRST_COUNT), filled((features,), 0.0), filled((features,), FIRST_COUNT))
+        self.peers = Peers()
+
+    def with_batch(self, batch: Moments) -> Moments:
+        """These moments and those of a batch, merged."""
+        moments = self.now
+        for each in (batch,) if self.peers.count == 1 else self._batches_of_all(batch):
+            moments = merged(moments, each)
+        return moments
+
+    def _batches_of_all(self, batch: Moments) -> list[Moments]:
+        rows = self.peers.gather(torch.cat([batch.weight[None], batch.mean, batch.m2]))
+        return [Moments(row[0], *row[1:].tensor_split(2)) for row in rows]
 
     def take(self, moments: Moments, sound: Tensor | None = None) -> None:
         """Replace the moments in place if `sound`, bool `[]` on the device, is true. None stands for true."""
@@ -108,6 +125,6 @@ class ObservationMoments(RunningMoments):
         self._merge(self._network.vectors(rows.flatten(0, 1)), fresh, sound)
 
     def _merge(self, vectors: Tensor, mask: Tensor, sound: Tensor | None = None) -> None:
-        self.take(merged(self.now, moments_of(vectors, mask)), sound)
+        self.take(self.with_batch(moments_of(vectors, mask)), sound)
         deviation = (self.now.variance + VARIANCE_EPSILON).sqrt()
         self._network.set_vector_scale(self.now.mean, 1.0 / deviation)

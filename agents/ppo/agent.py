@@ -17,13 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from agents.actor_critic import CHARTS as SHARED_CHARTS
+from agents.actor_critic import ActorCriticAgent
 from agents.base import Needs, Updated
-from agents.learned import LearnedAgent, Loss, Losses
+from agents.learned import Loss, Losses
+from agents.losses import used_mean
 from agents.metrics import value_metrics
 from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
-from agents.on_policy import CHARTS as ON_POLICY_CHARTS
-from agents.on_policy import describe_value, estimate, used_mean
+from agents.on_policy import estimate
+from agents.peers import Used
 from agents.ppo.config import PPOConfig, takes_columns
 from agents.ppo.minibatch import Clipping, Minibatch, Rows, of_columns, of_steps
 from agents.ppo.report import Report
@@ -35,22 +38,20 @@ from replay.batch import Batch
 KL_WEIGHT = "kl_weight"
 """Name of the KL penalty's weight among the agent's numbers."""
 CHARTS = {
-    **ON_POLICY_CHARTS,
+    **SHARED_CHARTS,
     "divergence from the policy that acted, nats": [r"losses/approx_kl$"],
     "clipped ratios, fraction of steps": [r"losses/clip_fraction$", r"losses/zero_gradient_fraction$"],
 }
 
 
-class PPOAgent(LearnedAgent):
+class PPOAgent(ActorCriticAgent):
     """PPO with clipped ratios, an adaptive KL penalty, or both."""
 
     config_class = PPOConfig
-    network_class = ActorCritic
     charts = CHARTS
     several_steps = True
 
     config: PPOConfig
-    network: ActorCritic
 
     def __init__(self, config: PPOConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
         super().__init__(config, network, *arguments, **options)
@@ -65,10 +66,6 @@ class PPOAgent(LearnedAgent):
     def check(cls, config: Any, network: NetworkConfig) -> None:
         takes_columns(config, network.settings)
 
-    @classmethod
-    def value_meaning(cls, config: Any) -> str:
-        return describe_value(config)
-
     def update(self, batch: Batch, progress: float) -> Updated:
         config = self.config
         inputs = self.finite_inputs(batch)
@@ -81,7 +78,7 @@ class PPOAgent(LearnedAgent):
             if epoch == 0 or config.recompute_advantages:
                 rows, values = self._rows(learned)
                 metrics = metrics or values
-            if not self._learn(self._minibatches(rows, learned, clip), inputs, report):
+            if not self._learn(self._minibatches(rows, learned, clip), self._most_minibatches(batch), inputs, report):
                 break
         self.end_update()
         if config.penalises:
@@ -157,18 +154,36 @@ class PPOAgent(LearnedAgent):
         shared = (rows, batch.action_used, config.minibatches, config.advantage_normalisation, clipping)
         return of_columns(*shared, batch.recurrent_state, batch.reset) if self._columns else of_steps(*shared)
 
-    def _learn(self, minibatches: Iterator[Minibatch], inputs: Mapping[str, Tensor], report: Report) -> bool:
-        """Take a step on each minibatch. Returns whether the update goes on, which an early stop ends."""
-        target = self.config.target_kl if self.config.stops_early else None
-        for minibatch in minibatches:
+    def _most_minibatches(self, batch: Batch) -> int:
+        """The most minibatches of an epoch: fewer are made if steps or columns of the batch are not used."""
+        return min(self.config.minibatches, batch.action_used.shape[1] if self._columns else batch.action_used.numel())
+
+    def _learn(self, minibatches: Iterator[Minibatch], most: int, inputs: Mapping[str, Tensor], report: Report) -> bool:
+        """Take a step on each minibatch. Returns whether the update goes on, which an early stop ends.
+
+        most: the most minibatches that there can be.
+        """
+        for minibatch in self.peers.turns(minibatches, most):
+            if minibatch is None:  # other learners have one; all of them decide and step together
+                if self._stops_early(self._parameters[0].new_zeros(1), 0):
+                    return False
+                report.steps.append(self.absent_step(inputs))
+                continue
             leaves, outputs = self._forward_minibatch(minibatch)
             terms, seen = self.losses(minibatch, outputs)
-            log_ratios = seen["log_ratios"]
-            if target and stops_early(float(used_mean(approx_kl(log_ratios), minibatch.mask)), target):
+            log_ratios, used = seen["log_ratios"], minibatch.used
+            if self._stops_early(log_ratios, used, minibatch.mask):
                 return False
-            step = self.take_step(terms, leaves, inputs)
+            step = self.take_step(terms, leaves, inputs, used)
             report.add(minibatch, terms, log_ratios, outputs.policy, step)
         return True
+
+    def _stops_early(self, log_ratios: Tensor, used: Used, mask: Tensor | None = None) -> bool:
+        """Whether the update ends before this step, on all learners alike. mask: of the used steps, all by default."""
+        if not self.config.stops_early:
+            return False
+        divergence = self.peers.mean(used_mean(approx_kl(log_ratios), mask), used)
+        return stops_early(float(divergence), self.config.target_kl)
 
     def _forward_minibatch(self, minibatch: Minibatch) -> tuple[Any, PolicyOutput]:
         """The outputs as leaves, and in the shape of the minibatch's rows."""
@@ -185,6 +200,6 @@ class PPOAgent(LearnedAgent):
     def _adapt_kl_weight(self, batch: Batch) -> None:
         """Let the weight of the KL penalty follow the divergence after the update. The host waits for a GPU."""
         divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self._outputs(batch).policy[:-1])
-        divergence = float(used_mean(divergences, batch.action_used))
+        divergence = float(self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used))
         if math.isfinite(divergence):
             self.kl_weight = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from agents.learned import GradientClip, LearningRate, OptimizerName
+from agents.actor_critic import EntropyWeight
+from agents.guarded import GradientClip, LearningRate, OptimizerName
+from agents.minibatches import Epochs
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
-from agents.on_policy import EntropyWeight, OnPolicyConfig
+from agents.on_policy import OnPolicyConfig
 from setting import Setting
 
 Clip = Annotated[
@@ -40,9 +42,7 @@ class PPOConfig(OnPolicyConfig):
     adam_eps: float = 1e-5
     gradient_clip_by_norm_threshold: GradientClip = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
-    epochs: Annotated[
-        int, Setting("Times that an update goes through its batch.", "a whole number of epochs from 1 to 1000", 1, 1000)
-    ] = 4
+    epochs: Epochs = 4
     minibatches: Annotated[
         int,
         Setting(

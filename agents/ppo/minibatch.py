@@ -58,6 +58,11 @@ class Minibatch:
     state: Tensor | None = None
     reset: Tensor | None = None
 
+    @property
+    def used(self) -> Tensor | int:
+        """The mask of the used steps, or their number if all are used."""
+        return self.rows.log_mu.numel() if self.mask is None else self.mask
+
 
 @dataclass(frozen=True)
 class Clipping:

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Distribution
-from agents.learned import Loss, Step
+from agents.guarded import Step
+from agents.learned import Loss
 from agents.ppo.minibatch import Minibatch
 from agents.surrogate import RatioBounds, approx_kl, clip_fraction, zero_gradient_fraction
 
 
 @dataclass
 class Report:
-    """Collects what the steps of an update saw; all tensors without gradient. clip: eps of the update."""
+    """Collects what the steps of an update saw; all tensors without gradient.
+
+    clip: eps of the update. steps: all steps, also those in which only other learners had a minibatch.
+    """
 
     clip: float
     steps: list[Step] = field(default_factory=list)
@@ -47,8 +51,8 @@ class Report:
 
     @torch.no_grad()
     def scalars(self, distribution: Distribution) -> dict[str, Tensor]:
-        """Means over all steps; empty without any."""
-        if not self.steps:
+        """Means over all steps of this learner's minibatches; empty without any."""
+        if not self._terms:
             return {}
         log_ratios, low, high = (self._used(parts) for parts in (self._log_ratios, *self._bounds()))
         first = self._used(self._log_ratios[:1])

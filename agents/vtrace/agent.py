@@ -14,15 +14,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
+from agents.actor_critic import ActorCriticAgent, ActorCriticConfig
 from agents.distributions import Categorical, make_distribution
-from agents.learned import LearnedAgent, LearnedConfig, Loss, Losses
+from agents.learned import Loss, Losses
 from agents.losses import entropy_loss, masked_sum, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
-from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
+from agents.networks.actor_critic import PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
 from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
-from agents.rewards import REWARD_CLIPPING, clip_rewards
+from agents.rewards import clip_rewards
 from agents.vtrace.charts import CHARTS
 from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
 from agents.vtrace.laser import RELEVANCES, relevance_divergence
@@ -31,10 +32,9 @@ from setting import Setting
 
 
 @dataclass(frozen=True)
-class VTraceConfig(LearnedConfig):
+class VTraceConfig(ActorCriticConfig):
     """Settings of the V-trace agent. CLEAR and LASER are for replayed data."""
 
-    gamma: Annotated[float, Setting("Discount per step.", "a discount in [0, 1]", 0, 1)] = 0.99
     rho_bar: Annotated[
         float,
         Setting(
@@ -62,24 +62,6 @@ class VTraceConfig(LearnedConfig):
         bool,
         Setting("Give the advantages of each batch mean 0 and standard deviation 1 before the policy gradient."),
     ] = False
-    value_loss_weight: Annotated[
-        float, Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9)
-    ] = 0.5
-    entropy_loss_weight: Annotated[float, Setting("Weight of the entropy bonus.", "a weight >= 0", 0, 1e9)] = 0.01
-    action_bound_loss_weight: Annotated[
-        float,
-        Setting(
-            "Weight of the penalty on means of Gaussian actions outside their bounds: the squared distance beyond 1.1 times "
-            "a bound.",
-            "a weight >= 0",
-            0,
-            1e9,
-        ),
-    ] = 1.0
-    clip_rewards: Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")] = True
-    reward_clipping_method: Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)] = (
-        "abs_one_sign"
-    )
     use_policy_cloning_loss: Annotated[
         bool, Setting("CLEAR: keep the policy close to the behaviour policy on replayed trajectories.")
     ] = False
@@ -112,11 +94,6 @@ class VTraceConfig(LearnedConfig):
                 f"and c_bar {self.c_bar:g}"
             )
 
-    @property
-    def reward_clipping(self) -> str | None:
-        """A name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards."""
-        return self.reward_clipping_method if self.clip_rewards else None
-
 
 class Masks(NamedTuple):
     """The steps that count, bool `[T, B]` each.
@@ -146,15 +123,13 @@ class Current(NamedTuple):
     values: Tensor
 
 
-class VTraceAgent(LearnedAgent):
+class VTraceAgent(ActorCriticAgent):
     """V-trace on a mixture of fresh and replayed trajectories."""
 
     config_class = VTraceConfig
-    network_class = ActorCritic
     charts = CHARTS
 
     config: VTraceConfig
-    network: ActorCritic
 
     @classmethod
     def check(cls, config: VTraceConfig, network: NetworkConfig) -> None:
@@ -172,13 +147,6 @@ class VTraceAgent(LearnedAgent):
                 "use_value_cloning_loss: wanted rewards of a fixed scale, because replayed values keep their scale, got "
                 "normalise_rewards; drop one with --nouse_value_cloning_loss or --nonormalise_rewards"
             )
-
-    @classmethod
-    def value_meaning(cls, config: VTraceConfig) -> str:
-        rewards = f"rewards clipped by {config.reward_clipping}" if config.reward_clipping else "raw rewards"
-        if config.normalise_rewards:
-            rewards = "rewards divided by the running standard deviation of their discounted sum"
-        return f"expected sum of {rewards}, discounted by {config.gamma} per step"
 
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
         # Row T has an observation and a value to bootstrap from, but no action: policies are compared on rows 0 to T-1.

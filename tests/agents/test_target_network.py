@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agents.networks.actor_critic import ActorCritic
-from agents.target_network import TargetPolicy
+from agents.target_network import TargetNetwork, TargetPolicy
 from tests.agents.support import A, B, T, make_network_here, random_batch
 from tests.agents.test_recurrent import BURN_IN, new_network, recurrent_batch
 from tests.builders import network_of
@@ -90,3 +90,36 @@ def test_a_torso_that_only_values_read_is_not_copied() -> None:
     with torch.no_grad():
         wanted = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
     torch.testing.assert_close(target.policy(batch), wanted)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize(("period", "rate"), [(1, 0.25), (3, 1.0), (2, 0.5)])
+def test_a_copy_moves_a_part_of_the_way_every_period_of_steps(period: int, rate: float, on_device: bool) -> None:
+    network = make_network_here()
+    target = TargetNetwork(network, period, rate)
+    target._on_device = on_device
+    parameters, buffers = dict(network.named_parameters()), dict(network.named_buffers())
+    wanted = copy.deepcopy(network.state_dict())
+    for step in range(1, 8):
+        change(network)
+        target.move()
+        if step % period == 0:
+            wanted = {name: torch.lerp(wanted[name], parameters[name].detach(), rate) for name in parameters} | {
+                name: buffer.clone() for name, buffer in buffers.items()
+            }
+        for name, tensor in target.network.state_dict().items():
+            torch.testing.assert_close(tensor, wanted[name], msg=f"{name} after step {step}")
+        assert int(target.age) == step % period
+
+
+def test_a_reset_copy_is_equal_and_names_every_tensor_that_moves() -> None:
+    network = make_network_here()
+    target = TargetNetwork(network, 5)
+    change(network)
+    target.move()
+    target.reset()
+    assert same(dict(target.network.state_dict()), dict(network.state_dict()))
+    assert int(target.age) == 0
+    moved = {id(tensor) for tensor in target.tensors}
+    assert {id(target.age), *(id(weights) for weights in target.network.parameters())} <= moved
+    assert len(moved) == len(target.network.state_dict()) + 1

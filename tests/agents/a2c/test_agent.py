@@ -10,8 +10,8 @@ import torch
 
 from agents.a2c.agent import A2CAgent, A2CConfig
 from agents.distributions import make_distribution
+from agents.losses import used_mean
 from agents.networks.actor_critic import PolicyOutput
-from agents.on_policy import used_mean
 from replay.batch import Batch
 from tests.agents.ppo.test_agent import acted_batch, make_network_here
 from tests.agents.returns.test_gae import golden_cases

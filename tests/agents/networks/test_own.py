@@ -76,7 +76,7 @@ def test_it_is_drawn_from_no_other_random_numbers(tmp_path: Path) -> None:
     network_of(name, (2, 4), 3)  # checks the class
     torch.manual_seed(3)
     checked_feature_count.cache_clear()
-    checked_feature_count(name, (2, 4), (2, 4))
+    checked_feature_count(name, (2, 4), (2, 4), "float32")
     assert torch.equal(torch.rand(2), wanted)
 
 
@@ -92,3 +92,14 @@ def test_a_breach_is_one_line(tmp_path: Path, breach: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wanted a file that exists, got .*none.py$"):
         network_of(f"{tmp_path}/none.py:Net", (2, 4), 3)
+
+
+def test_a_class_that_computes_in_float32_alone_is_refused_in_bfloat16(tmp_path: Path) -> None:
+    network = write(tmp_path, GOOD.replace("(inputs.flatten(1))", "(inputs.flatten(1)) * torch.eye(2).to(inputs).det()"))
+    assert checked_feature_count(network, (2, 4), (2, 4), "float32") == 5
+    with pytest.raises(ValueError, match=r"wanted a class that computes in bfloat16, or --precision=float32, got"):
+        checked_feature_count(network, (2, 4), (2, 4), "bfloat16")
+
+
+def test_a_class_that_computes_in_bfloat16_may(tmp_path: Path) -> None:
+    assert checked_feature_count(write(tmp_path, GOOD), (2, 4), (2, 4), "bfloat16") == 5

@@ -1,0 +1,205 @@
+"""Networks that act: the actor alone. Critics are modules of the agent, so no worker, evaluation or export has them."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from agents.acting import Acting
+from agents.continuous.losses import next_noise
+from agents.distributions import ILLEGAL_LOGIT, Categorical, SquashedGaussian
+from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.settings import parse_hidden_sizes
+from agents.networks.torsos import hidden_layers
+from wrappers.spaces import Box, Discrete
+
+LOG_STDS = (-20.0, 2.0)
+"""Bounds of the logarithms of SAC's standard deviations, as in its authors' code."""
+GAUSSIAN, CORRELATED = "gaussian", "ou"
+"""Values of the setting `exploration_noise_kind`."""
+_POLICY_GAIN = 0.01
+_HIDDEN_GAIN = math.sqrt(2.0)
+
+
+class ActorOutput(NamedTuple):
+    """policy: float32 `[N, P]`, parameters of the distribution of actions, or the actions of a deterministic policy."""
+
+    policy: Tensor
+
+
+class Actor(FeatureNetwork):
+    """A policy for agents that have critics.
+
+    Critics of vectors have layers of their own, which read the same normalised vectors as the actor. An observation with images
+    has one encoder for both. Only the critics' loss changes it, and the actor reads its features as constants (DrQ-v2,
+    arXiv:2107.09645, section 3.1). Hidden layers of `--hidden_sizes` then follow in the actor too.
+
+    Attributes:
+        shares: Whether the encoder is shared.
+        acts_randomly: float32 `[]`, 1 until learning starts: actions are uniform until then. It travels with the weights.
+    """
+
+    acts_randomly: Tensor
+
+    def make_heads(self) -> None:
+        settings = self.config.settings
+        self.shares = not all(part.is_vector for part in self.parts)
+        sizes = parse_hidden_sizes(settings.hidden_sizes)
+        features = sizes[-1] if self.shares else self.head_feature_count
+        layers = hidden_layers(self.head_feature_count, sizes, settings.activation) if self.shares else []
+        self.hidden = nn.Sequential(*layers)
+        self.policy_head = nn.Linear(features, self.parameter_count)
+        self.register_buffer("acts_randomly", torch.ones(()))
+
+    @property
+    @abstractmethod
+    def parameter_count(self) -> int:
+        """P, the numbers that the policy's head gives."""
+
+    @property
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """The weights that the critics' loss changes: those of a shared encoder."""
+        return list(self.torso.parameters()) if self.shares else []
+
+    @property
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """The weights that the actor's loss changes."""
+        return [*([] if self.shares else self.torso.parameters()), *self.hidden.parameters(), *self.policy_head.parameters()]
+
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> ActorOutput:
+        policy = self.policy_head(self.hidden(features))
+        return ActorOutput(policy if mask is None else policy.masked_fill(mask == 0, ILLEGAL_LOGIT))
+
+    def encode(self, observations: Tensor) -> Tensor:
+        """The critics' input from N observations, `[N, F]`: normalised vectors, or the features of a shared encoder."""
+        return self.features(observations) if self.shares else self._inputs(observations, torch.float32)[0].flatten(1)
+
+    @property
+    def encoded_size(self) -> int:
+        """F of `encode`."""
+        return self.head_feature_count if self.shares else math.prod(self.parts[0].shape)
+
+    def policy(self, observations: Tensor, encoded: Tensor) -> Tensor:
+        """The policy's output `[N, P]`, with gradient for `actor_parameters` alone. encoded: of the same observations."""
+        features = encoded.detach() if self.shares else self.features(observations)
+        output: ActorOutput = self._outputs(features, observations)
+        return output.policy
+
+    def head_gain(self, layer: nn.Module) -> float | None:
+        """A small gain makes the first policy nearly the same, whatever the observation."""
+        if any(layer is each for each in self.hidden):
+            return _HIDDEN_GAIN
+        return _POLICY_GAIN if layer is self.policy_head else None
+
+    @classmethod
+    def acting(cls, config: NetworkConfig) -> Acting:
+        return Acting({})
+
+    def uniform_or(self, actions: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Actions `[N, D]`; uniform ones in [-1, 1] until learning starts."""
+        uniform = torch.empty_like(actions).uniform_(-1, 1, generator=generator)
+        return torch.where(self.acts_randomly > 0, uniform, actions)
+
+
+class StochasticActor(Actor):
+    """The policy of SAC: a squashed Gaussian for bounded real numbers, a categorical distribution for one choice."""
+
+    exported: ClassVar[tuple[str, ...]] = ("policy",)
+    distribution: SquashedGaussian | Categorical
+
+    def make_heads(self) -> None:
+        action = self.config.action
+        if isinstance(action, Discrete):
+            self.distribution = Categorical(action.count)
+        else:
+            assert isinstance(action, Box)
+            self.distribution = SquashedGaussian(len(action.low), log_stds=LOG_STDS)
+        super().make_heads()
+
+    @property
+    def parameter_count(self) -> int:
+        return self.distribution.parameter_count
+
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
+        policy, distribution = thought.output.policy, self.distribution
+        if greedy:
+            return Chosen(distribution.action(distribution.mode(policy)), {})
+        if isinstance(distribution, Categorical):
+            legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)
+            return Chosen(distribution.sample(torch.where(self.acts_randomly > 0, legal, policy), generator), {})
+        return Chosen(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
+
+
+class NoiseSettings(Protocol):
+    """The settings of the noise that a deterministic policy explores with."""
+
+    exploration_noise: float
+    exploration_noise_kind: str
+    noise_theta: float
+    noise_dt: float
+
+
+class DeterministicActor(Actor):
+    """The policy of TD3 and DDPG: tanh of a linear layer. Noise is added in training, and nowhere else.
+
+    Gaussian noise is independent in every step. Ornstein-Uhlenbeck noise is a state of each environment, 0 where an episode
+    begins.
+    """
+
+    def make_heads(self) -> None:
+        action = self.config.action
+        assert isinstance(action, Box)
+        self._size = len(action.low)
+        self.noise_size = self._size if self._noise.exploration_noise_kind == CORRELATED else 0
+        super().make_heads()
+
+    @property
+    def _noise(self) -> NoiseSettings:
+        settings: NoiseSettings = self.config.agent
+        return settings
+
+    @property
+    def parameter_count(self) -> int:
+        return self._size
+
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> ActorOutput:
+        return ActorOutput(super().heads(features).policy.tanh())
+
+    def best_actions(self, output: ActorOutput) -> Tensor:
+        return output.policy
+
+    def exploration(self, environments: Tensor, total: int) -> Tensor | None:
+        """The noise's size `[N, 1]`, and behind it the state of correlated noise, `[N, D]`."""
+        size = torch.full((len(environments), 1), float(self._noise.exploration_noise), device=environments.device)
+        return torch.cat([size, torch.zeros(len(environments), self.noise_size, device=environments.device)], -1)
+
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
+        actions, settings = thought.output.policy, self._noise
+        if greedy or exploration is None:
+            return Chosen(actions, {})
+        noise = torch.empty_like(actions).normal_(generator=generator)
+        kept = None
+        if self.noise_size:
+            noise = next_noise(exploration[:, 1:], noise, settings.noise_theta, settings.exploration_noise, settings.noise_dt)
+            kept = torch.cat([exploration[:, :1], noise], -1)
+        else:
+            noise = exploration * noise
+        return Chosen(self.uniform_or((actions + noise).clamp(-1, 1), generator), {}, kept)

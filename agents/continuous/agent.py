@@ -1,0 +1,153 @@
+"""The common part of SAC, TD3 and DDPG: settings, critics with their targets, and checks of the run's actions and networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+
+from agents.continuous.actors import Actor
+from agents.continuous.critics import Critics
+from agents.networks.base import NetworkConfig
+from agents.networks.cores import NO_CORE
+from agents.networks.settings import parse_hidden_sizes
+from agents.off_policy import OffPolicyAgent, OffPolicyConfig, TargetRate
+from agents.target_network import TargetNetwork
+from setting import Setting
+from wrappers.spaces import Box
+
+CRITICS, TARGETS = "critics", "target_critics"
+"""Names of modules in a checkpoint."""
+CHARTS: dict[str, list[str]] = {
+    "values, discounted": [r"losses/q$", r"losses/target$"],
+    "losses": [r"losses/critic_loss$", r"losses/actor_loss$"],
+    "gradient norm": [r"losses/gradient_norm$"],
+}
+
+
+@dataclass(frozen=True)
+class ContinuousConfig(OffPolicyConfig):
+    """Settings of every agent with an actor and critics of actions."""
+
+    target_update_rate: TargetRate = 0.005
+    critic_layer_norm: Annotated[bool, Setting("Normalise the hidden layers of the critics.")] = False
+    critic_dropout: Annotated[
+        float,
+        Setting(
+            "Probability with which a hidden unit of a critic is left out (DroQ: 0.01, with --critic_layer_norm and 20 "
+            "updates a step).",
+            "a probability in [0, 0.9]",
+            0,
+            0.9,
+        ),
+    ] = 0.0
+
+
+class ContinuousAgent(OffPolicyAgent):
+    """An actor, critics, and target critics that follow them slowly. Subclasses say what the losses are.
+
+    Critics are made on the network's device; their hidden layers are those of `--hidden_sizes` and `--activation`.
+
+    critic_count: number of Q-functions. taken_actions: the actions that the agent can take, in words.
+    """
+
+    config_class = ContinuousConfig
+    compiles = False  # small products gain nothing: an update took 1.2 times as long
+    charts = CHARTS
+    critic_count = 2
+    taken_actions = "actions that are real numbers between finite bounds"
+
+    config: Any
+    network: Actor
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        settings, name = network.settings, cls.name()
+        if settings.core != NO_CORE:
+            wanted = f"{NO_CORE} with agent {name}, whose critics have no memory; ppo and vtrace have"
+            raise ValueError(f"core: wanted {wanted}, got {settings.core}")
+        if settings.separate_value:
+            raise ValueError(f"separate_value: wanted false with agent {name}, whose critics are always separate, got true")
+        cls.check_actions(config, network)
+
+    @classmethod
+    def check_actions(cls, config: Any, network: NetworkConfig) -> None:
+        """Raise ValueError in one line if the agent cannot act with the environment's actions."""
+        action = network.action
+        if not isinstance(action, Box) or not action.bounded.all():
+            raise ValueError(f"env: wanted {cls.taken_actions} with agent {cls.name()}, got {action.summary()}")
+
+    @classmethod
+    def name(cls) -> str:
+        """The agent's name on the command line."""
+        return cls.__name__.removesuffix("Agent").lower()
+
+    def make_modules(self) -> dict[str, nn.Module]:
+        network, settings = self.network, self.network.config.settings
+        action = network.config.action
+        size, outputs = (len(action.low), 1) if isinstance(action, Box) else (0, network.parameter_count)
+        critics = Critics(
+            self.critic_count,
+            network.encoded_size + size,
+            outputs,
+            parse_hidden_sizes(settings.hidden_sizes),
+            settings.activation,
+            layer_norm=self.config.critic_layer_norm,
+            dropout=self.config.critic_dropout,
+        )
+        self.critics: Critics = critics.to(network.policy_head.weight.device)
+        self.target_critics = TargetNetwork(self.critics, self.target_period, self.config.target_update_rate)
+        return {CRITICS: self.critics}
+
+    @property
+    def target_period(self) -> int:
+        """Optimiser steps between two moves of the target networks."""
+        return 1
+
+    @property
+    def followers(self) -> Mapping[str, TargetNetwork]:
+        """All target networks by the names of their modules."""
+        return {TARGETS: self.target_critics}
+
+    @property
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """The weights that the critics' loss changes: the critics, and a shared encoder."""
+        return [*self.critics.parameters(), *self.network.encoder_parameters]
+
+    def targets(self) -> dict[str, nn.Module]:
+        return {name: target.network for name, target in self.followers.items()}
+
+    def moved_tensors(self) -> list[Tensor]:
+        return [tensor for target in self.followers.values() for tensor in target.tensors]
+
+    def after_step(self) -> None:
+        for target in self.followers.values():
+            target.move()
+
+    def calibrate(self, observations: Tensor) -> None:
+        super().calibrate(observations)
+        for target in self.followers.values():
+            target.reset()
+
+    def update(self, batch: Any, progress: float) -> Any:
+        self.network.acts_randomly.zero_()  # the first update comes when learning starts
+        return super().update(batch, progress)
+
+    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
+        return {**super().own_numbers(), **{name: {"age": target.age} for name, target in self.followers.items()}}
+
+    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
+        super().load_own_numbers(numbers)
+        for name, target in self.followers.items():
+            if name in numbers:
+                target.age.copy_(numbers[name]["age"])
+
+
+def check_distribution(network: NetworkConfig, agent: str, wanted: str) -> None:
+    """Raise ValueError if `--action_distribution` names another than the agent's own."""
+    got = network.settings.action_distribution
+    if got not in ("auto", wanted):
+        names = " or ".join(dict.fromkeys(("auto", wanted)))
+        raise ValueError(f"action_distribution: wanted {names} with agent {agent}, got {got}")

@@ -1,0 +1,144 @@
+"""DQN (Mnih et al. 2015, doi:10.1038/nature14236) and its extensions up to Rainbow and Ape-X, on windows of replayed steps.
+
+Switches: double and dueling networks, windows of n steps, distributions of returns (C51, QR-DQN), noisy layers, Ape-X's ladder
+of epsilons, and Munchausen targets. Prioritised replay is a replay kind, whose importance weights multiply the losses.
+`agents/values` holds the formulas and their sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from agents.dqn.errors import ERRORS, Output, Window, categorical_targets, expected_targets, quantile_targets
+from agents.guarded import LearningRate
+from agents.networks.base import NetworkConfig
+from agents.networks.cores import NO_CORE
+from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, as_choices, choice_counts, chosen_values
+from agents.off_policy import (
+    DEFAULTS,
+    Clip,
+    LearningStarts,
+    Objective,
+    Objectives,
+    OffPolicyAgent,
+    Transitions,
+    UpdatesPerStep,
+)
+from agents.values.agent import ValueAgent, stored_errors
+from agents.values.config import ValueConfig
+from agents.values.q_learning import munchausen_targets
+from replay.batch import InitialErrors
+from setting import Setting
+
+
+@dataclass(frozen=True)
+class DqnConfig(ValueConfig):
+    """Settings of DQN. All losses are means over the windows of a batch, with importance weights if a replay gives them."""
+
+    lr: LearningRate = 1e-4
+    gradient_clip_by_norm_threshold: Clip = 10.0
+    learning_starts: LearningStarts = 1000
+    updates_per_step: UpdatesPerStep = 0.25
+    munchausen: Annotated[
+        bool, Setting("Add a part of the action's log-probability to its reward, and bootstrap softly (Munchausen-DQN).")
+    ] = False
+    munchausen_temperature: Annotated[
+        float, Setting("munchausen: temperature of the softmax, in units of values.", "a number > 0", 1e-9, 1e9)
+    ] = 0.03
+    munchausen_weight: Annotated[float, Setting("munchausen: weight of the log-probability.", "a weight in [0, 1]", 0, 1)] = 0.9
+    munchausen_lowest: Annotated[
+        float, Setting("munchausen: least value of temperature times log-probability.", "a number <= 0", -1e9, 0)
+    ] = -1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.munchausen:
+            return
+        for name, wanted in (("double", False), ("distributional", NO_DISTRIBUTION), ("n_step", 1)):
+            if (got := getattr(self, name)) != wanted:
+                raise ValueError(f"{name}: wanted {wanted} with --munchausen, got {got}")
+
+
+class DqnAgent(ValueAgent, OffPolicyAgent):
+    """Q-learning on windows. Each of the batches that are drawn at once gives one optimiser step."""
+
+    config_class = DqnConfig
+    defaults = {**DEFAULTS, "batch_size": 32}
+
+    config: DqnConfig
+
+    @classmethod
+    def check(cls, config: DqnConfig, network: NetworkConfig) -> None:
+        super().check(config, network)
+        if network.settings.core != NO_CORE:
+            raise ValueError(f"core: wanted {NO_CORE} with agent dqn, got {network.settings.core}; --agent=r2d2 has a memory")
+        if config.munchausen and len(choice_counts(network.action)) > 1:
+            raise ValueError(f"munchausen: wanted false for {network.action.summary()}, got true")
+
+    @classmethod
+    def initial_errors(cls, config: DqnConfig, network: NetworkConfig) -> InitialErrors | None:
+        """Temporal differences of the values that acting has stored. C51's priority is a divergence, which they do not tell."""
+        if config.distributional == C51 or config.normalise_rewards:
+            return None
+        return lambda trajectory: stored_errors(trajectory, config).squeeze(1).numpy()
+
+    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
+        """The targets of the rows: values y `[N]`, quantiles `[N, K]`, or probabilities of the atoms `[N, K]`."""
+        window = Window(self._choices(part), part.returns, part.discounts)
+        target, selecting = self._following(part.next_observations)
+        # The gradient passes through the noise that is drawn last.
+        now = self._of_target(part.observations) if self.config.munchausen else None
+        self.network.draw_noise()
+        return (self._targets(window, target, selecting, now),)
+
+    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+        online: Output = self.network(part.observations)
+        choices = self._choices(part)
+        errors = ERRORS[self.config.distributional](online, constants[0], choices, self.network.counts)
+        loss = Objective((part.weights * errors.losses).mean(), list(self.network.parameters()))
+        metrics = {
+            "losses/td_error": errors.sizes.mean(),
+            "losses/value_mean": chosen_values(online.q.detach(), choices, self.network.counts).mean(),
+        }
+        return Objectives({"value_loss": loss}, metrics, errors.sizes)
+
+    def _following(self, observations: Tensor) -> tuple[Output, Output]:
+        """Outputs at the next observations: of the target network, and of the network that selects the actions."""
+        target = self._of_target(observations)
+        if not self.config.double:
+            return target, target
+        self.network.draw_noise()
+        selecting: Output = self.passes.without_gradient(observations)
+        return target, selecting
+
+    def _of_target(self, observations: Tensor) -> Output:
+        self.target.network.draw_noise()
+        output: Output = self.target_passes.without_gradient(observations)
+        return output
+
+    def _targets(self, window: Window, target: Output, selecting: Output, now: Output | None) -> Tensor:
+        """now: outputs of the target network at x_t, for Munchausen targets; otherwise None."""
+        config = self.config
+        if config.distributional == C51:
+            return categorical_targets(window, target, selecting, self.network.get_buffer("support"))
+        if config.distributional == QUANTILES:
+            return quantile_targets(window, target, selecting)
+        if now is None:
+            return expected_targets(window, target, selecting, self.network.counts)
+        return munchausen_targets(
+            window.returns,
+            window.discounts,
+            window.choices.squeeze(-1),
+            now.q,
+            target.q,
+            temperature=config.munchausen_temperature,
+            weight=config.munchausen_weight,
+            lowest=config.munchausen_lowest,
+        )
+
+    def _choices(self, part: Transitions) -> Tensor:
+        """The actions taken, int64 `[N, D]`."""
+        return as_choices(part.actions, self.network.config.action)

@@ -1,0 +1,115 @@
+"""Losses and temporal differences of a batch of transitions, for each way to represent values. Pure functions.
+
+Each returns the loss of each transition, with gradient, and the size of its temporal difference, by which prioritised replay
+draws it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.networks.q_network import (
+    C51,
+    NO_DISTRIBUTION,
+    QUANTILES,
+    DistributionalOutput,
+    QOutput,
+    best_choices,
+    chosen_values,
+)
+from agents.values.categorical import cross_entropy, divergence, project
+from agents.values.q_learning import huber, q_targets
+from agents.values.quantiles import quantile_loss
+
+Output = QOutput | DistributionalOutput
+
+
+class Errors(NamedTuple):
+    """losses: `[B]`, with gradient. sizes: of the temporal differences, `[B]`, constants."""
+
+    losses: Tensor
+    sizes: Tensor
+
+
+class Window(NamedTuple):
+    """B windows without their observations.
+
+    choices: int64 `[B, D]`, the actions taken. returns: G, `[B]`. discounts: D, `[B]`.
+    """
+
+    choices: Tensor
+    returns: Tensor
+    discounts: Tensor
+
+
+def expected_targets(window: Window, target: Output, selecting: Output, counts: tuple[int, ...]) -> Tensor:
+    """y = G + D Q'(x', a'), `[B]`. The value of an action is the mean over its components.
+
+    Args:
+        window: G and D.
+        target: of the target network at x'.
+        selecting: of the network that selects the next action, at x'.
+        counts: values of each component.
+    """
+    best = best_choices(selecting.q, counts)
+    return q_targets(window.returns, window.discounts, chosen_values(target.q, best, counts).mean(-1))
+
+
+def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
+    """The Huber loss of the values. Several components share one target; their losses and errors are averaged.
+
+    Args:
+        online: of the network that learns at x_t, with gradient.
+        targets: y, `[B]`.
+        choices: int64 `[B, D]`, the actions taken.
+        counts: values of each component.
+    """
+    errors = targets.unsqueeze(-1) - chosen_values(online.q, choices, counts)
+    return Errors(huber(errors).mean(-1), errors.detach().abs().mean(-1))
+
+
+def categorical_targets(window: Window, target: Any, selecting: Output, atoms: Tensor) -> Tensor:
+    """C51: the probabilities m of the atoms, `[B, K]`. atoms: float32 `[K]`, their values. Others as for `expected_targets`."""
+    probabilities = torch.softmax(_atoms_of(target, selecting.q.argmax(-1)), -1)
+    return project(window.returns, window.discounts, probabilities, atoms)
+
+
+def categorical_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
+    """C51: the cross-entropy. Its divergence is the priority, as in Rainbow (Hessel et al. 2018, arXiv:1710.02298).
+
+    targets: `[B, K]`, see `categorical_targets`. choices: of one component. Others as for `expected_errors`.
+    """
+    losses = cross_entropy(targets, _atoms_of(online, choices.squeeze(-1)))
+    return Errors(losses, divergence(targets, losses.detach()))
+
+
+def quantile_targets(window: Window, target: Any, selecting: Output) -> Tensor:
+    """QR-DQN: y_j = G + D theta'_j(x', a'), `[B, K]`, without gradient. Arguments as for `expected_targets`."""
+    following = _atoms_of(target, selecting.q.argmax(-1))
+    return q_targets(window.returns.unsqueeze(-1), window.discounts.unsqueeze(-1), following)
+
+
+def quantile_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
+    """QR-DQN: the quantile Huber loss. The difference of the means is the priority.
+
+    targets: `[B, K]`, see `quantile_targets`. choices: of one component. Others as for `expected_errors`.
+    """
+    quantiles = _atoms_of(online, choices.squeeze(-1))
+    return Errors(quantile_loss(quantiles, targets), (targets.mean(-1) - quantiles.detach().mean(-1)).abs())
+
+
+def _atoms_of(output: DistributionalOutput, actions: Tensor) -> Tensor:
+    """The atoms of one action each, `[B, K]`. actions: int64 `[B]`."""
+    return output.atoms[torch.arange(len(actions), device=actions.device), actions]
+
+
+ERRORS: dict[str, Callable[[Any, Tensor, Tensor, tuple[int, ...]], Errors]] = {
+    NO_DISTRIBUTION: expected_errors,
+    C51: categorical_errors,
+    QUANTILES: quantile_errors,
+}
+"""Value of the setting `distributional` -> the errors of outputs `online` against targets, for choices `[B, D]`."""

@@ -1,0 +1,252 @@
+"""The common ground of all agents that learn by gradient descent: modules, guarded steps, statistics, saving and loading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.base import Agent
+from agents.guard import Guard, largest
+from agents.networks.base import FeatureNetwork
+from agents.networks.statistics import ObservationMoments, RunningMoments
+from agents.optimizers import check_moments, check_weights, lay_out_moments, make_optimizer, optimizer_state, start_mean_squares
+from agents.passes import NetworkPasses
+from agents.peers import Peers
+from agents.rewards import RewardScale
+from agents.schedules import linear_schedule
+from replay.batch import Batch
+from setting import Setting, check_fields
+
+NETWORK = "network"
+"""Name of the acting network among an agent's modules, and of its optimiser."""
+OPTIMIZER_STEPS = "optimizer_steps"
+"""Name of the count of optimiser steps among an agent's numbers."""
+
+
+LearningRate = Annotated[
+    float,
+    Setting("Learning rate at the start; it falls linearly over the run's fresh frames.", "a learning rate in [0, 10]", 0, 10),
+]
+LastLearningRate = Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)]
+OptimizerName = Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")]
+RmspropEpsilon = Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)]
+GradientClip = Annotated[
+    float, Setting("Global gradient norm above which gradients are scaled down.", "a gradient norm > 0", 1e-9, 1e9)
+]
+
+
+@dataclass(frozen=True)
+class LearnedConfig:
+    """Settings of every agent that learns by gradient descent; `losses` reads the others.
+
+    adam_eps: epsilon of Adam. It is no setting; each agent has its own.
+    """
+
+    lr: LearningRate = 6e-4
+    lr_end_value: LastLearningRate = 0.0
+    optimizer: OptimizerName = "rmsprop"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: GradientClip = 40.0
+    normalise_rewards: Annotated[
+        bool,
+        Setting(
+            "Divide rewards by the running standard deviation of their discounted sum and clip them at 10, for learning; "
+            "reported returns stay raw. It takes the place of --clip_rewards."
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.normalise_rewards and getattr(self, "clip_rewards", False):
+            raise ValueError(
+                "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "
+                "--nonormalise_rewards"
+            )
+
+    @property
+    def last_learning_rate(self) -> float:
+        """The learning rate at the end of the run."""
+        return self.lr_end_value
+
+
+class Step(NamedTuple):
+    """One guarded step of the optimiser.
+
+    sound: bool `[]` on the device, whether it was taken. gradient_norm: `[]`, before clipping.
+    """
+
+    sound: Tensor
+    gradient_norm: Tensor
+
+
+class GuardedAgent(Agent):
+    """Modules that learn, one optimiser with a group of parameters for each, and steps that no non-finite number gets through.
+
+    `LearnedAgent` and `OffPolicyAgent` add the update.
+
+    Args:
+        config: a `LearnedConfig`, with the agent's own settings.
+        network: acts, and learns in place.
+        replay_names: the run's replays, in the order of `batch.source`; names of metrics.
+        threads: how many share the network's passes on a CPU.
+        compiled: whether these passes go through torch.compile.
+    """
+
+    config_class = LearnedConfig
+    several_steps: ClassVar[bool] = False
+    steps_some: ClassVar[bool] = False
+    """Whether a step may leave out some of the parameters."""
+
+    def __init__(
+        self, config: Any, network: Any, replay_names: Sequence[str] = (), *, threads: int = 1, compiled: bool = False
+    ) -> None:
+        self.config = config
+        self.network: FeatureNetwork = network
+        self.replay_names = tuple(replay_names)
+        self.passes = NetworkPasses(network, threads, compiled=compiled)
+        self.modules = {NETWORK: network, **self.make_modules()}
+        self._parameters = [parameter for module in self.modules.values() for parameter in module.parameters()]
+        self.optimizer = make_optimizer(config, self.modules.values())
+        device = next(network.parameters()).device
+        self.guard = Guard(self.optimizer, device, self.moved_tensors())
+        normalises = network.config.settings.normalise_observations
+        self.observation_moments = ObservationMoments(network) if normalises else None
+        self.reward_scale = RewardScale(device) if config.normalise_rewards else None
+        self.peers = Peers()
+
+    def join(self, peers: Peers) -> None:
+        self.peers = peers
+        for moments in self._moments().values():
+            moments.peers = peers
+
+    def make_modules(self) -> dict[str, torch.nn.Module]:
+        """Further modules that learn, by name, on the network's device. They are saved, and the optimiser steps them too."""
+        return {}
+
+    def targets(self) -> dict[str, torch.nn.Module]:
+        """Modules that are saved but have no gradient, by name, such as target networks."""
+        return {}
+
+    def moved_tensors(self) -> list[Tensor]:
+        """Tensors other than weights that a step changes, so that a refused step must leave them as they were."""
+        return []
+
+    def calibrate(self, observations: Tensor) -> None:
+        super().calibrate(observations)
+        if self.observation_moments:
+            self.observation_moments.calibrate(observations)
+
+    def finite_inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """For each input that may hold non-finite numbers: a scalar that is finite if all of it is.
+
+        Raw rewards are checked, because scaling would hide a non-finite one.
+        """
+        return {name: largest(tensor) for name, tensor in _float_inputs(batch, self.network).items()}
+
+    def scaled(self, batch: Batch) -> Batch:
+        """The batch with the rewards that are learned from. `merge_moments` must follow."""
+        return self.reward_scale.scaled(batch) if self.reward_scale else batch
+
+    def set_learning_rate(self, progress: float) -> float:
+        """Set the learning rate of the update. progress: the part of the run's budget that is used, in [0, 1]."""
+        learning_rate = linear_schedule(self.config.lr, self.config.last_learning_rate, progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        return learning_rate
+
+    def end_update(self) -> None:
+        """The steps since the last call make one update. It is skipped if each of them was refused."""
+        self.guard.end_update()
+
+    def merge_moments(self, learned: Batch, sound: Tensor) -> None:
+        """Merge the batch into the running moments; nothing if `sound`, bool `[]` on the device, is false.
+
+        It comes after all steps: the batch was acted with the statistics of before, so acting and learning see the same inputs.
+        """
+        if self.reward_scale:
+            self.reward_scale.settle(sound)
+        if self.observation_moments:
+            self.observation_moments.merge(learned, sound)
+
+    def gradient_metrics(self, norms: Tensor) -> dict[str, Tensor]:
+        """Mean norm of the gradients before clipping, and the fraction that was clipped. norms: `[]`, or `[steps]`."""
+        clipped = norms > (self.config.gradient_clip_by_norm_threshold or math.inf)
+        return {"losses/gradient_norm": norms.mean(), "losses/gradient_clipped": clipped.float().mean()}
+
+    def _step(self) -> None:
+        if isinstance(self.optimizer, torch.optim.RMSprop) and len(self.optimizer.state) < len(self._parameters):
+            start_mean_squares(self.optimizer)
+        self.optimizer.step()
+
+    def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
+        return self.guard.take_skip_reasons(everything=everything)
+
+    def state_dict(self) -> dict[str, Any]:
+        self.guard.settle()
+        return {
+            "modules": {name: module.state_dict() for name, module in {**self.modules, **self.targets()}.items()},
+            "optimizers": {NETWORK: optimizer_state(self.optimizer)},
+            "numbers": {name: moments.state_dict() for name, moments in self._moments().items()} | self.own_numbers(),
+        }
+
+    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
+        """Further numbers of the agent's state by name: of steps, if an update has several."""
+        return {OPTIMIZER_STEPS: {"count": torch.tensor(self.guard.steps)}} if self.several_steps else {}
+
+    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load what `own_numbers` returned. A checkpoint of other settings may lack some."""
+        if self.several_steps and OPTIMIZER_STEPS in numbers:
+            self.guard.steps = int(numbers[OPTIMIZER_STEPS]["count"])
+
+    def _moments(self) -> dict[str, RunningMoments]:
+        """The running moments of observations and rewards, by their names in a checkpoint."""
+        return {
+            **({"observations": self.observation_moments} if self.observation_moments else {}),
+            **({"rewards": self.reward_scale.moments} if self.reward_scale else {}),
+        }
+
+    def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        for name, module in {**self.modules, **self.targets()}.items():
+            if name not in state["modules"]:
+                raise ValueError(
+                    f"wanted the weights of {' and '.join(self.modules)}, got those of {' and '.join(state['modules'])}"
+                )
+            check_weights(module.state_dict(), state["modules"][name])
+        for name, moments in self._moments().items():
+            if name in state.get("numbers", {}):
+                moments.check_state_dict(state["numbers"][name])
+        for name, own in self.own_numbers().items():
+            if name in state.get("numbers", {}):
+                check_weights(own, state["numbers"][name])
+        if load_optimizer:
+            moments = state["optimizers"][NETWORK]["state"]
+            check_moments(moments, self.optimizer, self.config.optimizer, some=self.steps_some)
+
+    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        """Moments come from `state`, the optimiser's settings from the config."""
+        self.guard.settle()
+        for module_name, module in {**self.modules, **self.targets()}.items():
+            module.load_state_dict(state["modules"][module_name])
+        for name, running in self._moments().items():
+            if name in state.get("numbers", {}):  # a run may begin to scale rewards when it is resumed
+                running.load_state_dict(state["numbers"][name])
+        self.load_own_numbers(state.get("numbers", {}))
+        if load_optimizer:
+            moments = state["optimizers"][NETWORK]["state"]
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+            lay_out_moments(self.optimizer)
+
+
+def _float_inputs(batch: Batch, network: FeatureNetwork) -> dict[str, Tensor]:
+    """The parts of a batch that may hold non-finite numbers."""
+    inputs = {"rewards": batch.rewards, **batch.acting}
+    if batch.recurrent_state is not None:
+        inputs["recurrent_state"] = batch.recurrent_state
+    floats = {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
+    return {**network.float_inputs(batch.observations.flatten(0, 1)), **floats}

@@ -1,0 +1,67 @@
+"""Exploration beside the distribution of the actions: epsilon, and a state that each environment keeps.
+
+`FeatureNetwork.exploration` gives one row of numbers for each environment of a run, float32 `[N, E]`. They are constants, such
+as the epsilon of Ape-X's ladder. The last `FeatureNetwork.noise_size` of them are a state instead, such as noise that is
+correlated in time. What changes over the run, such as the epsilon of a schedule, is a float32 buffer of the acting network. The
+agent sets it, so it travels with weights, versions and checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agents.networks.cores import zeroed
+
+SCHEDULE, LADDER = "schedule", "ladder"
+"""Values of the setting `exploration`: one epsilon that falls over the run, or one for each environment."""
+LADDER_BASE, LADDER_EXPONENT = 0.4, 7.0
+"""Constants of Ape-X's ladder."""
+
+
+def epsilon_ladder(environments: Tensor, total: int) -> Tensor:
+    """The epsilon of each environment, 0.4^(1 + 7 i / (total - 1)), float32 `[N]`; 0.4 if there is only one environment.
+
+    Source: Ape-X (Horgan et al. 2018, arXiv:1803.00933), section 4.1.
+
+    Args:
+        environments: int64 `[N]`, numbers i of the environments, from 0 to total - 1.
+        total: environments of the run.
+    """
+    exponents = 1 + LADDER_EXPONENT * environments.double() / max(1, total - 1)
+    return (LADDER_BASE**exponents).float()
+
+
+def legal_choices(legal: Tensor, counts: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """One legal value of each component, uniformly drawn and independent of the others, int64 `[N, len(counts)]`.
+
+    Args:
+        legal: bool `[N, sum(counts)]`; at least one value of each component is legal.
+        counts: values of each component.
+        generator: on the device of `legal`.
+    """
+    scores = torch.rand(legal.shape, generator=generator, device=legal.device).masked_fill_(~legal, -1.0)
+    return torch.stack([part.argmax(-1) for part in scores.split(list(counts), -1)], -1)
+
+
+def with_probability(epsilon: Tensor, explored: Tensor, best: Tensor, generator: torch.Generator | None) -> Tensor:
+    """`explored` with probability epsilon, otherwise `best`, as a whole for each environment.
+
+    Args:
+        epsilon: float32 `[N]` or `[]`.
+        explored: actions `[N, ...]`.
+        best: actions `[N, ...]`.
+        generator: on the device of the actions.
+    """
+    explores = torch.rand(len(best), generator=generator, device=best.device) < epsilon
+    return torch.where(explores.view(-1, *(1 for _ in best.shape[1:])), explored, best)
+
+
+def begun(exploration: Tensor, first: Tensor, noise_size: int) -> Tensor:
+    """Exploration `[N, E]` whose state, the last `noise_size` columns, is zero where an episode begins. first: bool `[N]`."""
+    if not noise_size:
+        return exploration
+    constants, state = exploration[:, :-noise_size], exploration[:, -noise_size:]
+    return torch.cat([constants, zeroed(state, first)], -1)

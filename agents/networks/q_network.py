@@ -1,0 +1,189 @@
+"""The network of value-based agents: a Q-value for each action, with dueling, distributional or noisy heads.
+
+With several choices at once (MultiDiscrete) each component has values of its own, and the value of an action is the mean over
+its components (branching, Tavakoli et al. 2018, arXiv:1711.08946). Dueling heads share the value of the state among them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from agents.acting import Acting
+from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, with_probability
+from agents.networks.noisy import NoisyLinear, draw_noise
+from agents.values.categorical import expectation, support
+from agents.values.dueling import dueling
+from replay.trajectory import Field
+from wrappers.spaces import ActionSpace, Discrete, MultiDiscrete
+
+BEHAVIOUR_Q, BEHAVIOUR_Q_MAX = "behaviour_q", "behaviour_q_max"
+"""Fields of the values, by the network that acted, of the action taken and of the best one."""
+
+Q_VALUES = "q"
+"""Name of the values among the heads' outputs."""
+ILLEGAL_VALUE = -1e9
+"""Value of an illegal action. It is finite, so that no product with it is NaN."""
+_HEAD_GAIN = 0.1
+NO_DISTRIBUTION, C51, QUANTILES = "none", "c51", "qr"
+"""Values of the setting `distributional`."""
+
+
+class HeadSettings(Protocol):
+    """The settings of the agent that its heads depend on."""
+
+    dueling: bool
+    noisy: bool
+    distributional: str
+    atoms: int
+    quantiles: int
+    v_min: float
+    v_max: float
+    exploration: str
+    epsilon_start: float
+
+
+class QOutput(NamedTuple):
+    """q: float32 `[N, P]`, the value of each value of each component, joined; `ILLEGAL_VALUE` for an illegal one."""
+
+    q: Tensor
+
+
+class DistributionalOutput(NamedTuple):
+    """q: as in `QOutput`. atoms: float32 `[N, P, K]`, logits of the atoms (C51) or quantiles (QR-DQN) of each value."""
+
+    q: Tensor
+    atoms: Tensor
+
+
+class QNetwork(FeatureNetwork):
+    """Q-values on the features. The agent's settings in `config.agent` decide on the heads.
+
+    counts: values of each component; P is their sum. epsilon: float32 `[]`, the probability of a random action in a schedule.
+    support: float32 `[K]`, the atoms' values (C51).
+    """
+
+    explores_by_epsilon = True
+    exported = (Q_VALUES,)
+    epsilon: Tensor
+
+    def make_heads(self) -> None:
+        settings = self.settings
+        self.counts = choice_counts(self.config.action)
+        self.kind = settings.distributional
+        self.atom_count = {C51: settings.atoms, QUANTILES: settings.quantiles}.get(self.kind, 1)
+        layer = NoisyLinear if settings.noisy else nn.Linear
+        self.action_head = layer(self.head_feature_count, sum(self.counts) * self.atom_count)
+        self.state_head = layer(self.head_feature_count, self.atom_count) if settings.dueling else None
+        # Noisy layers explore by themselves.
+        self.register_buffer("epsilon", torch.full((), 0.0 if settings.noisy else float(settings.epsilon_start)))
+        if self.kind == C51:
+            self.register_buffer("support", support(settings.v_min, settings.v_max, settings.atoms), persistent=False)
+
+    @property
+    def settings(self) -> HeadSettings:
+        """The agent's settings."""
+        settings: HeadSettings = self.config.agent
+        return settings
+
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> QOutput | DistributionalOutput:
+        """The values of float32 features `[N, feature_count]`. mask: `[N, mask_size]`, 0 for an illegal action."""
+        atoms = self.action_head(features).unflatten(-1, (-1, self.atom_count))
+        if self.state_head is not None:
+            values = self.state_head(features)
+            atoms = torch.cat([dueling(values, part) for part in atoms.split(list(self.counts), 1)], 1)
+        q = self._values(atoms)
+        if mask is not None:
+            q = q.masked_fill(mask == 0, ILLEGAL_VALUE)
+        return DistributionalOutput(q, atoms) if self.kind != NO_DISTRIBUTION else QOutput(q)
+
+    def _values(self, atoms: Tensor) -> Tensor:
+        """Q-values `[N, P]` of the heads' outputs `[N, P, K]`."""
+        if self.kind == C51:
+            return expectation(atoms, self.get_buffer("support"))
+        return atoms.mean(-1) if self.kind == QUANTILES else atoms.squeeze(-1)
+
+    def head_gain(self, layer: nn.Module) -> float | None:
+        """A small gain: the first values are near 0."""
+        return _HEAD_GAIN if layer is self.action_head or layer is self.state_head else None
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        super().initialise(generator)
+        for layer in self.noisy_layers:
+            layer.initialise(generator)
+
+    @property
+    def noisy_layers(self) -> list[NoisyLinear]:
+        return [layer for layer in (self.action_head, self.state_head) if isinstance(layer, NoisyLinear)]
+
+    def draw_noise(self, generator: torch.Generator | None = None) -> None:
+        draw_noise(self.noisy_layers, generator)
+
+    @classmethod
+    def acting(cls, config: NetworkConfig) -> Acting:
+        return Acting({BEHAVIOUR_Q: Field((), "float32"), BEHAVIOUR_Q_MAX: Field((), "float32")})
+
+    def best_actions(self, output: QOutput | DistributionalOutput) -> Tensor:
+        return self._as_actions(best_choices(output.q, self.counts))
+
+    def _as_actions(self, choices: Tensor) -> Tensor:
+        """Choices `[N, D]` as the environment takes them."""
+        return choices.squeeze(-1) if isinstance(self.config.action, Discrete) else choices
+
+    def exploration(self, environments: Tensor, total: int) -> Tensor | None:
+        """The epsilon of each environment, `[N, 1]`, with Ape-X's ladder; None with a schedule."""
+        return epsilon_ladder(environments, total).unsqueeze(-1) if self.settings.exploration == LADDER else None
+
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
+        q: Tensor = thought.output.q
+        best = best_choices(q, self.counts)
+        taken = best
+        if not greedy:
+            epsilon = self.epsilon if exploration is None else exploration[:, 0]
+            explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)
+            taken = with_probability(epsilon, explored, best, generator)
+        fields = {
+            BEHAVIOUR_Q: chosen_values(q, taken, self.counts).mean(-1),
+            BEHAVIOUR_Q_MAX: chosen_values(q, best, self.counts).mean(-1),
+        }
+        return Chosen(self._as_actions(taken), fields)
+
+
+def choice_counts(action: ActionSpace) -> tuple[int, ...]:
+    """The number of values of each component of an action. Raises ValueError for actions that are no choices."""
+    if isinstance(action, Discrete):
+        return (action.count,)
+    if isinstance(action, MultiDiscrete):
+        return action.counts
+    raise ValueError(f"agent: wanted choices among actions, which have a value each, got {action.summary()}")
+
+
+def best_choices(q: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """The best value of each component, the first of equal ones, int64 `[..., D]`. q: `[..., P]`."""
+    return torch.stack([part.argmax(-1) for part in q.split(list(counts), -1)], -1)
+
+
+def chosen_values(q: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """The value of each component's choice, `[..., D]`. q: `[..., P]`. choices: int64 `[..., D]`."""
+    return q.gather(-1, choices + offsets(counts, choices.device))
+
+
+def offsets(counts: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+    """Where the values of each component begin among all values, int64 `[D]`."""
+    return torch.tensor([sum(counts[:index]) for index in range(len(counts))], device=device)
+
+
+def as_choices(actions: Tensor, action: ActionSpace) -> Tensor:
+    """Actions of a batch, `[...]` or `[..., D]`, as choices `[..., D]`."""
+    return actions.unsqueeze(-1) if isinstance(action, Discrete) else actions

@@ -1,0 +1,312 @@
+"""Settings, transitions and updates of the agents that learn from replayed windows: SAC, TD3, DDPG and value-based ones.
+
+A batch has B windows of n consecutive rows, drawn uniformly from all stored rows. Each window becomes one transition: an
+observation, an action, the discounted rewards of the rows that follow it, and the observation to bootstrap from.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents import passes
+from agents.base import Needs, Updated
+from agents.guarded import GuardedAgent, LearnedConfig, LearningRate, OptimizerName, Step
+from agents.metrics import means_of_steps
+from agents.optimizers import clip_gradients
+from agents.returns.nstep import n_step
+from agents.rewards import REWARD_CLIPPING, clip_rewards
+from replay.batch import Batch
+from setting import Setting
+
+REPLAY = '[{"type": "standard", "steps": 1000000, "sample_ratio": 1.0}]'
+"""The usual replay: the newest million steps, drawn uniformly."""
+DEFAULTS = {"batch_size": 256, "unroll_length": 8, "replay_fill_fraction": 0.0, "replay_parameters": REPLAY}
+"""Defaults of settings that every run has. Short trajectories reach the replay soon."""
+
+LastRate = Annotated[
+    float,
+    Setting("Learning rate at the end of the run; -1: as at the start.", "-1 or a learning rate in [0, 10]", -1, 10),
+]
+Clip = Annotated[
+    float,
+    Setting("Global gradient norm above which gradients are scaled down; 0: never.", "a gradient norm >= 0", 0, 1e9),
+]
+Gamma = Annotated[float, Setting("Discount per step.", "a discount in [0, 1]", 0, 1)]
+Steps = Annotated[
+    int,
+    Setting(
+        "Rows of a window: rewards that are summed before the value of the observation after them.",
+        "a whole number of rows from 1 to 1000",
+        1,
+        1000,
+    ),
+]
+UpdatesPerStep = Annotated[
+    float,
+    Setting(
+        "Optimiser steps for each step of the environments. Workers and learner wait for each other to keep it.",
+        "a number in (0, 1000]",
+        1e-6,
+        1000,
+    ),
+]
+LearningStarts = Annotated[
+    int,
+    Setting(
+        "Steps of the environments before the first update; they are not caught up on later.",
+        "a whole number of steps >= 0",
+        0,
+        1e12,
+    ),
+]
+BatchesAtOnce = Annotated[
+    int,
+    Setting(
+        "Batches that are drawn in one call and copied in one transfer; the agent takes an optimiser step on each.",
+        "a whole number of batches from 1 to 1024",
+        1,
+        1024,
+    ),
+]
+TargetRate = Annotated[
+    float,
+    Setting(
+        "Part tau of the learned weights in a target network's after each step: target = (1 - tau) target + tau learned.",
+        "a number in (0, 1]",
+        1e-9,
+        1,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(LearnedConfig):
+    """Settings of every agent that learns from windows. All losses are means over the windows of a batch.
+
+    An agent with other defaults names the field again.
+    """
+
+    lr: LearningRate = 3e-4
+    lr_end_value: LastRate = -1.0
+    optimizer: OptimizerName = "adam"
+    gradient_clip_by_norm_threshold: Clip = 0.0
+    gamma: Gamma = 0.99
+    n_step: Steps = 1
+    updates_per_step: UpdatesPerStep = 1.0
+    learning_starts: LearningStarts = 10_000
+    batches_at_once: BatchesAtOnce = 8
+    clip_rewards: Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")] = False
+    reward_clipping_method: Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)] = (
+        "abs_one_sign"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if -1 < self.lr_end_value < 0:
+            raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {self.lr_end_value:g}")
+
+    @property
+    def last_learning_rate(self) -> float:
+        return self.lr if self.lr_end_value < 0 else self.lr_end_value
+
+    @property
+    def needs(self) -> Needs:
+        """The requirements of such an agent on a run."""
+        return Needs(
+            window=self.n_step,
+            updates_per_step=self.updates_per_step,
+            learning_starts=self.learning_starts,
+            batches_at_once=self.batches_at_once,
+            priorities=True,
+        )
+
+
+class Transitions(NamedTuple):
+    """N transitions.
+
+    observations, next_observations: `[N, S, *frame_shape]`; next ones are those to bootstrap from. actions: `[N, *shape]`.
+    returns: discounted rewards in between, `[N]`. discounts: factor of the next observation's value, `[N]`, 0 after an end.
+    weights: importance weights of prioritised replay, which multiply the losses of the rows, `[N]`; 1 without priorities.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    returns: Tensor
+    discounts: Tensor
+    next_observations: Tensor
+    weights: Tensor
+
+    def split(self, parts: int) -> Iterator[Transitions]:
+        """Equal parts. Every replay of a mixture gives each part its share, and the largest weight of a part is 1."""
+        for index in range(parts):
+            part = Transitions(*(tensor[index::parts] for tensor in self))  # the columns of a replay stand together
+            yield part._replace(weights=part.weights / part.weights.amax())
+
+
+@torch.no_grad()
+def transitions(batch: Batch, config: OffPolicyConfig) -> Transitions:
+    """The transitions of a batch of windows, whose first rows are actions that were used."""
+    rewards = clip_rewards(batch.rewards, config.reward_clipping_method if config.clip_rewards else None)
+    found = n_step(rewards, batch.terminated, batch.action_used, config.gamma)
+    if len(batch.rewards) == 1:
+        following = batch.observations[1]
+    else:  # a window ends early at the end of an episode or of its trajectory
+        following = batch.observations[found.rows, torch.arange(len(found.rows), device=found.rows.device)]
+    weights = torch.ones_like(found.returns) if batch.weights is None else batch.weights
+    return Transitions(batch.observations[0], batch.actions[0], found.returns, found.discounts, following, weights)
+
+
+class Objective(NamedTuple):
+    """One term of an update's loss. value: a mean over the rows, `[]`, with gradient. parameters: those that it changes."""
+
+    value: Tensor
+    parameters: Sequence[Tensor]
+
+
+class Objectives(NamedTuple):
+    """The losses of one batch, or of a thread's part of it.
+
+    terms: name -> objective; no parameter belongs to two of them. metrics: further means over the rows, `[]` each. errors:
+    sizes of the rows' temporal differences, constants `[N]`, by which prioritised replay draws them again; None without them.
+    """
+
+    terms: Mapping[str, Objective]
+    metrics: Mapping[str, Tensor]
+    errors: Tensor | None = None
+
+
+class Learned(NamedTuple):
+    """One step on a batch. scalars: values of the terms and the metrics, `[]` each. errors: see `Objectives`."""
+
+    step: Step
+    scalars: dict[str, Tensor]
+    errors: Tensor | None
+
+
+class OffPolicyAgent(GuardedAgent):
+    """Takes one guarded optimiser step on each batch of an update. Subclasses say which losses it is taken on.
+
+    All gradients of a batch are those at the same weights, so one finite check protects every network. Each learner thread
+    computes them for a part of the rows, and the parts are added.
+    """
+
+    config_class = OffPolicyConfig
+    defaults = DEFAULTS
+    several_steps = True
+    steps_some = True
+
+    config: OffPolicyConfig
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        needs: Needs = config.needs
+        return needs
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._weight_count = sum(parameter.numel() for parameter in self._parameters)
+
+    @abstractmethod
+    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+        """The losses of N transitions, as means over them. Several threads call it at once. constants: the part's rows."""
+
+    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
+        """Numbers without gradient for the objectives of a batch, `[N, ...]` each: random numbers, or targets.
+
+        They are computed once for a batch, whatever the number of threads.
+        """
+        return ()
+
+    def after_step(self) -> None:
+        """Move what follows the learned weights, such as target networks; `moved_tensors` must name all tensors of it.
+
+        A refused step does not call it on a CPU. On a GPU the device restores these tensors.
+        """
+
+    def after_update(self, progress: float, sound: Tensor) -> None:
+        """Set what follows the progress of the run. sound: bool `[]`, false if every step of the update was refused."""
+
+    def update(self, batch: Batch, progress: float) -> Updated:
+        inputs = self.finite_inputs(batch)
+        # There are no fresh columns, so the running moments are those of drawn windows: of their first rows, which are uniform.
+        learned = self.scaled(replace(batch, is_replay=torch.zeros_like(batch.is_replay)))
+        learning_rate = self.set_learning_rate(progress)
+        parts = transitions(learned, self.config).split(self.config.batches_at_once)
+        found = [self._learn(part, inputs) for part in parts]
+        self.end_update()
+        sound = torch.stack([each.step.sound for each in found]).any()
+        self.after_update(progress, sound)
+        first_rows = replace(learned, observations=learned.observations[:2])
+        self.merge_moments(first_rows, sound)
+        norms = torch.stack([each.step.gradient_norm for each in found])
+        scalars = {**means_of_steps([each.scalars for each in found]), **self.gradient_metrics(norms)}
+        return Updated(scalars, learning_rate, self.guard.steps, _priorities(found))
+
+    def _learn(self, batch: Transitions, inputs: Mapping[str, Tensor]) -> Learned:
+        """Take one step on a batch."""
+        constants = self.constants(batch)
+        rows = len(batch.returns)
+        threads = min(self.passes.threads, rows) if rows * self._weight_count >= passes.WORTH_DIVIDING else 1
+        own = list(zip(*(tensor.tensor_split(threads) for tensor in constants), strict=True)) or [()] * threads
+        parts = [Transitions(*each) for each in zip(*(tensor.tensor_split(threads) for tensor in batch), strict=True)]
+        found = self.passes.each(self._gradients, list(zip(parts, own, strict=True)))
+        for parameter in self._parameters:
+            parameter.grad = None  # the optimiser leaves a parameter without a gradient as it is
+        values = self._join(found, [len(part.returns) / len(batch.returns) for part in parts])
+        losses = {name: values[f"losses/{name}"] for name in found[0][0].terms}
+        numbers = {**inputs, **losses}
+        numbers |= self.peers.add_gradients(self._parameters, numbers)
+        norms = [
+            clip_gradients(objective.parameters, self.config.gradient_clip_by_norm_threshold)
+            for objective in found[0][0].terms.values()
+        ]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        sound = self.guard.step({**numbers, "gradient": norm}, self._step_and_follow, ends_update=False)
+        errors = [part.errors for part, _ in found if part.errors is not None]
+        return Learned(Step(sound, norm), values, torch.cat(errors) if errors else None)
+
+    def _gradients(self, arguments: tuple[Transitions, tuple[Tensor, ...]]) -> tuple[Objectives, list[tuple[Tensor, ...]]]:
+        """The objectives of a part, and the gradient of each with respect to its parameters."""
+        found = self.objectives(*arguments)
+        return found, [torch.autograd.grad(term.value, term.parameters) for term in found.terms.values()]
+
+    def _join(
+        self, found: Sequence[tuple[Objectives, list[tuple[Tensor, ...]]]], fractions: Sequence[float]
+    ) -> dict[str, Tensor]:
+        """Set every gradient to that of the whole batch. Returns values of the terms and metrics of the whole batch.
+
+        fractions: part of the rows that each of the found ones has.
+        """
+        shown = [
+            {**{f"losses/{name}": term.value.detach() for name, term in part.terms.items()}, **part.metrics}
+            for part, _ in found
+        ]
+        flat = [[gradient for gradients in of_terms for gradient in gradients] for _, of_terms in found]
+        parameters = [parameter for term in found[0][0].terms.values() for parameter in term.parameters]
+        total = flat[0]
+        if len(found) > 1:  # means over parts of different sizes
+            for gradients, fraction in zip(flat, fractions, strict=True):
+                torch._foreach_mul_(gradients, fraction)
+            for others in flat[1:]:
+                torch._foreach_add_(total, others)
+            weighted = zip(shown, fractions, strict=True)
+            shown = [{name: fraction * value for name, value in each.items()} for each, fraction in weighted]
+        for parameter, gradient in zip(parameters, total, strict=True):
+            parameter.grad = gradient
+        return {name: sum((each[name] for each in shown[1:]), shown[0][name]) for name in shown[0]}
+
+    def _step_and_follow(self) -> None:
+        self._step()
+        self.after_step()
+
+
+def _priorities(found: Sequence[Learned]) -> Tensor | None:
+    """The errors of all columns in their order, `[B]`; NaN for a refused step, which changes no priority. None without them."""
+    errors = [torch.where(each.step.sound, each.errors, torch.nan) for each in found if each.errors is not None]
+    return torch.stack(errors, -1).flatten() if errors else None  # batches take columns in turn, see `Transitions.split`

@@ -1,0 +1,164 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905), and its form for one choice (Christodoulou, arXiv:1910.07207)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from agents.continuous.actors import StochasticActor
+from agents.continuous.agent import CHARTS, ContinuousAgent, ContinuousConfig, check_distribution
+from agents.continuous.losses import (
+    critic_errors,
+    critic_loss,
+    mean_entropy,
+    soft_choice_policy_loss,
+    soft_choice_targets,
+    soft_policy_loss,
+    soft_targets,
+    temperature_loss,
+)
+from agents.distributions import SquashedGaussian
+from agents.networks.base import NetworkConfig
+from agents.off_policy import Objective, Objectives, Transitions
+from setting import Setting
+from wrappers.spaces import Box, Discrete
+
+TEMPERATURE = "temperature"
+"""Name of the module in a checkpoint."""
+CHOICE_ENTROPY = 0.98
+"""Target entropy of one choice, as a part of the largest entropy."""
+CRITIC_WEIGHT = 0.5
+"""Weight of each critic's mean squared error."""
+
+
+@dataclass(frozen=True)
+class SACConfig(ContinuousConfig):
+    """Settings of SAC. Those of Stable-Baselines3 are the defaults."""
+
+    learn_temperature: Annotated[
+        bool, Setting("Let the temperature alpha follow the entropy of the policy; otherwise it stays at --temperature.")
+    ] = True
+    temperature: Annotated[
+        float, Setting("Weight alpha of the entropy at the start of the run.", "a number in (0, 1000]", 1e-9, 1000)
+    ] = 1.0
+    target_entropy_scale: Annotated[
+        float,
+        Setting(
+            "Entropy that the temperature aims at, in nats: times -1 for each number of an action, or times 0.98 log A for one "
+            "choice of A.",
+            "a number from -100 to 100",
+            -100,
+            100,
+        ),
+    ] = 1.0
+
+
+class Temperature(nn.Module):
+    """The temperature alpha, learned as its logarithm."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((), math.log(start)))
+
+    def forward(self) -> Tensor:
+        """alpha, `[]`, without gradient."""
+        return self.log_alpha.detach().exp()
+
+
+class SACAgent(ContinuousAgent):
+    """Twin critics, a stochastic policy that is rewarded for entropy, and a learned temperature."""
+
+    config_class = SACConfig
+    network_class = StochasticActor
+    charts = {**CHARTS, "temperature": [r"losses/temperature$"], "entropy, nats": [r"losses/entropy$"]}
+
+    taken_actions = "one choice, or actions that are real numbers between finite bounds,"
+
+    config: SACConfig
+    network: StochasticActor
+
+    @classmethod
+    def check_actions(cls, config: Any, network: NetworkConfig) -> None:
+        if isinstance(network.action, Discrete):
+            check_distribution(network, "sac", "categorical")
+            return
+        super().check_actions(config, network)
+        check_distribution(network, "sac", "squashed_gaussian")
+
+    def make_modules(self) -> dict[str, nn.Module]:
+        modules = super().make_modules()
+        self.temperature = Temperature(self.config.temperature).to(self.network.policy_head.weight.device)
+        self.target_entropy = self.config.target_entropy_scale * self._usual_entropy()
+        return {**modules, TEMPERATURE: self.temperature}
+
+    def _usual_entropy(self) -> float:
+        """Target entropy in nats. That of real numbers in [-1, 1] is at most log 2 for each, that of one choice log A."""
+        action = self.network.config.action
+        if isinstance(action, Discrete):
+            return CHOICE_ENTROPY * math.log(action.count)
+        assert isinstance(action, Box)
+        return -float(len(action.low))
+
+    @property
+    def is_choice(self) -> bool:
+        return isinstance(self.network.config.action, Discrete)
+
+    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
+        if self.is_choice:  # expectations over all actions need no sample
+            return ()
+        shape = (len(part.actions), 2, *part.actions.shape[1:])
+        return (torch.randn(shape, device=part.actions.device),)
+
+    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+        alpha = self.temperature()
+        found = self._choice(part, alpha) if self.is_choice else self._numbers(part, alpha, constants[0])
+        q, targets, actor_loss, entropy = found
+        terms = {
+            "critic_loss": Objective(CRITIC_WEIGHT * critic_loss(q, targets, part.weights), self.critic_parameters),
+            "actor_loss": Objective(actor_loss, self.network.actor_parameters),
+        }
+        if self.config.learn_temperature:
+            loss = temperature_loss(self.temperature.log_alpha, entropy, self.target_entropy)
+            terms["temperature_loss"] = Objective(loss, [self.temperature.log_alpha])
+        metrics = {
+            "losses/q": q.detach().mean(),
+            "losses/target": targets.mean(),
+            "losses/entropy": entropy,
+            "losses/temperature": alpha,
+        }
+        return Objectives(terms, metrics, critic_errors(q, targets))
+
+    def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Q-values `[2, N]`, targets `[N]`, the actor's loss and the policy's mean entropy, for actions of real numbers."""
+        network, distribution = self.network, self.network.distribution
+        assert isinstance(distribution, SquashedGaussian)
+        encoded = network.encode(part.observations)
+        with torch.no_grad():
+            next_encoded = network.encode(part.next_observations)
+            next_policy = network.policy(part.next_observations, next_encoded)
+            next_actions, next_log_probs = distribution.reparametrised(next_policy, normals[:, 1])
+            next_q = self.target_critics.network(next_encoded, next_actions)
+            targets = soft_targets(part.returns, part.discounts, next_q, next_log_probs, alpha)
+        actions, log_probs = distribution.reparametrised(network.policy(part.observations, encoded), normals[:, 0])
+        of_policy = self.critics(encoded.detach(), actions)
+        loss = soft_policy_loss(of_policy, log_probs, alpha)
+        return self.critics(encoded, part.actions), targets, loss, -log_probs.detach().mean()
+
+    def _choice(self, part: Transitions, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same for one choice. An illegal action has probability 0, so its value counts nowhere."""
+        network = self.network
+        encoded = network.encode(part.observations)
+        with torch.no_grad():
+            next_encoded = network.encode(part.next_observations)
+            next_logits = network.policy(part.next_observations, next_encoded)
+            next_q = self.target_critics.network(next_encoded)
+            targets = soft_choice_targets(part.returns, part.discounts, next_q, next_logits, alpha)
+        q = self.critics(encoded)
+        logits = network.policy(part.observations, encoded)
+        loss = soft_choice_policy_loss(q.detach(), logits, alpha)
+        index = part.actions.long().expand(len(q), -1).unsqueeze(-1)
+        return q.gather(-1, index).squeeze(-1), targets, loss, mean_entropy(logits)

@@ -1,0 +1,96 @@
+"""Targets and losses of Q-learning, as pure functions. Values of all actions are `[..., A]`; other tensors are `[...]`.
+
+    plain     y = G + D max_a Q'(x', a)                        (DQN, Mnih et al. 2015, doi:10.1038/nature14236)
+    double    y = G + D Q'(x', argmax_a Q(x', a))              (van Hasselt et al. 2016, arXiv:1509.06461)
+    loss      mean of w Huber_1(y - Q(x_t, a_t))
+
+G and D are the return and the discount of a window of n steps, and x' is the observation behind it (`agents.returns.nstep`).
+Q' is the target network. No gradient passes through y.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+HUBER_DELTA = 1.0
+
+
+def value_of(q_values: Tensor, actions: Tensor) -> Tensor:
+    """The values of the actions taken, `[...]`. q_values: `[..., A]`. actions: int64 `[...]`."""
+    return q_values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def bootstrap_values(target_values: Tensor, online_values: Tensor | None = None) -> Tensor:
+    """The value of the best next action, `[...]`. The first of equal actions is taken.
+
+    Args:
+        target_values: `[..., A]` of the target network, which values the action.
+        online_values: `[..., A]` of the network that learns, which selects the action (double Q-learning); None to let the
+            target network select it.
+    """
+    selecting = target_values if online_values is None else online_values
+    return value_of(target_values, selecting.argmax(-1))
+
+
+def q_targets(returns: Tensor, discounts: Tensor, values: Tensor) -> Tensor:
+    """y = G + D V(x'), `[...]`, without gradient. values: `[...]`, see `bootstrap_values`."""
+    return (returns + discounts * values).detach()
+
+
+def huber(errors: Tensor, delta: float = HUBER_DELTA) -> Tensor:
+    """0.5 e^2 up to |e| = delta, and a line from there on, for errors of any shape."""
+    return functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=delta)
+
+
+def weighted_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean of w * loss over all entries, a scalar. Published settings of this family hold for the mean.
+
+    Args:
+        losses: `[B]`.
+        weights: `[B]`, importance weights w of prioritised replay; None for 1.
+    """
+    return (losses if weights is None else weights * losses).mean()
+
+
+def munchausen_targets(
+    rewards: Tensor,
+    discounts: Tensor,
+    actions: Tensor,
+    target_values: Tensor,
+    next_target_values: Tensor,
+    *,
+    temperature: float,
+    weight: float,
+    lowest: float,
+) -> Tensor:
+    """Munchausen Q-learning: the reward gains a part of the action's log-probability, and the next value is a soft one.
+
+        y = r + weight * clip(tau log pi(a|x), lowest, 0) + D sum_a' pi(a'|x') (Q'(x', a') - tau log pi(a'|x'))
+
+    pi is the softmax of Q' / tau. Windows have one step. Source: Vieillard et al. 2020 (arXiv:2007.14430), equation 2.
+
+    Args:
+        rewards: r, `[B]`.
+        discounts: D, `[B]`.
+        actions: int64 `[B]`.
+        target_values: `[B, A]` of the target network at x; illegal actions have very low values.
+        next_target_values: `[B, A]` of the target network at x'.
+        temperature: tau, in units of the values.
+        weight: of the log-probability.
+        lowest: bound of tau log pi from below.
+
+    Returns y `[B]`, without gradient.
+    """
+    taken = value_of(_scaled_log_policy(target_values, temperature), actions).clamp(lowest, 0.0)
+    log_policy = _scaled_log_policy(next_target_values, temperature)
+    policy = torch.softmax(next_target_values / temperature, -1)
+    # An action without probability adds nothing, however low its value and its log-probability are.
+    soft = torch.where(policy > 0, policy * (next_target_values - log_policy), 0.0).sum(-1)
+    return q_targets(rewards + weight * taken, discounts, soft)
+
+
+def _scaled_log_policy(values: Tensor, temperature: float) -> Tensor:
+    """tau log pi of the softmax of values `[..., A]` / tau."""
+    return temperature * torch.log_softmax(values / temperature, -1)

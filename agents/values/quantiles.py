@@ -1,0 +1,30 @@
+"""QR-DQN: N quantiles of the return for each action (Dabney et al. 2018, arXiv:1710.10044, equations 9 and 10).
+
+    tau_i = (2i + 1) / (2N)        Q(x, a) = mean_i theta_i(x, a)        y_j = G + D theta'_j(x', a')
+    loss = sum_i mean_j |tau_i - 1{y_j - theta_i < 0}| L_kappa(y_j - theta_i(x_t, a_t))
+
+The sum runs over the network's own quantiles i, the mean over the targets j. A mean over both would divide the step by N.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agents.values.q_learning import huber
+
+
+def quantile_loss(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Tensor:
+    """The quantile Huber loss of each window, `[B]`.
+
+    Args:
+        quantiles: theta `[B, N]` of the actions taken, with gradient.
+        targets: y `[B, M]`, constants; M may differ from N.
+        kappa: where the Huber loss L becomes a line; 0 for the plain quantile loss. L is not divided by kappa.
+    """
+    count = quantiles.shape[-1]
+    tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
+    errors = targets.detach().unsqueeze(-2) - quantiles.unsqueeze(-1)  # [B, N, M]
+    sizes = huber(errors, kappa) if kappa else errors.abs()
+    slopes = (tau.unsqueeze(-1) - (errors.detach() < 0).to(tau.dtype)).abs()
+    return (slopes * sizes).mean(-1).sum(-1)

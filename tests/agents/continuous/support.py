@@ -1,0 +1,58 @@
+"""Small agents with critics, and batches of windows for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agents import AGENTS
+from agents.continuous.agent import ContinuousAgent
+from agents.networks.base import NetworkConfig, make_network
+from agents.networks.settings import NetworkSettings
+from replay.batch import Batch
+from wrappers.spaces import ActionSpace, Box, Discrete
+
+SPACE = Box((-1.0, -2.0), (1.0, 3.0))
+ROWS = 12
+
+
+def agent_of(
+    name: str,
+    shape: tuple[int, ...] = (1, 3),
+    action: ActionSpace = SPACE,
+    *,
+    network: str = "mlp",
+    threads: int = 1,
+    normalise_observations: bool = False,
+    **settings: Any,
+) -> ContinuousAgent:
+    """An agent with hidden layers of 8 units; equal arguments give equal weights."""
+    torch.manual_seed(3)
+    kind = AGENTS[name]
+    config = kind.config_class(**{"lr": 1e-2, "batches_at_once": 1, **settings})
+    sizes = {"hidden_sizes": "8,8"} if network in ("mlp", "conv") else {}
+    own = NetworkSettings(network, normalise_observations=normalise_observations, calibrate_input=False, **sizes)
+    made = make_network(NetworkConfig(own, shape, action, kind.network_class, agent=config))
+    agent = kind(config, made, ("standard",), threads=threads)  # type: ignore[call-arg]
+    assert isinstance(agent, ContinuousAgent)
+    return agent
+
+
+def windows(shape: tuple[int, ...] = (1, 3), action: ActionSpace = SPACE, rows: int = ROWS, length: int = 1) -> Batch:
+    """Random windows whose every fifth one terminates at once."""
+    torch.manual_seed(5)
+    terminated = torch.zeros(length, rows, dtype=torch.bool)
+    terminated[0, ::5] = True
+    choice = isinstance(action, Discrete)
+    return Batch(
+        observations=torch.randn(length + 1, rows, *shape),
+        actions=torch.randint(3, (length, rows)) if choice else torch.rand(length, rows, 2) * 2 - 1,
+        rewards=torch.randn(length, rows),
+        terminated=terminated,
+        reset=torch.zeros(length, rows, dtype=torch.bool),
+        action_used=torch.ones(length, rows, dtype=torch.bool),
+        acting={},
+        is_replay=torch.ones(rows, dtype=torch.bool),
+        source=torch.zeros(rows, dtype=torch.int64),
+    )

@@ -1,0 +1,245 @@
+"""SAC, TD3 and DDPG as agents: what an update changes, what it must not change, and what acting explores with."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agents import AGENTS, passes
+from agents.continuous.actors import Actor
+from agents.continuous.agent import ContinuousAgent
+from agents.continuous.critics import Critics
+from agents.networks.base import NetworkConfig, Thought
+from agents.networks.settings import NetworkSettings
+from agents.off_policy import transitions
+from replay.batch import Batch
+from tests.agents.continuous.support import SPACE, agent_of, windows
+from tests.support import golden, same
+from wrappers.spaces import Box, Discrete, MultiDiscrete
+
+NAMES = ("sac", "td3", "ddpg")
+EACH = pytest.mark.parametrize("name", NAMES)
+IMAGES = (1, 40, 40)
+CHOICE = Discrete(3)
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in module.parameters()]
+
+
+def changed(before: list[Tensor], module: nn.Module) -> bool:
+    return any(not one.equal(other) for one, other in zip(before, module.parameters(), strict=True))
+
+
+def learn(agent: ContinuousAgent, batch: Batch, times: int = 1) -> None:
+    for _ in range(times):
+        torch.manual_seed(7)
+        agent.update(batch, 0.0)
+
+
+@EACH
+@pytest.mark.parametrize(("inputs", "reward"), [(float("nan"), 0.0), (0.0, float("inf"))])
+def test_a_non_finite_update_changes_nothing(name: str, inputs: float, reward: float) -> None:
+    agent = agent_of(name, batches_at_once=2)
+    learn(agent, windows(), 3)
+    before = deepcopy(agent.state_dict())
+    bad = windows()
+    bad.observations[0, 0, 0, 0] += inputs
+    bad.rewards[0, 1] += reward
+    agent.take_skip_reasons()
+    learn(agent, bad)
+    assert agent.take_skip_reasons() == ["observations" if inputs else "rewards"]
+    assert same(before, agent.state_dict())
+
+
+@EACH
+def test_non_finite_weights_of_one_network_stop_the_steps_of_all(name: str) -> None:
+    """The actor's loss alone is not finite, so the critics may not move either."""
+    agent = agent_of(name, batches_at_once=2, **({"delay": 1} if name == "td3" else {}))
+    agent.network.policy_head.bias.data.fill_(float("nan"))
+    before = deepcopy(agent.state_dict())
+    before["modules"]["network"]["acts_randomly"].zero_()
+    learn(agent, windows())
+    assert agent.take_skip_reasons() != [None]
+    for module in ("critics", "target_critics"):
+        assert same(before["modules"][module], agent.state_dict()["modules"][module])
+
+
+@EACH
+def test_every_network_learns_and_targets_follow_slowly(name: str) -> None:
+    agent = agent_of(name)
+    states = {part: weights(module) for part, module in {**agent.modules, **agent.targets()}.items()}
+    learn(agent, windows(), 2)
+    assert all(changed(states[part], module) for part, module in {**agent.modules, **agent.targets()}.items())
+    for moved, kept in zip(agent.targets()["target_critics"].parameters(), states["target_critics"], strict=True):
+        assert (moved - kept).abs().max() < 0.005 * 2 * 2 * 1e-2 + 1e-6
+
+
+@pytest.mark.parametrize("case", [case for case in golden("td3.json") if case["name"].startswith("policy_delay")])
+def test_actor_and_targets_move_at_the_multiples_of_the_delay(case: dict[str, Any]) -> None:
+    agent = agent_of("td3", delay=case["policy_delay"])
+    moves = []
+    for update in range(1, case["inputs"]["updates"] + 1):
+        before = [weights(module) for module in (agent.network, *agent.targets().values())]
+        learn(agent, windows())
+        modules = (agent.network, *agent.targets().values())
+        moved = {changed(old, module) for old, module in zip(before, modules, strict=True)}
+        assert len(moved) == 1
+        moves += [update] if moved == {True} else []
+    assert moves == case["outputs"]["updates_with_policy_and_targets"]
+
+
+@pytest.mark.parametrize("case", [case for case in golden("ddpg.json") if case["name"] in ("polyak", "polyak_copy")])
+def test_targets_follow_as_the_golden_average(case: dict[str, Any]) -> None:
+    agent = agent_of("ddpg", target_update_rate=case["tau"])
+    follower, learned = agent.target_critics.network.layers[-1].bias, agent.critics.layers[-1].bias
+    with torch.no_grad():
+        follower.copy_(torch.tensor(case["inputs"]["target"]).mean())
+        steps = case["inputs"]["online_after_each_update"], case["outputs"]["target_after_each_update"]
+        for online, wanted in zip(*steps, strict=True):
+            learned.copy_(torch.tensor(online).mean())
+            agent.after_step()
+            torch.testing.assert_close(follower.mean(), torch.tensor(wanted).mean(), rtol=0, atol=1e-6)
+
+
+@EACH
+@pytest.mark.parametrize("parts", [3, 4])
+def test_batches_at_once_are_steps_one_after_the_other(name: str, parts: int) -> None:
+    whole, single = agent_of(name, batches_at_once=parts), agent_of(name)
+    batch = windows(rows=12)
+    learn(whole, batch)
+    torch.manual_seed(7)
+    for columns in torch.arange(12).view(-1, parts).t():  # each takes a column in turn
+        single.update(batch.take_columns(columns), 0.0)
+    for one, other in zip(whole._parameters, single._parameters, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@EACH
+def test_threads_share_a_batch_without_changing_its_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "WORTH_DIVIDING", 0)
+    one, two = agent_of(name), agent_of(name, threads=2)
+    batch = windows(rows=13)
+    for agent in (one, two):
+        learn(agent, batch, 2)
+    for single, double in zip(one._parameters, two._parameters, strict=True):
+        torch.testing.assert_close(single, double, rtol=1e-3, atol=1e-5)
+
+
+@EACH
+def test_a_shared_encoder_learns_from_the_critics_alone(name: str) -> None:
+    agent = agent_of(name, IMAGES, network="nature", n_step=2)
+    assert agent.network.shares
+    part = next(transitions(windows(IMAGES, length=2), agent.config).split(1))
+    found = agent.objectives(part, agent.constants(part)).terms
+    reached = {name: {id(weight) for weight in term.parameters} for name, term in found.items()}
+    torso = {id(weight) for weight in agent.network.torso.parameters()}
+    assert torso <= reached["critic_loss"]
+    assert all(not torso & other for term, other in reached.items() if term != "critic_loss")
+    before = weights(agent.network.torso)
+    learn(agent, windows(IMAGES, length=2), 2)
+    assert changed(before, agent.network.torso)
+
+
+def test_critics_of_stacked_weights_are_the_single_ones() -> None:
+    torch.manual_seed(1)
+    critics = Critics(2, 5, 1, (7, 6), "relu", layer_norm=True)
+    observations, actions = torch.randn(9, 3), torch.randn(9, 2)
+    found = critics(observations, actions)
+    for index in range(2):
+        hidden = [[nn.Linear(before, size), nn.LayerNorm(size), nn.ReLU()] for before, size in ((5, 7), (7, 6))]
+        layers = nn.Sequential(*hidden[0], *hidden[1], nn.Linear(6, 1))
+        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        stacked = [layer for layer in critics.layers if hasattr(layer, "weight") and layer.weight.dim() == 3]
+        with torch.no_grad():
+            for layer, source in zip(linear, stacked, strict=True):
+                layer.weight.copy_(source.weight[index].T)
+                layer.bias.copy_(source.bias[index, 0])
+        torch.testing.assert_close(found[index], layers(torch.cat([observations, actions], -1)).squeeze(-1))
+
+
+def test_dropout_leaves_hidden_units_out_in_learning() -> None:
+    agent = agent_of("sac", critic_dropout=0.5, critic_layer_norm=True)
+    inputs, actions = torch.randn(4, 3), torch.randn(4, 2)
+    assert not agent.critics(inputs, actions).equal(agent.critics(inputs, actions))
+
+
+def acted(network: Actor, count: int, *, greedy: bool = False, explores: bool = True) -> Tensor:
+    with torch.no_grad():
+        thought: Thought = network.think(torch.zeros(count, *network.config.observation_shape))
+        exploration = network.exploration(torch.arange(count), count) if explores else None
+        return network.choose(thought, torch.Generator().manual_seed(1), exploration, greedy=greedy).actions
+
+
+@EACH
+def test_actions_are_uniform_until_the_first_update(name: str) -> None:
+    agent = agent_of(name)
+    actions = acted(agent.network, 4000)
+    assert actions.abs().max() <= 1
+    torch.testing.assert_close(actions.std(0), torch.full((2,), 3**-0.5), rtol=0.05, atol=0)
+    learn(agent, windows())
+    assert acted(agent.network, 4000).std(0).max() < (0.75 if name == "sac" else 0.15)
+    assert acted(agent.network, 3, greedy=True).unique(dim=0).shape[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ou"])
+def test_noise_is_for_training_alone_and_correlated_noise_is_a_state(kind: str) -> None:
+    agent = agent_of("td3", exploration_noise_kind=kind, exploration_noise=0.3, noise_dt=0.25)
+    learn(agent, windows())
+    network, best = agent.network, acted(agent.network, 2000, greedy=True)
+    assert acted(network, 2000, explores=False).equal(best)
+    deviation = (acted(network, 2000) - best).std(0)
+    wanted = 0.3 if kind == "gaussian" else 0.3 * 0.25**0.5
+    torch.testing.assert_close(deviation, torch.full((2,), wanted), rtol=0.1, atol=0)
+    assert network.noise_size == (2 if kind == "ou" else 0)
+
+
+def test_discrete_actions_obey_the_entropy_form_and_their_mask() -> None:
+    agent = agent_of("sac", action=CHOICE)
+    before = weights(agent.network)
+    learn(agent, windows(action=CHOICE), 3)
+    assert changed(before, agent.network)
+    output = agent.network.heads(torch.zeros(500, 8), torch.tensor([[1, 0, 1]], dtype=torch.uint8).expand(500, 3))
+    for randomly in (1.0, 0.0):
+        agent.network.acts_randomly.fill_(randomly)
+        chosen = agent.network.choose(Thought(output, torch.zeros(500, 8)), None).actions
+        assert set(chosen.tolist()) == {0, 2}
+
+
+def test_a_fixed_temperature_stays() -> None:
+    agent = agent_of("sac", learn_temperature=False, temperature=0.2)
+    learn(agent, windows(), 3)
+    assert float(agent.modules["temperature"]()) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "settings", "message"),
+    [
+        ("td3", CHOICE, {}, "env: wanted actions that are real numbers between finite bounds with agent td3, got"),
+        (
+            "sac",
+            MultiDiscrete((2, 2)),
+            {},
+            "env: wanted one choice, or actions that are real numbers between .* with agent sac, got",
+        ),
+        ("sac", Box((-1.0,), (float("inf"),)), {}, "env: wanted one choice, or actions that are real numbers"),
+        ("sac", SPACE, {"core": "lstm"}, "core: wanted none with agent sac, .*; ppo and vtrace have, got lstm"),
+        ("td3", SPACE, {"separate_value": True}, "separate_value: wanted false with agent td3"),
+        (
+            "sac",
+            SPACE,
+            {"action_distribution": "beta"},
+            "action_distribution: wanted auto or squashed_gaussian with agent sac, got",
+        ),
+        ("ddpg", SPACE, {"action_distribution": "gaussian"}, "action_distribution: wanted auto with agent ddpg, got"),
+    ],
+)
+def test_what_such_an_agent_cannot_learn_is_refused_in_one_line(name: str, action: Any, settings: Any, message: str) -> None:
+    network = NetworkConfig(NetworkSettings("mlp", **settings), (1, 3), action, AGENTS[name].network_class)
+    with pytest.raises(ValueError, match=f"^{message}") as refused:
+        AGENTS[name].check(AGENTS[name].config_class(), network)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,134 @@
+"""Targets, losses and noise of SAC, TD3 and DDPG against golden vectors and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.continuous.losses import (
+    critic_loss,
+    hard_targets,
+    mean_entropy,
+    next_noise,
+    smoothed_actions,
+    soft_choice_policy_loss,
+    soft_choice_targets,
+    soft_policy_loss,
+    soft_targets,
+    temperature_loss,
+)
+from agents.distributions import SquashedGaussian
+from tests.support import golden
+
+CASES = {name: {case["name"]: case for case in golden(f"{name}.json")} for name in ("sac", "sac_discrete", "td3", "ddpg")}
+SMOOTHED = [name for name in CASES["td3"] if not name.startswith("policy_delay")]
+
+
+class Recorded:
+    """A recorded case as float64 tensors. Critics are linear in the action."""
+
+    def __init__(self, file: str, name: str) -> None:
+        self.case: dict[str, Any] = CASES[file][name]
+        self.outputs = self.case["outputs"]
+
+    def __getattr__(self, name: str) -> Tensor:
+        return torch.tensor(self.case["inputs"][name], dtype=torch.float64)
+
+    def q(self, whose: str, actions: Tensor) -> Tensor:
+        """Values of both critics, `[2, M]`."""
+        each = ((getattr(self, f"{whose}{index}_constant"), getattr(self, f"{whose}{index}_slope")) for index in (1, 2))
+        return torch.stack([constant + (slope * actions).sum(-1) for constant, slope in each])
+
+    def check(self, name: str, got: Tensor) -> None:
+        wanted = torch.tensor(self.outputs[name], dtype=torch.float64)
+        torch.testing.assert_close(got.detach(), wanted, rtol=1e-10, atol=1e-10, msg=lambda text: f"{name}: {text}")
+
+
+def check_critic_loss(recorded: Recorded, targets: Tensor, weight: float) -> None:
+    q = torch.stack([recorded.q1_online, recorded.q2_online]).requires_grad_()
+    loss = weight * critic_loss(q, targets)
+    recorded.check("critic_loss", loss)
+    (gradient,) = torch.autograd.grad(loss, q)
+    for index in (0, 1):
+        recorded.check(f"grad_wrt_q{index + 1}_online", gradient[index])
+
+
+@pytest.mark.parametrize("name", CASES["sac"])
+def test_soft_actor_critic_has_the_golden_losses_and_gradients(name: str) -> None:
+    recorded = Recorded("sac", name)
+    case, distribution = recorded.case, SquashedGaussian(recorded.case["dim"], log_stds=(-20.0, 2.0))
+    alpha = torch.tensor(case["alpha"], dtype=torch.float64)
+    following = torch.cat([recorded.next_mean, recorded.next_log_std], -1)
+    next_actions, next_log_probs = distribution.reparametrised(following, recorded.next_normals)
+    recorded.check("next_actions", next_actions)
+    recorded.check("next_log_probabilities", next_log_probs)
+    targets = soft_targets(recorded.returns, recorded.discounts, recorded.q("target", next_actions), next_log_probs, alpha)
+    recorded.check("targets", targets)
+    check_critic_loss(recorded, targets, 0.5)
+    parameters = torch.cat([recorded.mean, recorded.log_std], -1).requires_grad_()
+    actions, log_probs = distribution.reparametrised(parameters, recorded.normals)
+    recorded.check("log_probabilities", log_probs)
+    loss = soft_policy_loss(recorded.q("critic", actions), log_probs, alpha)
+    recorded.check("policy_loss", loss)
+    (gradient,) = torch.autograd.grad(loss, parameters)
+    for part, got in zip(("mean", "log_std"), gradient.chunk(2, -1), strict=True):
+        recorded.check(f"grad_policy_loss_wrt_{part}", got)
+    log_alpha = alpha.log().requires_grad_()
+    loss = temperature_loss(log_alpha, -log_probs.detach().mean(), case["target_entropy"])
+    recorded.check("temperature_loss_log_form", loss)
+    recorded.check("grad_temperature_wrt_log_alpha_log_form", torch.autograd.grad(loss, log_alpha)[0])
+
+
+@pytest.mark.parametrize("name", CASES["sac_discrete"])
+def test_discrete_soft_actor_critic_has_the_golden_losses_and_gradients(name: str) -> None:
+    recorded = Recorded("sac_discrete", name)
+    alpha = torch.tensor(recorded.case["alpha"], dtype=torch.float64)
+    next_q = torch.stack([recorded.next_q1_target, recorded.next_q2_target])
+    targets = soft_choice_targets(recorded.returns, recorded.discounts, next_q, recorded.next_logits, alpha)
+    recorded.check("targets", targets)
+    q = torch.stack([recorded.q1, recorded.q2])
+    taken = q.gather(-1, recorded.actions.long().expand(2, -1).unsqueeze(-1)).squeeze(-1)
+    recorded.check("critic_loss", 0.5 * critic_loss(taken, targets))
+    logits = recorded.logits.requires_grad_()
+    loss = soft_choice_policy_loss(q, logits, alpha)
+    recorded.check("policy_loss", loss)
+    recorded.check("grad_policy_loss_wrt_logits", torch.autograd.grad(loss, logits)[0])
+    entropy = mean_entropy(logits)
+    torch.testing.assert_close(entropy, torch.tensor(recorded.outputs["entropy"], dtype=torch.float64).mean())
+    log_alpha = alpha.log().requires_grad_()
+    gradient = torch.autograd.grad(temperature_loss(log_alpha, entropy, recorded.case["target_entropy"]), log_alpha)[0]
+    recorded.check("grad_temperature_wrt_log_alpha_log_form", gradient)
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+def test_td3_has_the_golden_targets_and_losses(name: str) -> None:
+    recorded = Recorded("td3", name)
+    noise = recorded.case["target_noise"], recorded.case["target_noise_clip"]
+    actions = smoothed_actions(recorded.next_actions_target, recorded.normals, *noise)
+    recorded.check("smoothed_actions", actions)
+    targets = hard_targets(recorded.returns, recorded.discounts, recorded.q("critic", actions))
+    recorded.check("targets", targets)
+    check_critic_loss(recorded, targets, 1.0)
+
+
+def test_ddpg_has_the_golden_losses_and_gradients() -> None:
+    recorded = Recorded("ddpg", "losses")
+    targets = hard_targets(recorded.returns, recorded.discounts, recorded.next_q_target.unsqueeze(0))
+    recorded.check("targets", targets)
+    q = recorded.q_online.requires_grad_()
+    loss = critic_loss(q.unsqueeze(0), targets)
+    recorded.check("critic_loss_mean", loss)
+    recorded.check("grad_critic_loss_mean_wrt_q_online", torch.autograd.grad(loss, q)[0])
+
+
+@pytest.mark.parametrize("name", ["ou_dt_1", "ou_dt_0.01"])
+def test_correlated_noise_is_golden(name: str) -> None:
+    recorded = Recorded("ddpg", name)
+    noise, found = torch.zeros_like(recorded.normals[0]), []
+    for normals, reset in zip(recorded.normals, recorded.reset, strict=True):
+        noise = next_noise(noise * (1 - reset), normals, *(recorded.case[each] for each in ("theta", "sigma", "dt")))
+        found.append(noise)
+    recorded.check("noise", torch.stack(found))

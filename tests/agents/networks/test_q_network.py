@@ -1,0 +1,136 @@
+"""Networks with Q-values: shapes, masks, exploration, stored fields, and heads that agree with their parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.networks.base import NetworkConfig, make_network
+from agents.networks.exploration import epsilon_ladder
+from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, ILLEGAL_VALUE, QNetwork
+from agents.networks.settings import NetworkSettings
+from agents.values.config import ValueConfig
+from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
+
+SPACES: dict[str, ActionSpace] = {"one choice": Discrete(4), "several choices": MultiDiscrete((2, 4, 3))}
+HEADS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dueling": {"dueling": True},
+    "c51": {"distributional": "c51", "atoms": 7},
+    "qr": {"distributional": "qr", "quantiles": 5},
+    "rainbow": {"distributional": "c51", "dueling": True, "noisy": True},
+}
+
+
+def network_of(space: ActionSpace = SPACES["one choice"], leaves: tuple[Leaf, ...] = (), **settings: Any) -> QNetwork:
+    shape = (1, sum(leaf.bytes for leaf in leaves)) if leaves else (1, 5)
+    config = NetworkConfig(NetworkSettings("mlp"), shape, space, QNetwork, leaves=leaves, agent=ValueConfig(**settings))
+    network: QNetwork = make_network(config, torch.Generator().manual_seed(1))
+    return network.only_act()
+
+
+def observations(count: int) -> Tensor:
+    return torch.randn(count, 1, 5, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("space", SPACES.values(), ids=list(SPACES))
+def test_acting_gives_legal_actions_and_the_declared_fields(space: ActionSpace, heads: str) -> None:
+    network = network_of(space, **HEADS[heads])
+    thought = network.think(observations(9))
+    chosen = network.choose(thought, torch.Generator().manual_seed(3))
+    assert space.check(chosen.actions.numpy(), 9).shape == (9, *space.shape)
+    declared = QNetwork.acting(network.config).fields
+    assert {name: tuple(value.shape[1:]) for name, value in chosen.fields.items()} == {
+        name: field.shape for name, field in declared.items()
+    }
+    assert thought.output.q.shape == (9, space.mask_size)
+
+
+@pytest.mark.parametrize("heads", ["plain", "dueling", "c51", "qr"])
+def test_the_best_action_has_the_largest_value_of_each_component(heads: str) -> None:
+    network = network_of(SPACES["several choices"], **HEADS[heads])
+    thought = network.think(observations(6))
+    chosen = network.choose(thought, None, greedy=True)
+    parts = thought.output.q.split([2, 4, 3], -1)
+    assert torch.equal(chosen.actions, torch.stack([part.argmax(-1) for part in parts], -1))
+    wanted = torch.stack([part.amax(-1) for part in parts], -1).mean(-1)
+    torch.testing.assert_close(chosen.fields[BEHAVIOUR_Q_MAX], wanted)
+    torch.testing.assert_close(chosen.fields[BEHAVIOUR_Q], wanted)
+
+
+def test_the_value_of_a_random_action_is_its_own() -> None:
+    network = network_of()
+    thought = network.think(observations(50))
+    chosen = network.choose(thought, torch.Generator().manual_seed(4), torch.ones(50, 1))
+    own = thought.output.q[torch.arange(50), chosen.actions]
+    torch.testing.assert_close(chosen.fields[BEHAVIOUR_Q], own)
+    assert (chosen.fields[BEHAVIOUR_Q_MAX] - own).max() > 0.01
+
+
+def test_values_are_means_of_distributions() -> None:
+    categorical, quantile = network_of(**HEADS["c51"]), network_of(**HEADS["qr"])
+    output = categorical.think(observations(3)).output
+    wanted = (torch.softmax(output.atoms, -1) * torch.linspace(-10, 10, 7)).sum(-1)
+    torch.testing.assert_close(output.q, wanted)
+    output = quantile.think(observations(3)).output
+    torch.testing.assert_close(output.q, output.atoms.mean(-1))
+
+
+def test_dueling_advantages_have_the_mean_of_the_state_in_each_component() -> None:
+    network = network_of(SPACES["several choices"], dueling=True)
+    thought = network.think(observations(3))
+    assert network.state_head is not None
+    for part in thought.output.q.split([2, 4, 3], -1):
+        torch.testing.assert_close(part.mean(-1, keepdim=True), network.state_head(thought.features))
+
+
+@pytest.mark.parametrize("heads", ["plain", "rainbow"])
+def test_an_illegal_action_is_never_taken(heads: str) -> None:
+    leaves = (Leaf(ACTION_MASK, (4,), "uint8"), Leaf("vector", (3,), "uint8"))
+    network = network_of(leaves=leaves, **HEADS[heads])
+    mask = torch.tensor([0, 1, 0, 1], dtype=torch.uint8)
+    packed = torch.cat([mask, torch.tensor([5, 6, 7], dtype=torch.uint8)]).expand(200, 1, 7)
+    thought = network.think(packed.clone())
+    assert (thought.output.q[:, mask == 0] == ILLEGAL_VALUE).all()
+    for exploration in (torch.zeros(200, 1), torch.ones(200, 1)):
+        actions = network.choose(thought, torch.Generator().manual_seed(5), exploration).actions
+        assert set(actions.tolist()) <= {1, 3}
+    assert set(actions.tolist()) == {1, 3}
+
+
+def test_a_schedule_explores_by_the_networks_epsilon_and_a_ladder_by_the_environments_own() -> None:
+    schedule, ladder = network_of(epsilon_start=0.5), network_of(exploration="ladder")
+    environments = torch.arange(4)
+    assert schedule.exploration(environments, 4) is None
+    torch.testing.assert_close(ladder.exploration(environments, 4), epsilon_ladder(environments, 4).unsqueeze(-1))
+    thought = schedule.think(observations(1))._replace(output=None)
+    q = torch.tensor([[0.0, 1.0, 0.0, 0.0]]).expand(8000, 4)
+    thought = thought._replace(output=schedule.heads(torch.zeros(8000, schedule.feature_count))._replace(q=q))
+    for epsilon in (0.0, 0.4):
+        schedule.epsilon.fill_(epsilon)
+        actions = schedule.choose(thought, torch.Generator().manual_seed(6)).actions
+        assert (actions != 1).float().mean() == pytest.approx(0.75 * epsilon, abs=0.02)
+    assert "epsilon" in schedule.state_dict()  # it travels with the weights
+
+
+def test_noisy_layers_replace_epsilon_and_act_with_new_noise_after_each_draw() -> None:
+    network = network_of(noisy=True, epsilon_start=1.0)
+    assert network.epsilon == 0.0
+    means = network.think(observations(3)).output.q
+    network.draw_noise(torch.Generator().manual_seed(7))
+    first, again = (network.think(observations(3)).output.q for _ in range(2))
+    network.draw_noise(torch.Generator().manual_seed(8))
+    other = network.think(observations(3)).output.q
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, means)
+
+
+def test_actions_without_choices_are_refused() -> None:
+    with pytest.raises(ValueError, match="wanted choices"):
+        make_network(replace(network_of().config, action=Box((-1.0,), (1.0,))))
