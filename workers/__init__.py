@@ -26,8 +26,17 @@ __all__ = [
     "random_observations",
 ]
 
+
+def _ray_workers(setup: WorkerSetup, network: FeatureNetwork) -> Workers:
+    """The kind `ray`. Ray is an optional package."""
+    from workers.cluster.workers import RayWorkers
+
+    return RayWorkers(setup, network)
+
+
 WORKERS: dict[str, Callable[[WorkerSetup, FeatureNetwork], Workers]] = {
     "central": CentralWorkers,
     "cpu": CpuWorkers,
+    "ray": _ray_workers,
     "serial": SerialWorkers,
 }

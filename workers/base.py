@@ -14,8 +14,12 @@ from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
 from setting import TRAINING_MODES, Setting
 from workers.clocks import CLOCKS
+from workers.runtime_env import parse_runtime_env
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
+
+LOCAL = "local"
+"""The `ray_address` of a cluster that the run starts for itself."""
 
 
 def _worker_kinds() -> tuple[str, ...]:
@@ -37,7 +41,7 @@ class WorkerConfig:
         str,
         Setting(
             "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device for all "
-            "workers), serial (in the learner's process), or auto.",
+            "workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), or auto.",
             choices=_worker_kinds,
             auto=True,
             kind="machine",
@@ -81,6 +85,29 @@ class WorkerConfig:
             1e6,
         ),
     ] = 3.0
+    ray_address: Annotated[
+        str,
+        Setting(
+            "With worker_kind ray: the cluster whose actors are the workers. local starts one on this machine, auto joins the "
+            "one that runs here or that RAY_ADDRESS names, HOST:PORT joins another.",
+            "HOST:PORT",
+            choices=(LOCAL, "auto"),
+            pattern=r"[\w.\[\]:-]+:\d+",
+            kind="output",
+            modes=TRAINING_MODES,
+        ),
+    ] = LOCAL
+    ray_runtime_env: Annotated[
+        str,
+        Setting(
+            "With worker_kind ray: what the actors need installed, as Ray's runtime_env: a JSON object or the path of a file "
+            'with one, such as {"pip": ["minigrid"]}. The program\'s own code is sent to the cluster in any case.',
+            "a JSON object or a file with one",
+            check=parse_runtime_env,
+            kind="output",
+            modes=TRAINING_MODES,
+        ),
+    ] = "{}"
     max_worker_restarts: Annotated[
         int,
         Setting(
@@ -90,6 +117,11 @@ class WorkerConfig:
             1e6,
         ),
     ] = 10
+
+    @property
+    def uses_this_machine(self) -> bool:
+        """Whether the workers take cores and memory of the learner's machine."""
+        return self.worker_kind != "ray" or self.ray_address == LOCAL
 
     @property
     def groups(self) -> int:

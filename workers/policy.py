@@ -11,8 +11,10 @@ from torch import Tensor
 
 from agents.networks.base import Chosen, FeatureNetwork, Thought
 from agents.networks.cores import zeroed
+from agents.networks.exploration import begun
 from replay.interleave import stack_innermost
 from replay.trajectory import FEATURES
+from workers.base import WorkerSetup
 from workers.finite import check_policy
 from workers.weights import Weights
 
@@ -61,16 +63,27 @@ class CpuPolicy:
         weights: where new weights come from.
         seed: of the actions drawn.
         with_features: whether a replay compares the features, so that they are stored.
+        exploration: float32 `[N, E]`, what `FeatureNetwork.exploration` returns for the worker's environments.
 
     Attributes:
         state: float32 `[N, K]`, the recurrent state after the last observations; None without a core and before the first.
+        exploration: as given, or as the last actions changed it.
     """
 
-    def __init__(self, network: FeatureNetwork, weights: Weights, seed: int, *, with_features: bool = False) -> None:
+    def __init__(
+        self,
+        network: FeatureNetwork,
+        weights: Weights,
+        seed: int,
+        *,
+        with_features: bool = False,
+        exploration: Tensor | None = None,
+    ) -> None:
         self.network = network
         self.weights = weights
         self.generator = torch.Generator().manual_seed(seed)
         self.with_features = with_features
+        self.exploration = exploration
         self.version = -1
         self.state: Tensor | None = None
         self._asked: tuple[np.ndarray, np.ndarray, bool] = (np.empty(0), np.empty(0, bool), False)
@@ -96,9 +109,12 @@ class CpuPolicy:
         state = self._state_before(len(observations), first) if self.network.state_size else None
         if observations.ndim > VECTORS:  # images: the network convolves them faster with the stack innermost in memory
             observations = stack_innermost(observations)
+        self.network.draw_noise(self.generator)
         thought = self.network.think(torch.from_numpy(observations), state)
         self.state = thought.state
-        chosen = self.network.choose(thought, self.generator)
+        chosen = self.network.choose(thought, self.generator, self._exploration_before(first))
+        if chosen.exploration is not None:
+            self.exploration = chosen.exploration
         fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
         actions = chosen.actions.numpy()
         check_policy(self.version, *fields.values(), actions)
@@ -109,6 +125,19 @@ class CpuPolicy:
         if self.state is None:
             return torch.zeros(count, self.network.state_size)
         return self.state if first is None else zeroed(self.state, torch.from_numpy(first))
+
+    def _exploration_before(self, first: np.ndarray | None) -> Tensor | None:
+        """The exploration of the next actions: its state is zero where an episode begins."""
+        if self.exploration is None or first is None:
+            return self.exploration
+        return begun(self.exploration, torch.from_numpy(first), self.network.noise_size)
+
+
+def cpu_policy(setup: WorkerSetup, weights: Weights, worker: int, seed: int) -> CpuPolicy:
+    """The policy of one worker, which acts itself. seed: of the actions drawn."""
+    network, environments = setup.make_network(), torch.from_numpy(setup.config.environments_of(worker, 0))
+    exploration = network.exploration(environments, setup.config.environments)
+    return CpuPolicy(network, weights, seed, with_features=setup.wants_features, exploration=exploration)
 
 
 def stored_fields(thought: Thought, chosen: Chosen, with_features: bool) -> dict[str, Tensor]:

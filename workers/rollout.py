@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from replay.trajectory import RECURRENT_STATE, RETURNS, Arrays
+from replay.trajectory import RECURRENT_STATE, RETURNS, WITHOUT_ROWS, Arrays
+from workers.base import WorkerSetup
 from workers.clocks import Clocks
 from workers.finite import check_environments, float_parts
 from workers.policy import Policy
@@ -22,9 +23,6 @@ from wrappers.spec import VectorEnv
 
 RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
 """Fields that discounted returns are made of, and their own."""
-
-WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
-"""Fields that belong to a whole trajectory."""
 
 
 class Start(NamedTuple):
@@ -106,7 +104,7 @@ class Rollout:
         check_environments("rewards", rows["rewards"], self.environment_ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of a rollout whose policy has a core. Environments and observations are saved elsewhere."""
+        """The state of a rollout whose policy keeps a state. Environments and observations are saved elsewhere."""
         return {
             "first": torch.from_numpy(self.first.copy()),
             "starts": [[torch.from_numpy(array.copy()) for array in start] for start in self._starts],
@@ -161,6 +159,37 @@ class Rollout:
         """Raise NotFiniteError for a non-finite number. Integers are finite by their dtype."""
         for name, values in float_parts(self._packing, self.observations):
             check_environments(name, values, self.environment_ids)
+
+
+def make_rollout(
+    setup: WorkerSetup,
+    env: VectorEnv,
+    policy: Policy,
+    slots: Arrays,
+    seconds: np.ndarray,
+    worker: int,
+    seed: int,
+    group: int = 0,
+) -> Rollout:
+    """The rollout of one group of a worker's environments; its seeds follow those of the groups before it.
+
+    Args:
+        setup: of the run.
+        env, policy, slots, seconds: as `Rollout` takes them.
+        worker: its index in the run.
+        seed: of the worker.
+        group: index of the group in the worker.
+    """
+    return Rollout(
+        env,
+        policy,
+        slots,
+        seconds,
+        seed=seed + group * setup.config.envs_per_group,
+        environment_ids=setup.config.environments_of(worker, group),
+        return_discount=setup.contract.return_discount,
+        overlap=setup.contract.overlap,
+    )
 
 
 def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.ndarray:

@@ -12,8 +12,8 @@ from agents.networks.base import FeatureNetwork
 from replay.trajectory import with_present_names
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.finite import NotFiniteError
-from workers.policy import CpuPolicy
-from workers.rollout import Rollout
+from workers.policy import CpuPolicy, cpu_policy
+from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_vector_env
 from wrappers.journal import JournaledEnv
@@ -37,18 +37,8 @@ class SerialWorkers(Workers):
         for worker in range(config.worker_count):
             seed = self.setup.seeds[worker]
             env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
-            policy = CpuPolicy(self.setup.make_network(), self.weights, seed, with_features=self.setup.wants_features)
-            ids = config.environments_of(worker, 0)
-            rollout = Rollout(
-                env,
-                policy,
-                self.slots,
-                self.seconds[worker],
-                seed=seed,
-                environment_ids=ids,
-                return_discount=self.setup.contract.return_discount,
-                overlap=self.setup.contract.overlap,
-            )
+            policy = cpu_policy(self.setup, self.weights, worker, seed)
+            rollout = make_rollout(self.setup, env, policy, self.slots, self.seconds[worker], worker, seed)
             self._envs.append(env)
             self._policies.append(policy)
             self._rollouts.append(rollout)
@@ -69,13 +59,22 @@ class SerialWorkers(Workers):
             "generators": [policy.generator.get_state() for policy in self._policies],
             "free": free,
             "filled": {worker: self._rows(worker) for worker in filled},
-            **({"recurrent": self._recurrent_states()} if self.setup.contract.state_size else {}),
+            **({"recurrent": self._acting_states()} if self._keeps_states else {}),
         }
 
-    def _recurrent_states(self) -> list[dict[str, Any]]:
-        """The further state of each worker if the network has a core."""
+    @property
+    def _keeps_states(self) -> bool:
+        """Whether acting keeps a state from step to step: that of a core, or of exploration."""
+        return self.setup.contract.state_size > 0 or any(policy.network.noise_size for policy in self._policies)
+
+    def _acting_states(self) -> list[dict[str, Any]]:
+        """The further state of each worker if acting keeps one."""
         return [
-            {"rollout": rollout.state_dict(), "policy": policy.state if policy.state is None else policy.state.clone()}
+            {
+                "rollout": rollout.state_dict(),
+                "policy": policy.state if policy.state is None else policy.state.clone(),
+                **({} if policy.exploration is None else {"exploration": policy.exploration.clone()}),
+            }
             for rollout, policy in zip(self._rollouts, self._policies, strict=True)
         ]
 
@@ -98,14 +97,21 @@ class SerialWorkers(Workers):
             if "returns" in state:  # before rewards could be normalised nothing needed them
                 rollout.returns = state["returns"][worker].numpy().copy()
             self._policies[worker].generator.set_state(state["generators"][worker])
-            if self.setup.contract.state_size:
-                rollout.load_state_dict(state["recurrent"][worker]["rollout"])
-                self._policies[worker].state = state["recurrent"][worker]["policy"]
+            if self._keeps_states:
+                self._load_acting_state(worker, state["recurrent"][worker])
         for worker, rows in state["filled"].items():
             present = with_present_names(rows)
             for name, own in self._rows(worker).items():
                 own.copy_(present[name])
         self._free = [self._block(worker) for worker in state["free"]]
+
+    def _load_acting_state(self, worker: int, state: dict[str, Any]) -> None:
+        """state: one of `_acting_states`."""
+        policy = self._policies[worker]
+        self._rollouts[worker].load_state_dict(state["rollout"])
+        policy.state = state["policy"]
+        if "exploration" in state:
+            policy.exploration = state["exploration"]
 
     def _settings(self) -> list[int]:
         """The settings that decide how many environments there are and how they are divided."""

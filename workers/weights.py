@@ -10,6 +10,7 @@ reader repeats it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -66,9 +67,25 @@ class SharedWeights(Weights):
 
     @torch.no_grad()
     def read(self, network: nn.Module) -> int:
+        return self._read(lambda flat: _copy(network, flat, to_flat=False))
+
+    def read_flat(self) -> tuple[np.ndarray, int]:
+        """A copy of the newest weights, float32 `[count]`, and their version."""
+        copied = np.empty(self._buffers.shape[1], np.float32)
+        version = self._read(torch.from_numpy(copied).copy_)
+        return copied, version
+
+    def publish_flat(self, flat: np.ndarray, version: int) -> None:
+        """Publish weights that `read_flat` returned, perhaps on another machine. flat: float32 `[count]`."""
+        self._version[BEGUN] = version
+        self._buffers[version % 2].numpy()[:] = flat
+        self._version[PUBLISHED] = version
+
+    def _read(self, copy: Callable[[Tensor], object]) -> int:
+        """Call `copy` with the newest weights `[count]` until it has seen a whole version. Returns the version."""
         while True:
             version = self.published_version
-            _copy(network, self._buffers[version % 2], to_flat=False)
+            copy(self._buffers[version % 2])
             if int(self._version[BEGUN]) <= version + 1:
                 return version
 

@@ -47,7 +47,7 @@ REQUIREMENTS = "requirements-envs.txt"
 IN_REQUIREMENTS = ("Box2D", "envpool", "imageio", "minigrid", "mujoco", "pygame")
 """Packages that `REQUIREMENTS` installs."""
 
-MODULES = {"MiniGrid": "minigrid", "BabyAI": "minigrid"}
+MODULES = {"MiniGrid": "minigrid", "BabyAI": "minigrid", "MinAtar": "minatar.gym"}
 """Beginning of an id -> the module that registers such ids, so that they need no `module:`."""
 
 USUAL_PACE = 30.0  # pictures per second of an environment that names none
@@ -64,7 +64,7 @@ def known_ids() -> Mapping[str, str]:
 
 def matches(env_id: str) -> bool:
     """Return whether `env_id` names a module, or an environment of the registry in any version."""
-    if ":" in env_id or env_id.partition("-")[0] in MODULES:
+    if ":" in env_id or _beginning(env_id) in MODULES:
         return True
     try:
         namespace, name, _ = parse_env_id(env_id)
@@ -159,10 +159,12 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
 def find(env_id: str) -> Registered:
     """The registry's entry of an id, after the import of its module. Raises ValueError with one line."""
     module, _, name = env_id.rpartition(":")
-    module = module or MODULES.get(name.partition("-")[0], "")
+    module = module or MODULES.get(_beginning(name), "")
     if module:
         try:
-            _import(module)
+            imported = _import(module)
+            if name not in registry and hasattr(imported, "register_envs"):  # MinAtar registers nothing by its import
+                imported.register_envs()
         except Exception as error:
             raise ValueError(import_failed(f"the module {module} of env {env_id}", error)) from error
     if name in registry and not newer_id(name):
@@ -170,6 +172,11 @@ def find(env_id: str) -> Registered:
     if newer := newer_id(name):
         raise ValueError(f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {newer}")
     raise ValueError(f"env: wanted an id that the module {module} registers, got {name!r}")
+
+
+def _beginning(env_id: str) -> str:
+    """The part of an id before its first dash or slash."""
+    return re.split("[-/]", env_id)[0]
 
 
 def _import(module: str) -> ModuleType:

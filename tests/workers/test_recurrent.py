@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from agents.networks.base import FeatureNetwork
-from learner.building import make_contract, make_network_config
 from replay.slot_store import SharedArrays
-from replay.trajectory import Arrays
 from tests.builders import fresh_batch, network_of
-from tests.support import small_config
-from workers import WORKERS, Workers, WorkerSetup, first_seeds
+from tests.workers.support import STEPS, TRAJECTORIES, collect, make_setup, rows, running
+from workers import WorkerSetup
 from workers.policy import CpuPolicy
 from workers.serial import SerialWorkers
 from workers.weights import SharedWeights, weights_layout
-from wrappers import make_spec
-
-STEPS = 7  # of a trajectory, less than an episode of Catch: 9 and the autoreset
-TRAJECTORIES = 6
-
-
-def make_setup(kind: str, **settings: Any) -> WorkerSetup:
-    given = {"worker_count": 2, "envs_per_worker": 4, "unroll_length": STEPS, "core": "lstm", "core_size": 8, **settings}
-    config = small_config(worker_kind=kind, **given)
-    seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    spec, contract = make_spec(config.env), make_contract(config)
-    return WorkerSetup(config.env, spec, make_network_config(config), contract, config.workers, seeds, poison=True)
 
 
 def attentive_network(setup: WorkerSetup) -> FeatureNetwork:
@@ -45,32 +25,6 @@ def attentive_network(setup: WorkerSetup) -> FeatureNetwork:
             if name.startswith(("core.weight", "value_head.weight")):
                 parameter.mul_(3.0)
     return network
-
-
-@contextmanager
-def running(setup: WorkerSetup, network: FeatureNetwork) -> Iterator[Workers]:
-    workers = WORKERS[setup.config.worker_kind](setup, network)
-    try:
-        workers.weights.publish(network, 1)
-        workers.start()
-        yield workers
-    finally:
-        workers.stop()
-
-
-def collect(workers: Workers) -> dict[int, list[Arrays]]:
-    """Trajectories of each environment in their order."""
-    found: dict[int, list[Arrays]] = defaultdict(list)
-    end = time.monotonic() + 120
-    environments = workers.setup.config.environments
-    while len(found) < environments or min(map(len, found.values())) < TRAJECTORIES:
-        assert time.monotonic() < end, "workers are silent"
-        for block in workers.poll(0.05):
-            for slot in range(block.first_slot, block.first_slot + block.slot_count):
-                trajectory = {name: array[slot].copy() for name, array in workers.slots.items()}
-                found[int(trajectory["environment_id"])].append(trajectory)
-            workers.release(block)
-    return found
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -119,14 +73,6 @@ def test_saved_workers_continue_with_the_same_bits(burn_in: int) -> None:
     """The state of the core, the rows to repeat, and whether an observation is its episode's first."""
     setup = make_setup("serial", burn_in=burn_in, worker_count=1, envs_per_worker=3, frames_stacked=2)
     network = attentive_network(setup)
-
-    def rows(workers: Workers, count: int) -> list[Arrays]:
-        found = []
-        for _ in range(count):
-            (block,) = workers.poll(0.0)
-            found.append({name: array[:3].copy() for name, array in workers.slots.items()})
-            workers.release(block)
-        return found
 
     for before in range(11):  # at some of them an episode is about to begin
         with running(setup, network) as one, running(setup, network) as other:

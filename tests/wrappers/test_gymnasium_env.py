@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,27 @@ def test_texts_are_left_out_unless_every_entry_is_wanted() -> None:
     assert env_notes(mixed(), ()) == []
     with pytest.raises(ValueError, match="got Text in its entry text; --ignored_observations=text leaves it out"):
         make_spec(config("TestMixed-v1", ignored_observations="none"))
+
+
+MINATAR = """
+import gymnasium
+
+def register_envs():
+    gymnasium.register("MinAtar/Breakout-v1", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=9)
+"""
+
+
+def test_ids_of_minatar_are_registered_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of this name stands for the package, which is not installed for tests."""
+    config = EnvConfig(env="MinAtar/Breakout-v1", frames_stacked=1)
+    if find_spec("minatar") is None:
+        with pytest.raises(ValueError, match=r"^env: wanted the module minatar\.gym .*'minatar'$"):
+            make_spec(config)
+    (tmp_path / "minatar").mkdir()
+    (tmp_path / "minatar" / "__init__.py").touch()
+    (tmp_path / "minatar" / "gym.py").write_text(MINATAR)
+    monkeypatch.chdir(tmp_path)
+    assert make_spec(config).frame_shape == (4,)
 
 
 def test_ids_of_minigrid_need_no_module() -> None:

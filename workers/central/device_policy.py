@@ -12,6 +12,7 @@ from torch import Tensor
 from agents import compute
 from agents.networks.base import Thought, on_device
 from agents.networks.cores import zeroed
+from agents.networks.exploration import begun
 from agents.streams import Fence, side_stream
 from replay.trajectory import Field
 from workers.base import WorkerSetup
@@ -85,6 +86,7 @@ class DevicePolicy:
             # The stack is the innermost axis, as the network's first convolution reads it.
             self._stacks = torch.zeros((environments, *frame_shape, contract.frames_stacked), dtype=frame_dtype, device=device)
             self._states = torch.zeros((environments, contract.state_size), device=device)
+            self._exploration = self.network.exploration(torch.arange(environments, device=device), environments)
         self._asked_states = torch.empty((environments, contract.state_size), pin_memory=pinned)
 
     @torch.inference_mode()
@@ -135,6 +137,7 @@ class DevicePolicy:
         stacks = torch.cat([older, newest.unsqueeze(-1)], -1)
         self._stacks[environments] = stacks
         observations, states = stacks.movedim(-1, 1), self._states
+        self.network.draw_noise(self._generator)
         if self.network.state_size:
             states = zeroed(states[environments], first)
             thought = self._think(observations, states)
@@ -142,7 +145,12 @@ class DevicePolicy:
             self._states[environments] = thought.state
         else:
             thought = self._think(observations)
-        chosen = self.network.choose(thought, self._generator)
+        exploration = None
+        if self._exploration is not None:
+            exploration = begun(self._exploration[environments], first, self.network.noise_size)
+        chosen = self.network.choose(thought, self._generator, exploration)
+        if self._exploration is not None and chosen.exploration is not None:
+            self._exploration[environments] = chosen.exploration
         return self._layout.pack(chosen.actions, stored_fields(thought, chosen, self.with_features)), states
 
 

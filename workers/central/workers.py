@@ -18,7 +18,7 @@ from workers.central.device_weights import DeviceWeights
 from workers.central.exchange import exchange_layout
 from workers.central.inference import InferenceServer, Line
 from workers.finite import NotFiniteError
-from workers.processes.handle import WorkerHandle
+from workers.processes.handle import Handle
 from workers.processes.supervisor import ProcessWorkers
 from workers.seeds import policy_seed
 
@@ -40,7 +40,7 @@ class CentralWorkers(ProcessWorkers):
         self._server.start()
         super().prepare()
 
-    def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> WorkerHandle:
+    def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> Handle:
         asks, asks_of_worker = multiprocessing.Pipe(duplex=False)
         answers_to_worker, answers = multiprocessing.Pipe(duplex=False)
         handle = super()._spawn(worker, seed, (asks_of_worker, answers_to_worker))

@@ -134,7 +134,7 @@ def _detach(requests: socket.socket, parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they reach the whole terminal or process group, but the learner decides
     die_with_parent(parent)
-    _set_process_name("fork-server")
+    set_process_name("fork-server")
     # Collecting inherited objects would copy their memory pages and could run finalisers that are the parent's to run.
     gc.freeze()
 
@@ -167,7 +167,7 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent(fork_server)
         name, function, arguments = _Unpickler(pickled, descriptors).load()
-        _set_process_name(name)
+        set_process_name(name)
         function(*arguments)
     except BaseException as error:
         if is_out_of_memory(error):
@@ -185,7 +185,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _set_process_name(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the name that `ps` shows; the kernel keeps 15 characters of it."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 

@@ -80,8 +80,21 @@ def start_process(function: Callable[..., None], *arguments: Any, name: str) -> 
             return _running_fork_server().fork(request)
 
 
-def _start(method: str, function: Callable[..., None], arguments: tuple[Any, ...], name: str) -> BaseProcess:
-    """Start a process in which Ctrl-C is blocked from the first instruction on. method: see `multiprocessing`.
+def start_program(function: Callable[..., None], *arguments: Any, name: str) -> StartedProcess:
+    """Call a function in a new process that imports PyTorch itself, so that it may use a GPU and start processes of its own.
+
+    Ctrl-C does not reach it. It calls `die_with_parent` itself. arguments: plain data and `Connection`s, which are duplicated.
+    Raises OSError if the process cannot be started.
+    """
+    return _start("spawn", function, arguments, name, daemon=False)
+
+
+def _start(
+    method: str, function: Callable[..., None], arguments: tuple[Any, ...], name: str, *, daemon: bool = True
+) -> BaseProcess:
+    """Start a process in which Ctrl-C is blocked from the first instruction on.
+
+    method: see `multiprocessing`. daemon: whether the process starts none itself and ends with this one.
 
     Ctrl-C reaches every process of a terminal, but the learner decides what it means. A new process inherits the signal mask of
     the thread that starts it, so it is protected while it imports modules too.
@@ -90,7 +103,7 @@ def _start(method: str, function: Callable[..., None], arguments: tuple[Any, ...
         # Spawning starts this process of the standard library, which unblocks SIGINT here. So it must run beforehand.
         resource_tracker.ensure_running()
     process: BaseProcess = multiprocessing.get_context(method).Process(  # type: ignore[attr-defined]
-        target=function, args=arguments, name=name, daemon=True
+        target=function, args=arguments, name=name, daemon=daemon
     )
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

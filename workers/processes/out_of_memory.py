@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import traceback
 
 MESSAGES = (
     "can't allocate memory",  # PyTorch's allocator
@@ -25,3 +26,8 @@ def describe(error: BaseException) -> str:
     """Return one line: the type of the error and the first line of its text."""
     lines = str(error).splitlines()
     return ": ".join([type(error).__name__, *lines[:1]])
+
+
+def failure_text(error: BaseException) -> str:
+    """The last report of a worker that fails: its traceback, or one line if memory ran out."""
+    return f"out of memory ({describe(error)})" if is_out_of_memory(error) else "".join(traceback.format_exception(error))

@@ -12,8 +12,8 @@ WINDOW_SECONDS = 3600.0
 class Cause:
     """Why a worker ended.
 
-    reason: one line. details: its traceback or stack, or empty. died_with: id of the process whose death ended this worker and
-    possibly others, which together count as one failure.
+    reason: one line. details: its traceback or stack, or empty. died_with: id of the process or node whose death ended this
+    worker and possibly others, which together count as one failure.
     """
 
     reason: str

@@ -21,7 +21,7 @@ from replay.trajectory import Field
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.clocks import busy_seconds
 from workers.processes import launcher
-from workers.processes.handle import WorkerHandle
+from workers.processes.handle import Handle, WorkerHandle
 from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.restarts import RestartBudget
 from workers.processes.worker import STOP, WorkerTask
@@ -44,7 +44,7 @@ class ProcessWorkers(Workers):
     ) -> None:
         super().__init__(setup, layout, make_weights)
         self._budget = RestartBudget(setup.config.max_worker_restarts)
-        self._handles: list[WorkerHandle] = []
+        self._handles: list[Handle] = []
         self._start_timeout = start_timeout(setup.config.environments, describe_env(setup.env).start_seconds)
         self._held: list[set[int]] = [set() for _ in setup.seeds]  # numbers of the blocks that the learner holds
         # Guards `_held` and the handle that a free block is sent to, which must not be replaced in between.
@@ -62,8 +62,8 @@ class ProcessWorkers(Workers):
         return [handle.pid for handle in self._handles]
 
     def prepare(self) -> None:
-        # The fork server dies with the thread that starts it, so this thread starts it and not the supervisor.
-        launcher.start_fork_server()
+        # What is started here dies with the thread that starts it, so this thread starts it and not the supervisor.
+        self._start_launcher()
         self._supervisor.start()
         # Wait until all processes are started: the caller's work would otherwise keep the supervisor from running.
         self._running.wait()
@@ -102,6 +102,10 @@ class ProcessWorkers(Workers):
             self._supervisor.join()
         self.shared.close()
 
+    def _start_launcher(self) -> None:
+        """Start what starts the processes."""
+        launcher.start_fork_server()
+
     def _supervise(self) -> None:
         try:
             for worker, seed in enumerate(self.setup.seeds):
@@ -127,7 +131,7 @@ class ProcessWorkers(Workers):
         self._failure = self._failure or error
         self._ending = True
 
-    def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> WorkerHandle:
+    def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> Handle:
         """Start the process of a worker. policy_pipes: see `WorkerTask`."""
         config = self.setup.config
         heartbeat = Heartbeat(
@@ -151,13 +155,13 @@ class ProcessWorkers(Workers):
                 if handle.filled in ready:
                     self._receive(handle)
 
-    def _receive(self, handle: WorkerHandle) -> None:
+    def _receive(self, handle: Handle) -> None:
         for number in handle.receive():
             with self._lock:
                 self._held[handle.worker].add(number)
             self._filled.put(block_of(self.setup.config, handle.worker, number))
 
-    def _check(self, handle: WorkerHandle) -> None:
+    def _check(self, handle: Handle) -> None:
         """Replace a worker that has exited, and kill one that hangs."""
         now, had_stepped = monotonic(), handle.heartbeat.stepped
         hangs = handle.heartbeat.hangs(self._busy_seconds(handle.worker), self._has_work(handle.worker), now)
@@ -177,7 +181,7 @@ class ProcessWorkers(Workers):
         """Return whether the worker has everything that its next step needs."""
         return self._collecting and len(self._held[worker]) < self.setup.config.blocks_per_worker
 
-    def _replace(self, failed: WorkerHandle) -> None:
+    def _replace(self, failed: Handle) -> None:
         """Start another process in place of one that has exited. Raises WorkerError if there were too many failures."""
         self._receive(failed)  # blocks that it handed over before it died are complete
         worker, cause = failed.worker, failed.cause()

@@ -11,7 +11,6 @@ import faulthandler
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
@@ -25,9 +24,9 @@ from workers.base import WorkerSetup, block_of, worker_clocks
 from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
 from workers.clocks import Clocks
-from workers.policy import CpuPolicy, LearnerGone, Policy
-from workers.processes.out_of_memory import describe, is_out_of_memory
-from workers.rollout import Rollout
+from workers.policy import LearnerGone, Policy, cpu_policy
+from workers.processes.out_of_memory import failure_text
+from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights
 from wrappers import close_if_needed, make_vector_env
 
@@ -72,8 +71,7 @@ def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: C
     except LearnerGone:
         pass
     except BaseException as error:  # the boundary of the process: the learner reports the error
-        text = f"out of memory ({describe(error)})" if is_out_of_memory(error) else traceback.format_exc()
-        os.write(errors.fileno(), text.encode()[-MAX_ERROR_BYTES:])
+        os.write(errors.fileno(), failure_text(error).encode()[-MAX_ERROR_BYTES:])
         exit_code = 1
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -90,16 +88,8 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
     blocks = _BlockPipes(free, filled, seconds)
     rollouts, turns = [], []
     for group in range(config.groups):
-        rollout = Rollout(
-            make_vector_env(setup.env, config.envs_per_group),
-            _make_policy(task, group),
-            slots_of(task.shared, setup.contract),
-            seconds,
-            seed=task.seed + group * config.envs_per_group,
-            environment_ids=config.environments_of(task.worker, group),
-            return_discount=setup.contract.return_discount,
-            overlap=setup.contract.overlap,
-        )
+        env, slots = make_vector_env(setup.env, config.envs_per_group), slots_of(task.shared, setup.contract)
+        rollout = make_rollout(setup, env, _make_policy(task, group), slots, seconds, task.worker, task.seed, group)
         rollouts.append(rollout)
         turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
     try:
@@ -114,7 +104,7 @@ def _make_policy(task: WorkerTask, group: int) -> Policy:
     if task.policy_pipes:
         descriptors = (pipe.fileno() for pipe in task.policy_pipes)
         return CentralPolicy(exchange_of(task.shared, task.worker, group), group, *descriptors)
-    return CpuPolicy(task.setup.make_network(), SharedWeights(task.shared), task.seed, with_features=task.setup.wants_features)
+    return cpu_policy(task.setup, SharedWeights(task.shared), task.worker, task.seed)
 
 
 def _fill_blocks(blocks: _BlockPipes, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:

@@ -20,31 +20,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.networks.settings import NetworkSettings
-from learner.building import make_contract, make_network_config
 from replay.trajectory import poison_arrays
-from tests.builders import network_of
-from tests.support import REPOSITORY, runs, small_config
-from tests.workers.support import wait_until
-from workers import Block, WorkerError, WorkerSetup, first_seeds
+from tests.support import REPOSITORY, runs
+from tests.workers.support import POISONED_FRAME, make_learned_and_setup, poll_until, wait_until
+from workers import Block, WorkerError
 from workers.base import block_of
 from workers.processes import launcher, supervisor
 from workers.processes.heartbeat import start_timeout
 from workers.processes.supervisor import CpuWorkers, ProcessWorkers
 from workers.processes.worker import NICENESS
 from workers.seeds import fresh_seed
-from wrappers import make_spec
-
-POISONED_FRAME = 0xA5
 
 
 def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
-    config = small_config(worker_kind="cpu", **{"worker_count": 2, **settings})
-    spec = make_spec(config.env)
-    learned = network_of(config.network, spec.observation_shape, spec.action)
-    seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    described = replace(make_network_config(config), settings=NetworkSettings(network))
-    setup = WorkerSetup(config.env, spec, described, make_contract(config), config.workers, seeds, poison=True)
+    learned, setup = make_learned_and_setup(network, worker_kind="cpu", **{"worker_count": 2, **settings})
     workers = CpuWorkers(setup, learned)
     workers.weights.publish(learned, 3)
     return workers
@@ -55,14 +44,6 @@ def workers() -> Iterator[ProcessWorkers]:
     group = make_workers()
     yield group
     group.stop()
-
-
-def poll_until(workers: ProcessWorkers, count: int, seconds: float = 60.0) -> list[Block]:
-    blocks: list[Block] = []
-    end = time.monotonic() + seconds
-    while len(blocks) < count and time.monotonic() < end:
-        blocks += workers.poll(0.5)
-    return blocks
 
 
 def test_every_worker_fills_its_blocks_completely(workers: ProcessWorkers) -> None:
@@ -311,7 +292,8 @@ class Sleep:  # instead of the worker's imports
 
 if __name__ == "__main__":
     from dataclasses import replace
-    from tests.workers.processes.test_supervisor import make_workers, poll_until
+    from tests.workers.processes.test_supervisor import make_workers
+    from tests.workers.support import poll_until
     workers = make_workers()
     if not WORKING:
         workers.setup = replace(workers.setup, network=Sleep())
