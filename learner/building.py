@@ -29,13 +29,14 @@ def make_network_config(config: Config, precision: str = "float32") -> NetworkCo
         network_class=agent_class(config).network_class,
         precision=precision,
         leaves=spec.leaves,
+        agent=config.agent_settings,
     )
 
 
 def make_network_shapes(config: Config) -> FeatureNetwork:
     """The network of a run without memory or values: names, shapes and dtypes only. Raises ValueError."""
     with torch.device("meta"):
-        return make_network(make_network_config(config))
+        return make_network(make_network_config(config, config.training.precision))
 
 
 def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, compiled: bool = False) -> Agent:
@@ -59,4 +60,5 @@ def make_contract(config: Config) -> TrajectoryContract:
         return_discount=config.agent_settings.gamma if scales_rewards else None,
         state_size=shapes.state_size,
         overlap=burn_in,
+        window=config.needs.window,
     )

@@ -20,19 +20,22 @@ class HeadStart:
     """Processes that build environments or play at random while the program measures the machine.
 
     A context manager: on exit it ends the processes that were not taken over. resumed: the checkpoint that the run continues.
+    random_play: whether this learner calibrates the network's input, if the run's settings ask for that.
+
     Raises OSError or WorkerError if no process can be started.
     """
 
-    def __init__(self, config: Config, resumed: Checkpoint | None) -> None:
+    def __init__(self, config: Config, resumed: Checkpoint | None, *, random_play: bool = True) -> None:
         self._config = config
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
-        if config.workers.worker_kind != "serial" and config.network_settings.wants_random_play and not resumed:
+        random_play = random_play and config.network_settings.wants_random_play and not resumed
+        if config.workers.worker_kind != "serial" and random_play:
             self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
-        if config.workers.worker_kind == "cpu":  # others need the learner's network
+        if (kind := config.workers.worker_kind) in ("cpu", "ray"):  # others need the learner's network
             shapes = make_network_shapes(config)
-            self._workers = WORKERS["cpu"](worker_setup(config, resumed), shapes)
+            self._workers = WORKERS[kind](worker_setup(config, resumed), shapes)
             self._workers.prepare()
 
     def __enter__(self) -> HeadStart:

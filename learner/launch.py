@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from agents.compute import compiler_missing, keep_freed_memory
-from learner.building import agent_class, make_network_shapes
+from learner.building import agent_class, make_network_config, make_network_shapes
 from learner.console import log_to_console, log_to_file
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
+from learner.machine.default_replay import fit_default_replay
 from learner.machine.detect import Machine, detect_machine, free_gpu_memory
 from learner.machine.fit import fit_to_machine, portable_settings
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
 from learner.machine.reproducible import settle_as_before
 from learner.metrics.progress import steps_and_frames
+from learner.ranks.base import RankError
+from learner.ranks.check import part_of_learner
 from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
@@ -31,12 +34,15 @@ from learner.runs.lock import LockedError, locked
 from learner.runs.resuming import ResumeError, load_saved_replay, trajectories_to_fill_in
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
-from learner.settings.modes import unused_notes
+from learner.settings.modes import shown_choices, unused_notes
 from learner.settings.presets import apply_preset
 from learner.settings.renames import rename_settings
-from learner.settings.schema import DEFAULTS, SHARED
+from learner.settings.schema import DEFAULTS
 from learner.settings.settle import settle
 from learner.skipping import SkippingError
+from learner.stores.fetching import Addresses, fetch_newest, take_addresses
+from learner.stores.mirror import mirror_new_files, mirror_training
+from learner.stores.store import redacted
 from learner.waiting import announced
 from setting import TRAINING_MODES
 from workers import WorkerError
@@ -80,6 +86,7 @@ class Job:
         command: the command line.
         checkpoint_path: the file that was loaded, if any.
         checkpoint: its content.
+        addresses: of the store, with credentials; settings, notes and command hold redacted ones.
     """
 
     op_mode: str
@@ -92,6 +99,7 @@ class Job:
     command: list[str]
     checkpoint_path: Path | None = None
     checkpoint: Checkpoint | None = None
+    addresses: Addresses = field(default_factory=Addresses)
 
 
 def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
@@ -105,11 +113,12 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     unused = unused_notes(op_mode, given)
     given = apply_preset(given)
     check_given(given)
+    given, addresses = take_addresses(given)
+    addresses.open_store()  # a protocol without its package is one line
     path = checkpoint = None
     notes: list[str] = []
     if op_mode != "train":
-        asked = {**DEFAULTS, **given}
-        path, checkpoint, notes = load_newest(asked["load"], Path(asked["results_dir"]))
+        path, checkpoint, notes = _load(op_mode, {**DEFAULTS, **given}, addresses)
     settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
     notes = notes + overridden
     if op_mode == "train_w_load" and checkpoint and path:
@@ -124,11 +133,15 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     notes += lines
     if op_mode == "train_w_load" and checkpoint:
         check_same_protocol(settings, checkpoint.settings)
+    machine = part_of_learner(settings, machine, checkpoint) if op_mode in TRAINING_MODES else machine
     settled, chosen = fit_to_machine(settings, machine)
     config = _settled_config(settings, settled)
-    if config.training.device == "cuda" and machine.gpu is None:
-        raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
     _check_environment(config, machine)
+    if op_mode == "train":
+        settings, lines = fit_default_replay(settings, config, machine.memory_bytes)
+        if lines:
+            settled, chosen = fit_to_machine(settings, machine)
+            config, notes = _settled_config(settings, settled), notes + lines
     if op_mode == "test" and config.evaluation.render:
         make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
     notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
@@ -136,16 +149,20 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
     if op_mode in TRAINING_MODES:
         _check_training(config, checkpoint, machine)
-    if checkpoint and path and op_mode != "test":
-        check_finite(checkpoint, path)
-    if op_mode in TRAINING_MODES:
         run = _resumed_run(settings, path)
         check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
-    if op_mode == "export":
-        chosen = []
-    elif op_mode == "test":
-        chosen = [line for line in chosen if op_mode in SHARED[line.split("=")[0]].setting.modes]
-    return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint)
+    if checkpoint and path and op_mode != "test":
+        check_finite(checkpoint, path)
+    chosen, command = shown_choices(op_mode, chosen), [redacted(part) for part in command]
+    return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint, addresses)
+
+
+def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path, Checkpoint, list[str]]:
+    """The checkpoint that `load` names, here or in a store, its file, and lines for the user. Raises ValueError."""
+    results = Path(asked["results_dir"])
+    load, fetched = fetch_newest(asked["load"], results, addresses, with_replay=op_mode in TRAINING_MODES)
+    path, checkpoint, notes = load_newest(load, results)
+    return path, checkpoint, fetched + notes
 
 
 def _settled_config(settings: Settings, settled: Settings) -> Config:
@@ -155,8 +172,10 @@ def _settled_config(settings: Settings, settled: Settings) -> Config:
 
 def _check_environment(config: Config, machine: Machine) -> None:
     """Raise ValueError if environment or network cannot be made, the network is too large, or the protocol does not fit."""
+    if config.training.device == "cuda" and machine.gpu is None:
+        raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
+    agent_class(config).check(config.agent_settings, make_network_config(config))  # before a network is made for the actions
     network = make_network_shapes(config)
-    agent_class(config).check(config.agent_settings, network.config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
         shape = list(make_spec(config.env).observation_shape)
@@ -187,12 +206,14 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 
 def _check_fill_in(config: Config) -> None:
     """Raise ValueError if empty replays take the whole budget of steps before the first update."""
-    trajectories, budget = trajectories_to_fill_in(config), config.training.environment_max_steps
+    trajectories = config.training.learner_count * trajectories_to_fill_in(config)
+    budget = config.training.environment_max_steps
     steps = trajectories * config.training.unroll_length
     if trajectories and steps >= budget:
         raise ValueError(
             f"environment_max_steps: wanted more than the {steps:,} steps of the {trajectories:,} trajectories that fill the "
-            f"replays before the first update, got {budget:,}; a smaller capacity or replay_fill_fraction takes fewer"
+            f"replays before the first update, got {budget:,}; a smaller "
+            f"{'learning_starts' if config.pace else 'capacity or replay_fill_fraction'} takes fewer"
         )
 
 
@@ -227,7 +248,9 @@ def _test(job: Job) -> int:
 
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
-    return evaluate(job.config, job.checkpoint, job.checkpoint_path, run_of_checkpoint(job.checkpoint_path))
+    run = run_of_checkpoint(job.checkpoint_path)
+    with mirror_new_files(job.config.output, job.addresses, run):
+        return evaluate(job.config, job.checkpoint, job.checkpoint_path, run)
 
 
 def _export(job: Job) -> int:
@@ -236,7 +259,8 @@ def _export(job: Job) -> int:
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
     run = run_of_checkpoint(job.checkpoint_path)
-    return export_policy(job.config, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
+    with mirror_new_files(job.config.output, job.addresses, run):
+        return export_policy(job.config, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
 
 
 def _train(job: Job) -> int:
@@ -269,18 +293,31 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         except OSError as error:
             log.error("error: the run directory could not be written: %s", error)
             return 1
+        same_run = job.checkpoint and _resumed_run(job.config.settings, job.checkpoint_path)
+        resumed_at = job.checkpoint.counters.updates if job.checkpoint and same_run else None
+        held.enter_context(mirror_training(job.config.output, job.addresses, directory, resumed_at))
         return _train_here(job, directory, head_start)
 
 
 def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int:
     """Train in a run directory that is open and locked. Returns the exit code, after one line on any failure."""
+    from learner.ranks.processes import all_ranks
     from learner.train import train
 
     _describe(job, directory)
     replay = load_saved_replay(job.config, job.checkpoint, job.checkpoint_path)
     load_optimizer = job.config.settings["load_optimizer"]
     try:
-        return train(job.config, directory, job.checkpoint, load_optimizer=load_optimizer, replay=replay, head_start=head_start)
+        with all_ranks(job.config, directory, job.checkpoint_path) as ranks:
+            return train(
+                job.config,
+                directory,
+                job.checkpoint,
+                load_optimizer=load_optimizer,
+                replay=replay,
+                head_start=head_start,
+                ranks=ranks,
+            )
     except KeyboardInterrupt:  # before or after the training loop: while it runs, `StopSignals` handles all signals
         newest = directory.checkpoint_paths()[-1:]
         log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}." if newest else "No checkpoint was saved.")
@@ -288,7 +325,7 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
     except ReplayStopped:
         log.info("Stopped while the environments were being restored. The run can be resumed from %s", job.checkpoint_path)
         return STOPPED
-    except (ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
+    except (RankError, ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
             log.info("Resume: python main.py --op_mode=train_w_load --load=%s", directory.path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
@@ -345,6 +382,9 @@ def _describe(job: Job, directory: RunDirectory) -> None:
     steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
     log.info("Run directory: %s", directory.path)
     log.info("Budget: %s", steps_and_frames(steps, steps * skip))
+    if (learners := config.training.learner_count) > 1:
+        batch = config.training.batch_size
+        log.info("Learners: %d; an update learns from %d trajectories, %d of each learner", learners, learners * batch, batch)
     for line in describe_memory(config):
         log.info("%s", line)
     if job.checkpoint:

@@ -17,9 +17,14 @@ from learner.building import agent_class, make_agent, make_network_config
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder, policy_divergence
+from learner.feeding.feedback import PriorityFeedback
 from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
+from learner.metrics.counting import Counting
 from learner.metrics.recorder import Recorder, Sources
+from learner.ranks.base import Ranks
+from learner.ranks.saving import RankSaver
+from learner.ranks.several import Several
 from learner.runs.checkpoint import Checkpoint, Counters, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import restore_replays, trajectories_to_fill_in
@@ -33,7 +38,10 @@ from wrappers import EnvSpec, make_spec
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one training. counters: how far it has come. generator: draws from the replays. total_frames: its budget."""
+    """The parts of one training.
+
+    counters: how far it has come. generator: draws from the replays. total_frames: its budget. ranks: the other learners.
+    """
 
     config: Config
     spec: EnvSpec
@@ -44,12 +52,14 @@ class Parts:
     workers: Workers
     mixture: Mixture
     feeder: Feeder
-    recorder: Recorder
-    saver: Saver
+    feedback: PriorityFeedback
+    recorder: Counting
+    saver: Saver | RankSaver
     evaluations: EvaluationSchedule
     counters: Counters
     generator: np.random.Generator
     total_frames: int
+    ranks: Ranks
 
     def stop(self) -> None:
         """End the processes and threads that run next to the loop. May be called at any time, also twice."""
@@ -66,16 +76,16 @@ def build(
     *,
     load_optimizer: bool,
     replay: dict[str, Any] | None,
+    ranks: Ranks,
 ) -> Parts:
     """Build all parts and restore what was saved. The workers' processes are already running, and are stopped if this fails.
 
     replay: the replays saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError if they do not fit.
     """
-    settings = config.training
+    settings, spec = config.training, make_spec(config.env)
     _prepare_torch(config)
     generator = np.random.default_rng(run_seeds(config, resumed)[1])
     device = torch.device(settings.device)
-    spec = make_spec(config.env)
     counters = replace(resumed.counters) if resumed else Counters()
     total_frames = settings.environment_max_steps * spec.frames_per_step
     network = on_device(make_network(make_network_config(config, settings.precision)), device)
@@ -86,11 +96,10 @@ def build(
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
             restore_generators(resumed.generators, generator)
-        elif config.network_settings.wants_random_play:
+        elif config.network_settings.wants_random_play and ranks.rank == 0:
             agent.calibrate(head_start.random_observations().to(device))
-        mixture = _make_mixture(config, workers, network, generator, progress=lambda: counters.frames / total_frames)
-        if replay:
-            restore_replays(replay, mixture)
+        ranks.join(agent, workers)
+        mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames)
         feeder = _make_feeder(config, workers, mixture)
         skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
         parts = Parts(
@@ -103,12 +112,14 @@ def build(
             workers=workers,
             mixture=mixture,
             feeder=feeder,
-            recorder=_make_recorder(config, run, counters, Sources(workers, mixture, feeder, skipped), resumed, bool(replay)),
-            saver=_make_saver(config, run, resumed),
+            feedback=PriorityFeedback(mixture, device),
+            recorder=_make_recorder(config, run, counters, Sources(workers, mixture, feeder, skipped, ranks), resumed, replay),
+            saver=_make_saver(config, run, resumed, ranks, generator),
             evaluations=EvaluationSchedule(config, run, network, resumed),
             counters=counters,
             generator=generator,
             total_frames=total_frames,
+            ranks=ranks,
         )
         undo.pop_all()
     return parts
@@ -124,38 +135,55 @@ def _make_mixture(
     workers: Workers,
     network: FeatureNetwork,
     generator: np.random.Generator,
-    *,
+    replay: dict[str, Any] | None,
     progress: Callable[[], float],
 ) -> Mixture:
-    """progress: the share of the training that the batches taken so far make up, 0 to 1."""
+    """replay: what was saved of it. progress: the share of the training that the batches taken so far make up, 0 to 1."""
     device = torch.device(config.training.device)
     encoder = None
     if needs_encode(config.replays):
         encoder = Encoder(network, workers.weights, make_spec(config.env).frames_stacked, device)
-    return make_mixture(
+    mixture = make_mixture(
         config.replays,
         workers.setup.contract,
-        config.training.batch_size,
+        config.columns_at_once,
         config.replay_settings.replay_fill_fraction,
         generator,
         encode=encoder,
         progress=progress,
         device=device,
         policy_divergence=policy_divergence(network),
+        pace=config.pace,
+        initial_errors=agent_class(config).initial_errors(config.agent_settings, workers.setup.network),
     )
+    if replay:
+        restore_replays(replay, mixture)
+    return mixture
 
 
 def _make_recorder(
-    config: Config, run: RunDirectory, counters: Counters, sources: Sources, resumed: Checkpoint | None, replay_restored: bool
-) -> Recorder:
-    to_fill_in = 0 if replay_restored else trajectories_to_fill_in(config)
+    config: Config,
+    run: RunDirectory,
+    counters: Counters,
+    sources: Sources,
+    resumed: Checkpoint | None,
+    replay: dict[str, Any] | None,
+) -> Counting:
+    if sources.ranks.rank:
+        return Counting(config, counters, resumed)
+    to_fill_in = 0 if replay else trajectories_to_fill_in(config)
     return Recorder(config, run, counters, sources, resumed=resumed, to_fill_in=to_fill_in, charts=agent_class(config).charts)
 
 
-def _make_saver(config: Config, run: RunDirectory, resumed: Checkpoint | None) -> Saver:
+def _make_saver(
+    config: Config, run: RunDirectory, resumed: Checkpoint | None, ranks: Ranks, generator: np.random.Generator
+) -> Saver | RankSaver:
+    if isinstance(ranks, Several) and ranks.rank:
+        return RankSaver(run, ranks, generator)
     output = config.output
-    evaluated = config.evaluation.eval_period > 0
-    return Saver(run, output.checkpoints_kept, output.return_window, resumed, evaluated=evaluated)
+    evaluated = config.evaluation.evaluates
+    checksums = ranks.replay_checksums
+    return Saver(run, output.checkpoints_kept, output.return_window, resumed, evaluated=evaluated, rank_replays=checksums)
 
 
 def _prepare_torch(config: Config) -> None:

@@ -21,13 +21,13 @@ class StopSignals:
 
     Args:
         at_once: called before a later signal ends the program.
-        first: line that is printed at the first signal.
+        first: line that is printed at the first signal, or empty.
     """
 
     def __init__(self, at_once: Callable[[], None], first: str = TRAINING_STOPS) -> None:
         self._requested_at: float | None = None
         self._at_once = at_once
-        self._first = f"\n{first}\n".encode()
+        self._first = f"\n{first}\n".encode() if first else b""
         self._is_silent = False
         self._before: dict[int, object] = {}
 
@@ -35,6 +35,10 @@ class StopSignals:
     def requested(self) -> bool:
         """Whether a signal has arrived."""
         return self._requested_at is not None
+
+    def asked(self) -> bool:
+        """Whether a signal has arrived, as a function."""
+        return self.requested
 
     @contextmanager
     def silent(self) -> Iterator[None]:

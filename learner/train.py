@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from agents.streams import Fence
 from learner.evaluation.protocol import evaluation_protocol
 from learner.head_start import HeadStart
 from learner.parts import Parts, build
+from learner.ranks.base import RankError, Ranks
 from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import restore_under_way
 from learner.runs.saving import replay_to_save
 from learner.settings.config import Config
-from learner.signals import StopSignals
+from learner.signals import TRAINING_STOPS, StopSignals
 from learner.skipping import SkippingError
 from replay.batch import make_batch
 from workers import WorkerError
@@ -33,26 +35,29 @@ def train(
     load_optimizer: bool = True,
     replay: dict[str, Any] | None = None,
     head_start: HeadStart | None = None,
+    ranks: Ranks | None = None,
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
     replay: what was saved with the checkpoint, see `learner.runs.resuming`. Without it replays start empty.
     head_start: what has begun already.
+    ranks: connects this learner with the others of the run, if it has any.
     """
-    head_start = head_start or HeadStart(config, resumed)
-    parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay)
+    head_start, ranks = head_start or HeadStart(config, resumed), ranks or Ranks()
+    parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay, ranks=ranks)
     try:
-        with StopSignals(at_once=parts.workers.kill) as signals:
+        with StopSignals(at_once=parts.workers.kill, first=TRAINING_STOPS if ranks.rank == 0 else "") as signals:
             _start(parts, resumed, replay, signals)
             _make_updates(parts, signals)
             parts.feeder.stop()
             saved = _save(parts)
             parts.workers.stop()
-            parts.recorder.finish(saved, interrupted=signals.requested)
+            parts.recorder.finish(saved, interrupted=ranks.stops(signals.asked))
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1
-    except (WorkerError, torch.OutOfMemoryError):
+    except (RankError, WorkerError, torch.OutOfMemoryError):
+        ranks.leave()
         parts.feeder.stop()
         _save_what_is_left(parts)
         raise
@@ -67,13 +72,16 @@ def train(
 def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None, signals: StopSignals) -> None:
     """Start the workers and evaluations, and continue what was in progress.
 
-    Raises ReplayStopped if a signal comes meanwhile.
+    Raises ReplayStopped or KeyboardInterrupt if a signal comes meanwhile.
     """
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)
     with signals.silent():  # this update is not finished and nothing is saved: who catches ReplayStopped says so
-        restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, lambda: signals.requested)
+        should_stop = partial(parts.ranks.stops_waiting, signals.asked)
+        restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, should_stop)
+        if not parts.ranks.start(signals.asked):
+            raise KeyboardInterrupt
     if resumed and restored:
         restore_generators(resumed.generators, parts.generator)  # again: building all this has drawn from them
     parts.feeder.start()
@@ -81,18 +89,19 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
 
 def _make_updates(parts: Parts, signals: StopSignals) -> None:
     """The loop: one update each time round."""
-    settings, counters, recorder = parts.config.training, parts.counters, parts.recorder
+    settings, counters, recorder, ranks = parts.config.training, parts.counters, parts.recorder, parts.ranks
 
     def should_stop() -> bool:
         recorder.show_filling()
-        return signals.requested
+        return ranks.stops_waiting(signals.asked)
 
-    while counters.steps < settings.environment_max_steps and not signals.requested:
+    while counters.steps < settings.environment_max_steps and not ranks.stops(signals.asked):
         with recorder.stage("wait"):
             prepared = parts.feeder.next_batch(should_stop)
-        if prepared is None:
+        arrivals = ranks.meet(prepared.arrivals, signals.asked) if prepared else None
+        if prepared is None or arrivals is None:
             break
-        recorder.add_arrivals(prepared.arrivals)
+        recorder.add_arrivals(arrivals)
         host = prepared.host
         with recorder.stage("batch"):
             batch = make_batch(host, parts.mixture.contract, parts.device)
@@ -100,6 +109,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             copied.record()
         with recorder.stage("update"):
             updated = parts.agent.update(batch, counters.frames / parts.total_frames)
+        parts.feedback.put(host.tickets, updated.priorities)
         recorder.add_update(updated, host)
         with recorder.stage("publish"):
             parts.skipped.look()
@@ -116,6 +126,8 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
 
 def _save_what_is_left(parts: Parts) -> None:
     """Save after a failure, of which it may be a part: a GPU that has failed gives nothing any more."""
+    if parts.ranks.rank:
+        return  # rank 0 saves
     try:
         _save(parts)
     except RuntimeError as error:
@@ -125,7 +137,9 @@ def _save_what_is_left(parts: Parts) -> None:
 def _save(parts: Parts) -> Path | None:
     """Save a checkpoint, and what goes with it; None where that failed."""
     parts.skipped.look(everything=True)
+    parts.ranks.keep_equal(parts.agent)
     parts.recorder.write_record()  # so that metrics and checkpoint tell of the same moment
+    parts.feedback.settle()
     with parts.mixture.lock:  # nothing comes in or goes out while the replays are written
         replay = replay_to_save(parts.config, parts.mixture, parts.workers, parts.feeder)
         return parts.saver.save(_checkpoint(parts), replay)
@@ -136,7 +150,7 @@ def _checkpoint(parts: Parts) -> Checkpoint:
     return Checkpoint(
         settings=parts.config.settings,
         spec=parts.spec.to_json(),
-        protocol=evaluation_protocol(parts.config.env, parts.config.evaluation.greedy),
+        protocol=evaluation_protocol(parts.config.env, parts.config.evaluation.greedy, parts.config.epsilon),
         counters=parts.counters,
         agent=parts.agent.state_dict(),
         learning_rate=parts.recorder.learning_rate,

@@ -76,6 +76,7 @@ class Evaluator:
             episodes=episodes,
             environments=min(episodes, MAX_ENVIRONMENTS),
             greedy=config.evaluation.greedy,
+            epsilon=config.epsilon or 0.0,
             seed=config.training.seed,
             animation=animation,
         )

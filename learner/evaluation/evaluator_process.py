@@ -43,6 +43,7 @@ class EvaluatorSetup:
         greedy: whether the policy takes the most probable action instead of sampling.
         seed: seed of the run.
         animation: path of the GIF that some evaluations replace.
+        epsilon: probability of a random action, for networks that explore by epsilon.
     """
 
     env: EnvConfig
@@ -52,6 +53,7 @@ class EvaluatorSetup:
     greedy: bool
     seed: int
     animation: Path
+    epsilon: float = 0.0
 
 
 class Answer(NamedTuple):
@@ -111,7 +113,9 @@ class EvaluationLoop:
         setup = self._setup
         self._weights.read(self._network)
         first_seed, action_seed = np.random.SeedSequence((setup.seed, SEED_STREAM, update)).generate_state(2)
-        policy = EvaluationPolicy(self._network, torch.device("cpu"), greedy=setup.greedy, seed=int(action_seed))
+        policy = EvaluationPolicy(
+            self._network, torch.device("cpu"), greedy=setup.greedy, seed=int(action_seed), epsilon=setup.epsilon
+        )
         quotas = divide_episodes(setup.episodes, setup.environments)
         seed = int(first_seed) % 2**30 + 1
         camera = self._make_camera()

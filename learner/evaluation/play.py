@@ -26,12 +26,16 @@ class EpisodeResult(NamedTuple):
 
 
 class EvaluationPolicy:
-    """Acts as trained, by sampling, or greedily by the mode of the distribution. The network never learns here."""
+    """Acts as trained, by sampling, or greedily by the mode of the distribution. The network never learns here.
 
-    def __init__(self, network: FeatureNetwork, device: torch.device, *, greedy: bool, seed: int) -> None:
+    epsilon: probability of a random action, for networks that explore by epsilon.
+    """
+
+    def __init__(self, network: FeatureNetwork, device: torch.device, *, greedy: bool, seed: int, epsilon: float = 0.0) -> None:
         self._network = network.to(device).eval()
         self._device = device
         self._greedy = greedy
+        self._epsilon = epsilon if network.explores_by_epsilon else None
         self._generator = torch.Generator().manual_seed(seed)
         self._states: dict[int, Tensor] = {}  # environment -> the core's state `[K]` after its last observation
 
@@ -58,7 +62,8 @@ class EvaluationPolicy:
         thought = Thought(type(output)(*(tensor.cpu() for tensor in output)), features)
         if not all(tensor.isfinite().all() for tensor in thought.output):
             raise NotFiniteError("the policy's outputs are not finite: its training diverged")
-        return self._network.choose(thought, self._generator, greedy=self._greedy).actions.numpy()
+        exploration = None if self._epsilon is None else torch.full((count, 1), self._epsilon)
+        return self._network.choose(thought, self._generator, exploration, greedy=self._greedy).actions.numpy()
 
     def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:
         """The core's state for these environments, `[N, K]`; None without a core."""

@@ -22,10 +22,15 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {**ATARI_PROTOCOLS}
 """Named protocols of all families: name -> the settings that each prescribes."""
 
 
-def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
+def evaluation_protocol(config: EnvConfig, greedy: bool, epsilon: float | None = None) -> dict[str, Any]:
     """The protocol by which an agent trained on `config` is evaluated, as plain data for JSON.
 
     Settings that the environment's family does not read are left out. Results are compared only if this data is equal.
+
+    Args:
+        config: the environment.
+        greedy: whether the best action is taken.
+        epsilon: probability of a random action, for an agent that explores by epsilon; None for one that samples.
     """
     spec, description = make_spec(config), describe_env(config)
     return {
@@ -33,11 +38,17 @@ def evaluation_protocol(config: EnvConfig, greedy: bool) -> dict[str, Any]:
         "env": config.env,
         "full_games": True,
         "rewards": "raw",
-        "actions": "greedy" if greedy else "sampled",
+        "actions": _how_actions_are_chosen(greedy, epsilon),
         **_described_actions(spec.action),
         **(_described_frames(config, spec) if description.counts_frames else _described_observations(spec)),
         **description.protocol_settings,
     }
+
+
+def _how_actions_are_chosen(greedy: bool, epsilon: float | None) -> str:
+    if greedy or epsilon == 0:
+        return "greedy"
+    return "sampled" if epsilon is None else f"epsilon-greedy ({epsilon:g})"
 
 
 def _described_frames(config: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
@@ -68,9 +79,9 @@ def protocol_name(config: EnvConfig) -> str:
     return OWN
 
 
-def describe_protocol(config: EnvConfig, greedy: bool) -> str:
+def describe_protocol(config: EnvConfig, greedy: bool, epsilon: float | None = None) -> str:
     """The protocol as one printed line."""
-    protocol, description = evaluation_protocol(config, greedy), describe_env(config)
+    protocol, description = evaluation_protocol(config, greedy, epsilon), describe_env(config)
     name = f" ({protocol['protocol']} protocol)" if description.protocols else ""
     phrases = (
         "full games" if description.counts_frames else "whole episodes",

@@ -1,7 +1,7 @@
 """Evaluation in parallel with training: when the training loop evaluates its policy, and what it keeps of the result.
 
-Every `eval_period` updates the loop hands the current weights to the evaluation process (`evaluator.py`). Each result becomes a
-line in evaluations.jsonl, and the checkpoint with the best mean return is kept as best.pt.
+Every `eval_period` updates or `eval_seconds` seconds the loop hands the current weights to the evaluation process
+(`evaluator.py`). Each result becomes a line in evaluations.jsonl. The checkpoint with the best mean return is kept as best.pt.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 from torch import nn
@@ -23,7 +24,7 @@ log = logging.getLogger("springbok")
 
 
 class EvaluationSchedule:
-    """The evaluations of one run. It does nothing if `eval_period` is 0.
+    """The evaluations of one run. It does nothing if `eval_period` and `eval_seconds` are 0.
 
     Args:
         network: only its layout is read here.
@@ -31,17 +32,18 @@ class EvaluationSchedule:
     """
 
     def __init__(self, config: Config, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
-        self._period = config.evaluation.eval_period
+        self._period, self._seconds = config.evaluation.eval_period, config.evaluation.eval_seconds
         self._last_update = 0  # number of updates at the last request
+        self._last_time = 0.0  # of the last request
         self._evaluator: Evaluator | None = None
-        if self._period:
+        if config.evaluation.evaluates:
             self._evaluator = Evaluator(config, network, run.animation)
-            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.evaluation.greedy), resumed)
+            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon), resumed)
 
     def start(self, update: int) -> None:
         """Start the evaluation process. update: number of updates made so far."""
         if self._evaluator:
-            self._last_update = update
+            self._last_update, self._last_time = update, monotonic()
             self._evaluator.start()
 
     def step(self, network: nn.Module, counters: Counters, make_checkpoint: Callable[[], Checkpoint]) -> Evaluation | None:
@@ -57,12 +59,17 @@ class EvaluationSchedule:
             self._log.settle(found)
         # One evaluation runs at a time. One that falls due meanwhile waits, so on a busy machine evaluations become rarer
         # and training does not become slower.
-        if self._evaluator.ready and counters.updates // self._period > self._last_update // self._period:
-            self._last_update = counters.updates
+        if self._evaluator.ready and self._is_due(counters.updates):
+            self._last_update, self._last_time = counters.updates, monotonic()
             # The checkpoint is written before its result is known: training changes the weights while they are evaluated.
             self._log.propose(make_checkpoint())
             self._evaluator.ask(network, counters)
         return found
+
+    def _is_due(self, updates: int) -> bool:
+        if self._period and updates // self._period > self._last_update // self._period:
+            return True
+        return self._seconds > 0 and monotonic() - self._last_time >= self._seconds
 
     def stop(self) -> None:
         """End the process and discard an unfinished evaluation. Safe to call twice."""

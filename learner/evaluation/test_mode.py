@@ -171,7 +171,8 @@ def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> Evaluation
     """The policy of the checkpoint's network. seed: of the action sampling."""
     network = make_network(make_network_config(config))
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
-    return EvaluationPolicy(network, torch.device(config.training.device), greedy=config.evaluation.greedy, seed=seed)
+    device, greedy = torch.device(config.training.device), config.evaluation.greedy
+    return EvaluationPolicy(network, device, greedy=greedy, seed=seed, epsilon=config.epsilon or 0.0)
 
 
 def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool]) -> None:
@@ -232,7 +233,7 @@ def _announce(test: CheckpointTest) -> None:
         f"{counters.updates:,}",
         steps_and_frames(counters.steps, counters.frames),
     )
-    log.info("Protocol: %s", describe_protocol(config.env, config.evaluation.greedy))
+    log.info("Protocol: %s", describe_protocol(config.env, config.evaluation.greedy, config.epsilon))
 
 
 def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
@@ -245,7 +246,7 @@ def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
         "env": config.env.env,
         "checkpoint": test.path.name,
         "training": asdict(counters),
-        "protocol": evaluation_protocol(config.env, config.evaluation.greedy),
+        "protocol": evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon),
         "summary": summary,
         "episodes_wanted": tally.wanted,
         "complete": tally.missing == 0,

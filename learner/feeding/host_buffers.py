@@ -11,13 +11,13 @@ from replay.trajectory import Arrays, TrajectoryContract
 
 
 class HostBuffers:
-    """Lends memory for one batch at a time, each field `[batch_size, *shape]`; allocates only if none is free.
+    """Lends memory for one draw at a time, each field `[batch_size, *shape]`; allocates only if none is free.
 
     Any thread may take memory, and any other may give it back.
 
     Args:
-        contract: fields of a trajectory.
-        batch_size: trajectories of a batch.
+        contract: fields of a trajectory, and of the windows that a batch is made of.
+        batch_size: columns of a draw.
         pinned: allocate page-locked memory. A copy of it to a GPU runs in parallel with its thread; `take` waits for the copy.
     """
 
@@ -44,7 +44,7 @@ class HostBuffers:
 
     def _allocate(self) -> Arrays:
         self.allocated += 1
-        arrays = self.contract.allocate(self.batch_size)
+        arrays = self.contract.allocate_batch(self.batch_size)
         if self.pinned:
             return {name: torch.from_numpy(array).pin_memory().numpy() for name, array in arrays.items()}
         return arrays

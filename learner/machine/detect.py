@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,19 +25,26 @@ class Machine:
         memory_bytes: memory that is available now.
         gpu: name of the GPU, None without one.
         bfloat16: the devices (`cpu`, `cuda`) that multiply bfloat16 in hardware.
+        gpus: number of GPUs, if there is one.
     """
 
     cores: int
     memory_bytes: int
     gpu: str | None
     bfloat16: frozenset[str] = frozenset()
+    gpus: int = 1
+
+    def part_of(self, learners: int) -> Machine:
+        """The part that each of several learners may use."""
+        return replace(self, cores=max(1, self.cores // learners), memory_bytes=self.memory_bytes // learners)
 
 
 def detect_machine() -> Machine:
     """Cores, available memory and GPU of this process; limits of containers are included."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     devices = ("cpu", "cuda") if gpu else ("cpu",)
-    return Machine(available_cores(), available_memory(), gpu, frozenset(filter(computes_bfloat16, devices)))
+    fast = frozenset(filter(computes_bfloat16, devices))
+    return Machine(available_cores(), available_memory(), gpu, fast, torch.cuda.device_count() if gpu else 0)
 
 
 def free_gpu_memory() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from agents import AGENTS
 from agents.compute import computes_bfloat16
 from learner.machine.costs import (
     WORTH_DOUBLING,
@@ -28,11 +29,12 @@ SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
 SMALL_BATCH = 8
 ENVIRONMENTS = 16
+PACED_ENVIRONMENTS = 4
 MOST_LEARNER_THREADS = 8
 MOST_PREPARED_BATCHES = 4
 MOST_TEST_ENVIRONMENTS = 64
 FOLLOW_FROM_EACH_OTHER = ("batch_size", "envs_per_worker")
-"""Settings of an on-policy agent: a batch is one trajectory of each environment."""
+"""Settings of an on-policy agent: a batch is one trajectory of each environment. An agent with a pace has its own."""
 WORKERS_FRACTION = 0.75  # of the memory that the learner leaves; replays have the rest
 
 
@@ -63,12 +65,13 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     """
     choices = Choices(settings)
     settled = choices.settled
-    on_policy = needs_of(settings).on_policy
+    needs = needs_of(settings)
+    on_policy, paced = needs.on_policy, needs.updates_per_step is not None
     if on_policy and AUTO not in (settled["batch_size"], settled["envs_per_worker"]):
         count = max(1, settled["batch_size"] // settled["envs_per_worker"])
         choices.choose("worker_count", count, f"a batch is one trajectory of each of {settled['batch_size']} environments")
     for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
-        if not (on_policy and name in FOLLOW_FROM_EACH_OTHER):
+        if not ((on_policy or paced) and name in FOLLOW_FROM_EACH_OTHER):
             choices.choose(name, value, f"reproducible: {reason}")
     choices.choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
     if settled["device"] == "cuda" and not (on_policy and _is_odd(settled["batch_size"])):
@@ -79,10 +82,14 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         choices.choose("prepared_batches", 0, "serial: everything in one thread")
     if on_policy:
         _choose_turns(choices, machine)
+    if paced:
+        _choose_paced(choices, machine, costs)
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
     if settled["network"] == "mlp":
         choices.choose("precision", "float32", "an mlp is small, so bfloat16 would cost exactness and save no time")
+    if ":" in settled["network"]:
+        choices.choose("precision", "float32", "not every module of a user's computes in bfloat16")
     fast = settled["device"] in machine.bfloat16
     device = "GPU" if settled["device"] == "cuda" else "CPU"
     reason = f"the {device} {'multiplies' if fast else 'does not multiply'} bfloat16 in hardware"
@@ -138,6 +145,25 @@ def _choose_turns(choices: Choices, machine: Machine) -> None:
     choices.choose("envs_per_worker", ENVIRONMENTS * groups_of(settled["worker_kind"]), "enough for efficient inference")
     environments = settled["worker_count"] * settled["envs_per_worker"]
     choices.choose("batch_size", environments, "one trajectory of each environment, all acted by the version that learns")
+
+
+def _choose_paced(choices: Choices, machine: Machine, costs: Costs | None) -> None:
+    """Choose workers, environments and batch size of an agent that learns from each step a fixed number of times.
+
+    Workers wait for the learner in most such runs, so there are few, and few environments: their data is then of the newest
+    policies. Neither of both limits the speed.
+    """
+    settled = choices.settled
+    choices.choose("batch_size", AGENTS[settled["agent"]].defaults.get("batch_size", PUBLISHED_BATCH), "the published setting")
+    environments = PACED_ENVIRONMENTS * groups_of(settled["worker_kind"])
+    choices.choose("envs_per_worker", environments, "few, since the learner sets the pace, so that their policy is new")
+    small = is_small(machine.cores, settled["device"])
+    if small and costs is None:
+        choices.choose("worker_count", 1, "the learner sets the pace")
+    if small and settled["network"] == "mlp":
+        choices.choose("learner_threads", 1, "one thread takes the many steps of a small network sooner than several")
+    choices.choose("learner_threads", *_learner_threads(costs, machine.cores, gpu=settled["device"] == "cuda", small=small))
+    choices.choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=False))
 
 
 def _divisor(number: int, most: int) -> int:

@@ -41,8 +41,9 @@ PART_SECONDS = 0.15  # for each of four parts; building them takes the rest of t
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
     """Whether a measurement may decide a setting, so that its two seconds are worth while.
 
-    They are not for toy environments, which learn in seconds, for a run in one process, and without fresh data to count. An
-    on-policy agent's workers and learner take turns, so no measurement decides a setting.
+    They are not for toy environments, which learn in seconds, for a run in one process, for workers on other machines, and
+    without a pace or fresh data to count. An on-policy agent's workers and learner take turns, so no measurement decides a
+    setting.
 
     Args:
         settings: as they were given, with `auto`.
@@ -57,14 +58,14 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
         settings["preflight"]
         and bool(undecided)
         and not toy
-        and config.workers.worker_kind != "serial"
+        and config.workers.worker_kind not in ("serial", "ray")
         and not config.workers.on_policy
         and fresh_part(config) > 0
     )
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
-    """The costs of one agent step. One of the replays must be a queue: without it no step is fresh.
+    """The costs of one agent step. Without a pace one of the replays must be a queue: without it no step is fresh.
 
     Args:
         config: of the run.
@@ -76,10 +77,10 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
     stepped = min(workers.envs_per_worker, FEW_ENVIRONMENTS) if brief else workers.envs_per_worker
     at_once = acting_at_once(config)
-    if brief and not gpu:
+    if brief and not gpu:  # a batch of windows stays whole: its operations are so small that their number decides
         at_once = min(at_once, FEW_STEPS)
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
-        batch = min(batch, FEW_STEPS // unroll_length)
+        batch = batch if config.needs.window else min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
     parts = {
         "env": stepping(config, stepped, 1),
@@ -114,7 +115,10 @@ def acting_at_once(config: Config) -> int:
 
 
 def fresh_part(config: Config) -> float:
-    """The fraction of a batch that is fresh; 0 if neither a queue nor a circular replay is among the replays."""
+    """The fresh steps for each row that is learned from; 0 if no pace, queue or circular replay decides how many there are."""
+    needs = config.needs
+    if needs.updates_per_step is not None:
+        return 1 / (needs.updates_per_step * config.training.batch_size * (needs.window or config.training.unroll_length))
     return sum(replay.sample_ratio * replay.fresh_part for replay in config.replays)
 
 
@@ -156,12 +160,13 @@ def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> 
 
 
 def learning(config: Config, batch_size: int) -> Part:
-    """Batches and updates as in a run, in CPU time on one core or wall time on a GPU."""
+    """Batches and updates as in a run, in CPU time on one core or wall time on a GPU. batch_size: columns of each batch."""
     device = torch.device(config.training.device)
     gpu = device.type == "cuda"
     network = on_device(_network(config, config.training.precision), device)
     agent = make_agent(config, network)
     contract = make_contract(config)
+    batch_size *= config.needs.batches_at_once
     columns = HostBuffers(contract, batch_size, pinned=gpu).take()
     for array in columns.values():
         array.fill(0)
@@ -178,7 +183,8 @@ def learning(config: Config, batch_size: int) -> Part:
         if gpu:
             torch.cuda.synchronize(device)
 
-    return Part(update, updates * batch_size * config.training.unroll_length, _clock(device), device=device)
+    rows = config.needs.window or config.training.unroll_length
+    return Part(update, updates * batch_size * rows, _clock(device), device=device)
 
 
 def random_frames(spec: EnvSpec, dims: tuple[int, ...]) -> np.ndarray:

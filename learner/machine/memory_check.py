@@ -86,15 +86,16 @@ def host_memory(config: Config) -> HostMemory:
     """The most bytes of host memory that this run takes."""
     training, workers = config.training, config.workers
     contract = make_contract(config)
-    processes = (0 if workers.worker_kind == "serial" else workers.worker_count) + (config.evaluation.eval_period > 0)
+    here = 0 if workers.worker_kind == "serial" or not workers.uses_this_machine else workers.worker_count
+    processes = here + config.evaluation.evaluates
     family = family_of(config.env.env) or ""
     row = contract.bytes_per_trajectory // (contract.unroll_length + contract.frames_stacked)  # mostly one frame
     emulator = EMULATOR_BYTES.get(family, OTHER_EMULATOR_BYTES) + OBSERVATION_COPIES * contract.frames_stacked * row
-    batch = training.batch_size * contract.bytes_per_trajectory
+    batch = config.columns_at_once * contract.of_batch.bytes_per_trajectory
     buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
     return HostMemory(
         processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
-        environments=workers.environments * emulator,
+        environments=workers.environments * emulator if workers.uses_this_machine else 0,
         arena=_arena_bytes(config),
         batches=buffers * batch + (0 if training.device == "cuda" else contract.frames_stacked * batch),
         replays=_replays_in_host_memory(config),
@@ -113,7 +114,10 @@ def _arena_bytes(config: Config) -> int:
 
 
 def check_memory(config: Config, available: int) -> None:
-    """Refuse a run that does not fit into `available` bytes of host memory. Raises ValueError, naming a setting to change."""
+    """Refuse a run that does not fit into `available` bytes of host memory. Raises ValueError, naming a setting to change.
+
+    With several learners it is one learner that must fit into its part of the memory.
+    """
     needed = host_memory(config)
     if needed.without_replays > available:
         raise ValueError(_too_large(config, needed, available))
@@ -121,7 +125,8 @@ def check_memory(config: Config, available: int) -> None:
         room = available - needed.without_replays
         raise ValueError(
             f"replay_parameters: wanted at most {_gigabytes(room)} of replays ({_gigabytes(available)} of memory are available "
-            f"now, {_gigabytes(needed.without_replays)} of it for everything else), got {_gigabytes(needed.replays)}; "
+            f"now{_of_each(config)}, {_gigabytes(needed.without_replays)} of it for everything else), got "
+            f"{_gigabytes(needed.replays)}; "
             'use a smaller capacity, or "memory" in its place with --compress_replay'
         )
 
@@ -129,7 +134,7 @@ def check_memory(config: Config, available: int) -> None:
 def _too_large(config: Config, needed: HostMemory, available: int) -> str:
     """Why a run does not fit even without its replays: too many workers, else too many environments, else all together."""
     workers = config.workers
-    sizes = f"{_gigabytes(available)} of memory are available now, this run takes {_described(needed)}"
+    sizes = f"{_gigabytes(available)} of memory are available now{_of_each(config)}, this run takes {_described(needed)}"
     if workers.worker_kind != "serial" and (most := _most(config, "worker_count", available)):
         given = f"envs_per_worker={workers.envs_per_worker}"
         return f"worker_count: wanted at most {most} with {given} ({sizes}), got {workers.worker_count}"
@@ -139,8 +144,15 @@ def _too_large(config: Config, needed: HostMemory, available: int) -> str:
         return f"envs_per_worker: wanted at most {most} with {given} ({sizes}), got {workers.envs_per_worker}"
     return (
         f"memory: wanted at least {_gigabytes(needed.total)} ({_described(needed)}), got {_gigabytes(available)} that are "
-        "available now; use a smaller --batch_size, --unroll_length or replay capacity, or end other programs"
+        f"available now{_of_each(config)}; use a smaller --batch_size, --unroll_length or replay capacity, or end other "
+        "programs"
     )
+
+
+def _of_each(config: Config) -> str:
+    """Says that figures are those of one of several learners."""
+    learners = config.training.learner_count
+    return f" for each of {learners} learners" if learners > 1 else ""
 
 
 def _most(config: Config, name: str, available: int) -> int:
@@ -181,7 +193,7 @@ def describe_memory(config: Config) -> list[str]:
     if gpu := sum(gpu_memory(config)):
         room = "; host memory has room to save it" if config.saves_replay else ""
         total += f", and {_gigabytes(gpu)} on the GPU{room}"
-    return [*lines, f"Memory: at most {total}"]
+    return [*lines, f"Memory{_of_each(config)}: at most {total}"]
 
 
 def replay_memory(config: Config) -> list[int]:

@@ -74,7 +74,7 @@ class Evidence:
     @property
     def computed(self) -> dict[str, float]:
         """Cores that each part of the run keeps busy."""
-        count = self.config.workers.worker_count
+        count = self.config.workers.worker_count * self.config.training.learner_count
         stepping, acting = (count * self.fraction(f"worker_{name}_cpu") for name in ("env", "act"))
         return {"stepping": stepping, "acting": acting, "learning": self.number("cores/learner")}
 
@@ -136,6 +136,19 @@ def _other_programs(evidence: Evidence) -> Bottleneck | None:
     return Bottleneck("other programs", line)
 
 
+def _another_learner(evidence: Evidence) -> Bottleneck | None:
+    """This learner has its batches, and waits for another one that has none."""
+    waits = {rank: evidence.number(f"ranks/wait_{rank}") for rank in range(evidence.config.training.learner_count)}
+    if len(waits) == 1 or waits[0] < WAITS:
+        return None
+    slowest = min(waits, key=lambda rank: waits[rank])
+    line = (
+        f"the learner of rank {slowest}: rank 0 waits {_percent(waits[0])} of its time for batches of others, rank {slowest} "
+        f"{_percent(waits[slowest])}; learners should have equal cores and GPUs, and larger batches even out chance"
+    )
+    return Bottleneck("another learner", line)
+
+
 def _one_process(evidence: Evidence) -> Bottleneck | None:
     if evidence.config.workers.worker_kind != "serial" or evidence.cores == 1:
         return None
@@ -164,6 +177,21 @@ def _on_policy(evidence: Evidence) -> Bottleneck | None:
         f"{_percent(evidence.starved)}; {advice[largest]}"
     )
     return Bottleneck(largest, line)
+
+
+def _pace(evidence: Evidence) -> Bottleneck | None:
+    """Workers wait for the learner on purpose, because each step is learned from a fixed number of times."""
+    needs = evidence.config.needs
+    waits = evidence.fraction("worker_wait")
+    if needs.updates_per_step is None or waits < WAITS or evidence.starved >= WAITS:
+        return None
+    work = evidence.fraction("learner_update") + evidence.fraction("learner_publish")
+    line = (
+        f"the pace of {needs.updates_per_step:g} updates a step: workers wait on purpose {_percent(waits)} of their time, "
+        f"updates take {_percent(work)} of the learner's; use a smaller --updates_per_step, to learn less from each step, or "
+        f"{_less_learning(evidence).removeprefix('learning takes most: ').removeprefix('use ')}"
+    )
+    return Bottleneck("pace", line)
 
 
 def _cores(evidence: Evidence) -> Bottleneck | None:
@@ -237,8 +265,10 @@ def _workers(evidence: Evidence) -> Bottleneck:
 
 RULES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
     _other_programs,
+    _another_learner,
     _one_process,
     _on_policy,
+    _pace,
     _cores,
     _batch_preparation,
     _learner,
@@ -266,7 +296,7 @@ def _less_learning(evidence: Evidence) -> str:
     ways = [
         *([threads] if not evidence.gpu and not evidence.full and training.learner_threads < evidence.cores else []),
         _smaller_network(evidence.config),
-        *(["less replay"] if _replays(evidence.config) else []),
+        *(["less replay"] if _replays(evidence.config) and not evidence.config.pace else []),
         *(["a larger --batch_size"] if evidence.gpu else ["a GPU"]),
     ]
     most = "learning takes most: " if evidence.full else ""

@@ -20,12 +20,21 @@ class CoreUse:
         cores: that this process may use.
         workers: returns the CPU seconds that all workers have used so far.
         inside: whether the workers run in this process.
+        others: returns the CPU seconds of the run's other learners: their workers, and they themselves.
     """
 
-    def __init__(self, cores: int, workers: Callable[[], float], *, inside: bool) -> None:
+    def __init__(
+        self,
+        cores: int,
+        workers: Callable[[], float],
+        *,
+        inside: bool,
+        others: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+    ) -> None:
         self.cores = cores
         self._workers = workers
         self._inside = inside
+        self._others = others
         self._before = self._totals()
 
     def read(self, passed: float, own: float) -> Record:
@@ -48,8 +57,9 @@ class CoreUse:
         return {**record, "cores/idle": max(0.0, self.cores - sum(record.values()))}
 
     def _totals(self) -> Record:
-        workers = self._workers()
-        totals = {"workers": workers, "learner": time.process_time() - (workers if self._inside else 0.0)}
+        workers, (other_workers, other_learners) = self._workers(), self._others()
+        learner = time.process_time() - (workers if self._inside else 0.0)
+        totals = {"workers": workers + other_workers, "learner": learner + other_learners}
         if (all_programs := _all_programs(self.cores)) is not None:
             totals["all"] = all_programs
         return totals

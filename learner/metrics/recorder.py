@@ -1,4 +1,4 @@
-"""Keeps the run's counters, and turns events of the loop into metrics, progress lines and the closing summary."""
+"""Turns events of the loop into metrics, progress lines and the closing summary."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from agents import Updated
 from learner.evaluation.evaluator import Evaluation
-from learner.feeding.feeder import FEEDER_CLOCKS, Arrivals, Feeder
+from learner.feeding.feeder import FEEDER_CLOCKS, Feeder
 from learner.machine.detect import available_cores
 from learner.metrics.advice import reward_advice
 from learner.metrics.bottleneck import BottleneckReport
 from learner.metrics.cores import CoreUse
+from learner.metrics.counting import Counting
 from learner.metrics.hardware import HardwareMeter
 from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
-from learner.metrics.statistics import EpisodeStatistics, LagStatistics, Record, TimeFractions, UpdateMetrics
+from learner.metrics.statistics import LagStatistics, Record, TimeFractions, UpdateMetrics
 from learner.metrics.summary import log_next_commands, log_result, write_summary
 from learner.metrics.tensorboard import Charts
 from learner.metrics.writer import MetricsWriter
+from learner.ranks.base import Ranks
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -34,7 +36,6 @@ from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Workers
 from workers.clocks import CLOCKS, cpu_seconds
-from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
@@ -50,10 +51,11 @@ class Sources:
     mixture: Mixture
     feeder: Feeder
     skipped: SkippedUpdates
+    ranks: Ranks = field(default_factory=Ranks)
 
 
-class Recorder:
-    """Counts everything in one place.
+class Recorder(Counting):
+    """Counts everything in one place, and reports it.
 
     Args:
         config: of the run.
@@ -76,14 +78,9 @@ class Recorder:
         to_fill_in: int = 0,
         charts: Charts | None = None,
     ) -> None:
-        self.config = config
+        super().__init__(config, counters, resumed)
         self.run = run
-        self.counters = counters
-        self.learning_rate = resumed.learning_rate if resumed else 0.0
-        self.episodes = EpisodeStatistics(config.output.return_window)
-        self.episodes.recent.extend(resumed.returns if resumed else [])
         self._sources = sources
-        self._frames_per_step = make_spec(config.env).frames_per_step
         self._replay_names = replay_names(config.replays)
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
@@ -91,7 +88,13 @@ class Recorder:
         self._times = TimeFractions({"worker": (CLOCKS, worker_seconds), "feeder": (FEEDER_CLOCKS, feeder_seconds[None])})
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
-        self._core_use = CoreUse(cores, lambda: cpu_seconds(worker_seconds), inside=config.workers.worker_kind == "serial")
+        here = config.workers.uses_this_machine
+        self._core_use = CoreUse(
+            cores,
+            lambda: cpu_seconds(worker_seconds) if here else 0.0,
+            inside=config.workers.worker_kind == "serial",
+            others=lambda: sources.ranks.cpu_seconds,
+        )
         self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}
@@ -99,30 +102,17 @@ class Recorder:
         self._advised = False  # on the size of rewards, once a run
         self._writer = MetricsWriter(run, counters.steps, charts)
         self._progress = ProgressLine()
-        self._at_start = replace(counters)
         self._at_last_record = replace(counters)
         self._frames_per_second = 0.0
         self._to_fill_in = to_fill_in
         self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
-    def add_arrivals(self, arrivals: Arrivals) -> None:
-        """Count the fresh trajectories that arrived for a batch."""
-        self.episodes.add(arrivals.episodes)
-        counters = self.counters
-        steps = arrivals.trajectories * self.config.training.unroll_length
-        counters.trajectories += arrivals.trajectories
-        counters.steps += steps
-        counters.frames += steps * self._frames_per_step
-        counters.episodes = self._at_start.episodes + self.episodes.count
-
     def add_update(self, updated: Updated, batch: HostBatch) -> None:
-        """Count an update: what the agent reports, and the policy lag of the batch."""
         versions = batch.columns["policy_version"][:, self._sources.mixture.contract.overlap :]
         self._lag.add(self.counters.updates, versions, batch.is_replay, batch.source)
         self._updates.add(updated.scalars)
-        self.learning_rate = updated.learning_rate
         self._optimizer_steps = updated.optimizer_steps
-        self.counters.updates += 1
+        super().add_update(updated, batch)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Log the result of an evaluation; the next record holds its numbers."""
@@ -145,14 +135,12 @@ class Recorder:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of a stage of the loop."""
         started = time.perf_counter()
         with self._profiler.stage(name):
             yield
         self._times.add(name, time.perf_counter() - started)
 
     def report(self) -> None:
-        """Called once per update: writes a record and shows the progress line if they are due."""
         self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
         if now - self._last_record >= self.config.output.log_period:
@@ -162,7 +150,6 @@ class Recorder:
             self._last_shown = now
 
     def show_filling(self) -> None:
-        """Show how far the replays are filled, while the learner waits for its first batch."""
         arrived, now = self._sources.feeder.arrived, time.monotonic()
         if self.counters.updates > self._at_start.updates or not 0 < arrived < self._to_fill_in:
             return
@@ -181,7 +168,6 @@ class Recorder:
             log.info("%s", text)
 
     def write_record(self) -> None:
-        """Write a record of the time since the last one; nothing if there was no step and no update since."""
         now, counters, before = time.monotonic(), self.counters, self._at_last_record
         if counters.steps and (counters.steps, counters.updates) == (before.steps, before.updates):
             return
@@ -201,7 +187,6 @@ class Recorder:
             log.debug("%s", bottleneck.line)
 
     def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:
-        """Write summary and learning curve, and log the result. checkpoint: the last one, None if it could not be saved."""
         self._progress.clear()
         curve = write_summary(
             self.run, self.config, self.counters, self.episodes, checkpoint=checkpoint, interrupted=interrupted
@@ -210,7 +195,6 @@ class Recorder:
         log_next_commands(self.run, checkpoint, curve=curve)
 
     def close(self) -> None:
-        """Close all files; called at every end of a run."""
         self._progress.clear()
         self._profiler.stop(self.counters.updates)
         self._writer.close()
@@ -229,7 +213,8 @@ class Recorder:
             **hardware,
             **self._core_use.read(passed, own_cores),
             **self._evaluation,
-            "workers/restarts": self._sources.workers.restarts,
+            **self._sources.ranks.metrics(),
+            "workers/restarts": self._sources.workers.restarts + self._sources.ranks.restarts,
             "updates/skipped": self._sources.skipped.count,
             **({} if self._optimizer_steps is None else {"updates/optimizer_steps": float(self._optimizer_steps)}),
             "charts/learning_rate": self.learning_rate,

@@ -18,24 +18,29 @@ class UpdateMetrics:
     """Means of the scalars that updates report. They are summed on the device, so that no update waits for a number."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._sums: Tensor | None = None  # [2, names]: sums of the finite numbers, and how many there were
+        self._sums: dict[
+            tuple[str, ...], Tensor
+        ] = {}  # names -> [2, names]: sums of the finite numbers, and how many there were
 
     def add(self, scalars: Mapping[str, Tensor]) -> None:
-        values = torch.stack([value.float() for value in scalars.values()])
+        """scalars: of one update. Updates may report different ones: one without a used step has no loss."""
+        if not scalars:
+            return
+        names, values = tuple(scalars), torch.stack([value.float() for value in scalars.values()])
         # A NaN says that there was nothing to measure, such as a batch without a column of some replay.
         finite = values.isfinite()
         entry = torch.stack([torch.where(finite, values, 0.0), finite.float()])
-        self._names = list(scalars)
-        self._sums = entry if self._sums is None else self._sums + entry
+        self._sums[names] = self._sums[names] + entry if names in self._sums else entry
 
     def read(self) -> Record:
         """Means since the last call, over the updates in which a scalar was finite; empty without an update."""
-        if self._sums is None:
-            return {}
-        sums, counts = self._sums.tolist()
-        self._sums = None
-        return {name: total / count for name, total, count in zip(self._names, sums, counts, strict=True) if count}
+        totals: dict[str, tuple[float, float]] = {}
+        for names, sums in self._sums.items():
+            for name, total, count in zip(names, *sums.tolist(), strict=True):
+                before, counted = totals.get(name, (0.0, 0.0))
+                totals[name] = before + total, counted + count
+        self._sums = {}
+        return {name: total / count for name, (total, count) in totals.items() if count}
 
 
 class Episode(NamedTuple):

@@ -10,7 +10,7 @@ A record covers the time since the record before. Names and units:
 | charts/policy_lag | updates between acting and learning, mean of fresh columns |
 | charts/learning_rate | of the newest update |
 | charts/SPS, charts/FPS, charts/updates_per_second | agent steps, emulator frames and updates per second |
-| losses/*, and other names of the agent | means over updates; the agent documents them |
+| losses/*, and other names of the agent | means over updates of rank 0's part of the batch; the agent documents them |
 | replay/NAME/policy_lag | updates, mean of the columns from this replay |
 | replay/NAME/* | the replay documents them |
 | time/learner_*, time/worker_*, time/feeder_* | fractions of wall time; of workers the mean. Names with _cpu: CPU time only |
@@ -20,6 +20,8 @@ A record covers the time since the record before. Names and units:
 | hardware/cpu_percent, hardware/gpu_percent | per cent of the cores that the run may use, and of the GPU's time |
 | hardware/memory_gb, hardware/gpu_memory_gb, hardware/gpu_memory_of_learner_gb | 10^9 bytes |
 | hardware/processes | processes of the run |
+| ranks/allreduce_seconds | of adding one step's gradients, with the wait for the slowest learner; on a GPU the host's part |
+| ranks/wait_RANK | fraction of its time that a learner waits for the batches of others |
 | workers/restarts, updates/skipped | counts since the command began |
 | updates/optimizer_steps | steps of the optimiser since the run began, if an update takes several |
 | eval/episodic_return, eval/standard_error | raw return of an evaluation during training |

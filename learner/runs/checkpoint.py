@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -74,6 +74,7 @@ class Checkpoint:
         generators: random states of the learner's process.
         returns: of the last `return_window` episodes.
         replay: checksum of the replay file saved with it, or None.
+        rank_replays: the checksums of the replay files of ranks 1 and up, None for one that has none.
     """
 
     settings: Settings
@@ -85,6 +86,11 @@ class Checkpoint:
     generators: dict[str, Any] = field(default_factory=dict)
     returns: list[float] = field(default_factory=list)
     replay: str | None = None
+    rank_replays: tuple[str | None, ...] = ()
+
+    def of_rank(self, rank: int) -> Checkpoint:
+        """The checkpoint as the learner of rank 1 or up reads it, with the replay of that rank."""
+        return replace(self, replay=dict(enumerate(self.rank_replays, 1)).get(rank))
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -102,6 +108,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             "generators": checkpoint.generators,
             "returns": checkpoint.returns,
             "replay": checkpoint.replay,
+            "rank_replays": list(checkpoint.rank_replays),
         },
     )
 
@@ -160,7 +167,8 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
     generators = _of_type(dict, content, "generators")
     _check_generators(generators)
     replay = content.get("replay")
-    if not isinstance(replay, str | None):
+    rank_replays = _of_type(list, {"rank_replays": [], **content}, "rank_replays")  # earlier files have none
+    if not all(isinstance(checksum, str | None) for checksum in (replay, *rank_replays)):
         raise ValueError("replay is not a checksum")
     return Checkpoint(
         # Settings that this version no longer has are left out.
@@ -173,6 +181,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         generators=generators,
         returns=[_finite(value) for value in _of_type(list, content, "returns")],
         replay=replay,
+        rank_replays=tuple(rank_replays),
     )
 
 

@@ -33,7 +33,7 @@ PROGRAM = Path(__file__).resolve().parents[2]
 LATEST = "latest"
 CHECKPOINT_FOLDER = "checkpoints"
 CHECKPOINT_PATTERN = re.compile(r"^update_(\d+)\.pt$")
-REPLAY_PATTERN = re.compile(r"^replay_(\d+)\.pt$")
+REPLAY_PATTERN = re.compile(r"^(?:rank_\d+_)?replay_(\d+)\.pt$")
 BEST = "best"
 LEFT_BEHIND = "left_behind"
 
@@ -90,9 +90,9 @@ class RunDirectory:
         """The checkpoint of this update."""
         return self.checkpoints / f"update_{update:09d}.pt"
 
-    def replay_path(self, update: int) -> Path:
-        """The replay saved with the checkpoint of this update."""
-        return self.checkpoints / f"replay_{update:09d}.pt"
+    def replay_path(self, update: int, rank: int = 0) -> Path:
+        """The replay saved with the checkpoint of this update, of the learner of this rank."""
+        return self.checkpoints / f"{f'rank_{rank}_' if rank else ''}replay_{update:09d}.pt"
 
     def trace_path(self, update: int) -> Path:
         """The profile that ends with this update."""
@@ -103,7 +103,7 @@ class RunDirectory:
         return self._numbered(CHECKPOINT_PATTERN)
 
     def replay_paths(self) -> list[Path]:
-        """The replays saved with checkpoints, oldest first."""
+        """The replays saved with checkpoints, oldest first; those of all learners."""
         return self._numbered(REPLAY_PATTERN)
 
     def _numbered(self, pattern: re.Pattern[str]) -> list[Path]:
@@ -258,7 +258,8 @@ def find_checkpoints(url: str, results: Path) -> list[Path]:
 def _why_no_best(run: RunDirectory) -> str:
     """Why a run has no best checkpoint yet, which depends on whether evaluations or training returns decide."""
     try:
-        evaluated = json.loads(run.config.read_text())["settings"].get("eval_period", 0) > 0
+        settings = json.loads(run.config.read_text())["settings"]
+        evaluated = settings.get("eval_period", 0) > 0 or settings.get("eval_seconds", 0) > 0
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         return "this run has none yet"
     return "no evaluation has ended yet" if evaluated else "too few episodes had ended at each checkpoint so far"

@@ -33,8 +33,13 @@ class ResumeError(RuntimeError):
     """The state saved with a checkpoint does not fit this run."""
 
 
-def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_path: Path | None) -> dict[str, Any] | None:
-    """The replay state saved with the checkpoint that a run resumes from, or None. Log lines say which, and what follows."""
+def load_saved_replay(
+    config: Config, checkpoint: Checkpoint | None, checkpoint_path: Path | None, rank: int = 0
+) -> dict[str, Any] | None:
+    """The replay state saved with the checkpoint that a run resumes from, or None. Log lines say which, and what follows.
+
+    rank: of the learner whose replays they are. checkpoint: as that learner reads it.
+    """
     count = trajectories_to_fill_in(config)
     if config.workers.on_policy and not config.training.reproducible:
         return None  # a queue holds a part of a batch, and every environment begins another trajectory
@@ -43,7 +48,7 @@ def load_saved_replay(config: Config, checkpoint: Checkpoint | None, checkpoint_
             log.info("%s trajectories fill the replays before training begins", f"{count:,}")
         return None
     # The replay file lies in the checkpoint's folder, also if the run resumes in a new directory.
-    path = RunDirectory(checkpoint_path.parent.parent).replay_path(checkpoint.counters.updates)
+    path = RunDirectory(checkpoint_path.parent.parent).replay_path(checkpoint.counters.updates, rank)
     state, reason = None, "the environments were not saved, because that run was not reproducible"
     try:
         state = load_fitting_replay(path, checkpoint, config)
@@ -131,6 +136,8 @@ def _one_line(hint: str) -> Iterator[None]:
 def trajectories_to_fill_in(config: Config) -> int:
     """Number of trajectories that empty replays take in before the first batch is drawn; 0 if none waits to be filled."""
     contract = make_contract(config)
+    starts = -(-config.needs.learning_starts // contract.fresh_steps) if config.pace else 0
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.replay_settings.replay_fill_fraction
-    return max((max(1, math.ceil(factor * replay.capacity)) for replay in settled if not replay.is_fresh), default=0)
+    fills = (max(1, math.ceil(factor * replay.capacity)) for replay in settled if not replay.is_fresh)
+    return max(starts, *fills, 0)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ log = logging.getLogger("springbok")
 
 UNDER_WAY = "under_way"
 """Key of the environments, pending trajectories and workers' random states in a replay file."""
+GENERATORS = "generators"
+"""Key of the random states of a learner of rank 1 or up in its replay file. Those of rank 0 are in the checkpoint."""
 
 
 class Saver:
@@ -34,15 +37,24 @@ class Saver:
         window: episodes whose mean return decides which checkpoint is best. A checkpoint with fewer episodes never is.
         resumed: the checkpoint that the run resumes from. A best checkpoint of a later update is put aside.
         evaluated: evaluations decide which is best (`learner/evaluation/schedule.py`), not the training's returns.
+        rank_replays: returns the checksums of the replay files that other learners have written for the checkpoint.
 
     Attributes:
         error: why the last save failed, or None if it did not.
     """
 
     def __init__(
-        self, run: RunDirectory, kept: int, window: int, resumed: Checkpoint | None = None, *, evaluated: bool = False
+        self,
+        run: RunDirectory,
+        kept: int,
+        window: int,
+        resumed: Checkpoint | None = None,
+        *,
+        evaluated: bool = False,
+        rank_replays: Callable[[], Sequence[str | None]] = tuple,
     ) -> None:
         self.error: str | None = None
+        self._rank_replays = rank_replays
         self._run = run
         self._kept = kept
         self._window = window
@@ -58,6 +70,8 @@ class Saver:
         """Save a checkpoint and, if given, its replay state. Returns the file, or None after a failure, which is logged."""
         update = checkpoint.counters.updates
         path = self._run.checkpoint_path(update)
+        if replay is not None:  # others must have written theirs before partial files are removed
+            checkpoint = replace(checkpoint, rank_replays=tuple(self._rank_replays()))
         try:
             self._run.checkpoints.mkdir(parents=True, exist_ok=True)
             remove_partial_files(self._run.checkpoints)
@@ -89,7 +103,7 @@ class Saver:
         if self._evaluated or mean is None or (self._best is not None and mean <= self._best):
             return
         try:
-            _second_name(path, self._run.best)
+            second_name(path, self._run.best)
         except OSError as error:
             log.warning("The checkpoint with the best mean return could not be kept as best.pt: %s", error.strerror or error)
         else:
@@ -103,7 +117,7 @@ class Saver:
             updates = {update_of(path) for path in self._run.checkpoint_paths()}
             replays = self._run.replay_paths()
             for path in replays:
-                if path != replays[-1] or update_of(path) not in updates:
+                if update_of(path) != update_of(replays[-1]) or update_of(path) not in updates:
                     path.unlink()
 
     def _take_over_best(self, update: int) -> float | None:
@@ -123,7 +137,7 @@ class Saver:
         return float(np.mean(checkpoint.returns)) if checkpoint.returns else None
 
 
-def _second_name(path: Path, name: Path) -> None:
+def second_name(path: Path, name: Path) -> None:
     """Give a finished file another name in one step, so that a kill leaves the old best.pt or the new one. Raises OSError.
 
     A hard link takes no room, and outlives the removal of the first name. A file system without hard links copies.

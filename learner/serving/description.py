@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agents.distributions import make_distribution
+from agents.distributions import Distribution
+from agents.networks.q_network import Q_VALUES
 from learner.building import agent_class, make_network_shapes
 from learner.evaluation.protocol import evaluation_protocol
 from learner.runs.checkpoint import Checkpoint
@@ -16,7 +17,7 @@ from learner.settings.config import Config
 from wrappers import EnvSpec, describe_env
 from wrappers.gymnasium_spaces import VECTOR
 from wrappers.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
-from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf
+from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
 
 FRAME_AXES = {0: (), 1: ("feature",), 2: ("height", "width"), 3: ("height", "width", "colour")}
 """Number of dimensions of a frame -> their names."""
@@ -29,7 +30,7 @@ def describe(
     """The content of `policy.json`."""
     return {
         "env": spec.env,
-        "protocol": evaluation_protocol(config.env, config.evaluation.greedy),
+        "protocol": evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon),
         **_describe_inputs(config, spec),
         "outputs": _describe_outputs(config, spec),
         **_describe_state(config),
@@ -86,19 +87,38 @@ def _describe_state(config: Config) -> dict[str, Any]:
 
 
 def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
-    distribution = make_distribution(spec.action, config.network_settings.action_distribution)
-    meaning, box = distribution.describe(), isinstance(spec.action, Box)
-    if box:
-        meaning += "; then clip the action to [-1, 1] and rescale it to the bounds, or only clip it if it has no two bounds"
+    network = make_network_shapes(config)
     return {
-        POLICY if box else LOGITS: {"shape": ["batch", distribution.parameter_count], "meaning": meaning},
-        VALUES: {"shape": ["batch"], "meaning": agent_class(config).value_meaning(config.agent_settings)},
+        **_describe_policy(network.distribution, spec),
+        **({Q_VALUES: _describe_q_values(spec)} if Q_VALUES in network.exported else {}),
+        **({} if VALUES not in network.exported else {VALUES: {"shape": ["batch"], "meaning": _value_meaning(config)}}),
         ACTION: {
             "shape": ["batch", *spec.action.shape],
             "dtype": spec.action.dtype,
             "meaning": "the deterministic action, as the environment takes it",
         },
     }
+
+
+def _describe_q_values(spec: EnvSpec) -> dict[str, Any]:
+    """The entry of the values of all actions."""
+    several = " of each component, one component after the other" if isinstance(spec.action, MultiDiscrete) else ""
+    meaning = f"expected discounted sum of rewards, as they are learned from, of each action{several}; -1e9 if it is illegal"
+    return {"shape": ["batch", spec.action.mask_size], "meaning": meaning}
+
+
+def _describe_policy(distribution: Distribution | None, spec: EnvSpec) -> dict[str, Any]:
+    """The entry of the policy's parameters; empty for a deterministic policy, whose action is all that it gives."""
+    if distribution is None:
+        return {}
+    meaning, box = distribution.describe(), isinstance(spec.action, Box)
+    if box:
+        meaning += "; then clip the action to [-1, 1] and rescale it to the bounds, or only clip it if it has no two bounds"
+    return {POLICY if box else LOGITS: {"shape": ["batch", distribution.parameter_count], "meaning": meaning}}
+
+
+def _value_meaning(config: Config) -> str:
+    return agent_class(config).value_meaning(config.agent_settings)
 
 
 def _describe_actions(action: ActionSpace) -> list[str] | dict[str, Any]:

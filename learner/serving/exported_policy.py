@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import Observations
+from agents.networks.base import FeatureNetwork, Observations
 from wrappers.spaces import Box, Leaf
 
 INPUT = "observations"
@@ -33,7 +32,9 @@ def leaf_names(leaves: Sequence[Leaf]) -> dict[str, str]:
 
 
 class ExportedPolicy(nn.Module):
-    """The network with plain tensors as outputs: `[N, *observation_shape]` -> policy `[N, P]`, values `[N]`, action `[N, ...]`.
+    """The network with plain tensors as outputs: `[N, *observation_shape]` -> its `exported` outputs and an action `[N, ...]`.
+
+    An actor-critic has the outputs policy `[N, P]` and values `[N]`.
 
     An observation with several leaves is a dictionary of them, `[N, S, *shape]` each. The action is the deterministic one, as
     the environment takes it. With a core it also takes the state `[N, K]` and returns the next one.
@@ -41,7 +42,7 @@ class ExportedPolicy(nn.Module):
     leaves: name of an input -> the leaf that it takes; empty if observations are one tensor.
     """
 
-    def __init__(self, network: ActorCritic) -> None:
+    def __init__(self, network: FeatureNetwork) -> None:
         super().__init__()
         self.network = network
         self.leaves = leaf_names(network.config.leaves)
@@ -56,7 +57,8 @@ class ExportedPolicy(nn.Module):
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs. The parameters are called `logits` if they are the logits of choices."""
         policy = POLICY if isinstance(self.network.config.action, Box) else LOGITS
-        return (policy, VALUES, ACTION, *([STATE_OUT] if self.network.state_size else []))
+        others = (policy if name == POLICY else name for name in self.network.exported)
+        return (*others, ACTION, *([STATE_OUT] if self.network.state_size else []))
 
     def split(self, observations: Tensor) -> Observations:
         """N observations of the environment, packed or not, as `forward` takes them."""
@@ -69,8 +71,8 @@ class ExportedPolicy(nn.Module):
         if not isinstance(observations, Tensor):
             observations = {leaf: observations[name] for name, leaf in self.leaves.items()}
         output, _, state_out = self.network.think(observations, state_in)
-        distribution = self.network.distribution
-        outputs = (output.policy, output.values, self.scale(distribution.action(distribution.mode(output.policy))))
+        others = (getattr(output, name) for name in self.network.exported)
+        outputs = (*others, self.scale(self.network.best_actions(output)))
         return outputs if state_out is None else (*outputs, state_out)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from agents import AGENTS
@@ -67,6 +68,11 @@ def check_settings(flat: Mapping[str, Any]) -> None:
             table[name].check(value)
     check_protocol(flat)
     _check_reproducible(flat)
+    if flat["worker_kind"] == "ray" and find_spec("ray") is None:
+        raise ValueError(
+            "worker_kind: wanted the package ray with worker_kind ray, got an installation without it; run "
+            "pip install -r requirements-ray.txt"
+        )
     groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
     if envs != AUTO and envs % groups:
         wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents import AGENTS
+from agents import AGENTS, Needs
 from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings, needs_of
 from learner.settings.settle import settle_network, settle_replays, settle_target_period
-from replay import ReplayConfig, check_replays
+from replay import PaceConfig, ReplayConfig, check_replays
 from replay.settings import ReplaySettings
 from setting import AUTO
 from workers import WorkerConfig
@@ -35,11 +35,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config:
-    """One run. Every part but `replays` and `settings` holds a part of the flat table.
+    """One run. Every part but `replays`, `needs` and `settings` holds a part of the flat table.
 
     Args:
         agent_settings: an instance of the agent's `config_class`.
         replays: the replays that `replay_settings` describes.
+        needs: the agent's requirements on the run.
         settings: the flat table that the run's checkpoints carry.
     """
 
@@ -53,7 +54,26 @@ class Config:
     evaluation: EvaluationConfig
     loading: LoadingConfig
     replays: tuple[ReplayConfig, ...]
+    needs: Needs
     settings: Settings
+
+    @property
+    def columns_at_once(self) -> int:
+        """Columns that are drawn together: those of a batch, or of as many batches as the agent wants at once."""
+        return self.training.batch_size * self.needs.batches_at_once
+
+    @property
+    def pace(self) -> PaceConfig | None:
+        """The batches for each fresh step; None if the replays alone decide."""
+        needs = self.needs
+        if needs.updates_per_step is None:
+            return None
+        return PaceConfig(needs.updates_per_step, needs.learning_starts, needs.batches_at_once)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Probability of a random action in test mode and evaluations; None for an agent that does not explore by epsilon."""
+        return getattr(self.agent_settings, "epsilon", None)
 
     @property
     def agent(self) -> str:
@@ -85,9 +105,14 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     replay_settings = build(ReplaySettings, flat)
     replays = settle_replays(replay_settings.replays(), flat)
-    check_replays(replays, flat["batch_size"])
     agent_settings = settle_target_period(build(AGENTS[flat["agent"]].config_class, flat), replays)
     needs = needs_of(flat)
+    if needs.updates_per_step is not None:
+        _check_paced(flat, replays, needs)
+    if not needs.window:
+        check_replays(replays, flat["batch_size"])
+    if flat["compile"] and not AGENTS[flat["agent"]].compiles:
+        raise ValueError(f"compile: wanted false with agent {flat['agent']}, whose updates it would slow down, got true")
     if needs.on_policy:
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):
@@ -95,6 +120,8 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
             f"replay_parameters: wanted a queue or a circular replay among the replays with agent {flat['agent']}, whose "
             f"ratios are clipped, got {replays[0].type}"
         )
+    if not needs.priorities and any(replay.type == "prioritised" for replay in replays):
+        raise ValueError(f"replay_parameters: wanted no prioritised replay with agent {flat['agent']}, which has no priorities")
     _check_normalisation(flat, agent_settings, replays)
     return Config(
         env=build(EnvConfig, flat),
@@ -107,6 +134,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         evaluation=build(EvaluationConfig, flat),
         loading=build(LoadingConfig, flat),
         replays=replays,
+        needs=needs,
         settings=portable or flat,
     )
 
@@ -114,12 +142,31 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
 def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
     """Raise ValueError if running moments could not be learned: they come from fresh trajectories, and from a discount."""
     asked = [name for name in ("normalise_observations", "normalise_rewards") if flat.get(name)]
-    if asked and not any(replay.is_fresh for replay in replays):
+    if asked and not needs_of(flat).window and not any(replay.is_fresh for replay in replays):
         raise ValueError(
             f"{asked[0]}: wanted a queue among the replays, whose fresh trajectories give the scale, got {replays[0].type}"
         )
     if flat.get("normalise_rewards") and not hasattr(agent_settings, "gamma"):
         raise ValueError(f"normalise_rewards: wanted an agent with a setting gamma, got {flat['agent']}")
+
+
+def _check_paced(flat: Settings, replays: tuple[ReplayConfig, ...], needs: Needs) -> None:
+    """Raise ValueError if another replay than the pace would decide how many updates there are, or cannot give windows."""
+    agent = f"agent {flat['agent']}, which learns from each step {needs.updates_per_step:g} times"
+    if fresh := [replay.type for replay in replays if replay.is_fresh]:
+        raise ValueError(f"replay_parameters: wanted replays that may give a step at any time with {agent}, got {fresh[0]}")
+    for replay in replays:
+        strategy = replay.insert_strategy or replay.type
+        if strategy not in ("standard", "prioritised"):
+            raise ValueError(
+                f"replay_parameters: wanted standard or prioritised replays with {agent}, got {strategy}, "
+                "which compares policies"
+            )
+    if not needs.window:
+        return
+    windows = f"agent {flat['agent']}, which draws windows of {needs.window} rows"
+    if flat["burn_in"]:
+        raise ValueError(f"burn_in: wanted 0 with {windows}, got {flat['burn_in']}")
 
 
 def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:

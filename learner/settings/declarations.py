@@ -10,6 +10,7 @@ from agents import AGENTS
 from agents.compute import PRECISIONS
 from learner.evaluation.protocol import AS_SET, PROTOCOLS
 from learner.settings.presets import NO_PRESET, PRESETS
+from learner.stores.store import NO_STORE, URL
 from setting import TRAINING_MODES, Setting
 
 TEST_ONLY = ("test",)
@@ -42,6 +43,17 @@ class TrainingConfig:
         int, Setting("Seed of everything random in the run.", "a whole number from 0 to 2147483647", 0, 2**31 - 1)
     ] = 1
     reproducible: Annotated[bool, Setting("One process and a fixed order: the same seed gives the same bits. Slower.")] = False
+    learner_count: Annotated[
+        int,
+        Setting(
+            "Learners that add their gradients, each with workers, replays and a GPU or a part of the cores of its own. "
+            "Settings such as batch_size and worker_count are those of one learner; steps, updates and periods count for all.",
+            "a whole number of learners >= 1",
+            1,
+            64,
+            modes=TRAINING_MODES,
+        ),
+    ] = 1
     device: Annotated[Literal["cpu", "cuda"], _Machine("Where the learner computes: auto takes the GPU if there is one.")]
     learner_threads: Annotated[
         int,
@@ -137,6 +149,27 @@ class OutputConfig:
             kind="output",
         ),
     ] = 3
+    checkpoint_store: Annotated[
+        str,
+        Setting(
+            "Where checkpoints, metrics and reports are copied while the run trains, beside the results folder: none, or any "
+            "address that fsspec knows. s3:// needs pip install -r requirements-store.txt.",
+            "a URL such as s3://bucket/path",
+            choices=(NO_STORE,),
+            pattern=URL,
+            kind="command",
+        ),
+    ] = NO_STORE
+    store_wait: Annotated[
+        float,
+        Setting(
+            "Seconds that the end of a run waits for the store to take its last files.",
+            "a number of seconds >= 0",
+            0,
+            1e6,
+            kind="command",
+        ),
+    ] = 60.0
     save_replay: Annotated[
         bool,
         Setting(
@@ -173,6 +206,11 @@ class OutputConfig:
 class EvaluationConfig:
     """Evaluations during training, and test mode. An evaluation plays whole episodes."""
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether policies are evaluated during training."""
+        return self.eval_period > 0 or self.eval_seconds > 0
+
     protocol: Annotated[
         str,
         Setting(
@@ -191,6 +229,15 @@ class EvaluationConfig:
             1e12,
         ),
     ] = 0
+    eval_seconds: Annotated[
+        float,
+        Setting(
+            "Seconds between evaluations beside training, in place of --eval_period or in addition to it; 0: none.",
+            "a number of seconds >= 0",
+            0,
+            1e9,
+        ),
+    ] = 0.0
     eval_episodes: Annotated[
         int, Setting("Whole episodes of one such evaluation.", "a whole number of episodes >= 1", 1, 1e6)
     ] = 10
@@ -228,7 +275,8 @@ class LoadingConfig:
     load: Annotated[
         str,
         Setting(
-            "What to load: a run directory (its newest checkpoint), RUN/best, a checkpoint file, or latest.",
+            "What to load: a run directory (its newest checkpoint), RUN/best, a checkpoint file, or latest. RUN may lie in a "
+            "store, as s3://bucket/path/RUN.",
             kind="command",
             modes=LOADING_MODES,
         ),

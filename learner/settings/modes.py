@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from learner.settings.schema import SHARED
-from setting import SettingField
+from setting import TRAINING_MODES, SettingField
 
 STARTS_ANEW = "which starts a new run; --op_mode=train_w_load resumes one from a checkpoint"
 NO_TEST = "which plays no test games; --op_mode=test does"
@@ -33,3 +33,10 @@ def _reason(op_mode: str, field: SettingField) -> str:
     if field.setting.modes == ("test",):
         return NO_TEST
     return STARTS_ANEW if op_mode == "train" else NO_TRAINING
+
+
+def shown_choices(op_mode: str, chosen: list[str]) -> list[str]:
+    """The lines on settings that the machine decided that a user of this mode is shown; none for export."""
+    if op_mode in TRAINING_MODES:
+        return chosen
+    return [line for line in chosen if op_mode == "test" and op_mode in SHARED[line.split("=")[0]].setting.modes]

@@ -57,10 +57,13 @@ def _settle_rewards(settings: Settings, given: Settings) -> tuple[Settings, list
 
 
 def settle_replays(replays: Sequence[ReplayConfig], settings: Settings) -> tuple[ReplayConfig, ...]:
-    """The replays with the slots and uses of circular ones that do not name theirs.
+    """The replays with the capacity of those that name their size in steps, and the slots and uses of circular ones that do not
+    name theirs.
 
     Raises ValueError for an environment that does not exist.
     """
+    length = settings["unroll_length"]
+    replays = [each if each.steps is None else replace(each, capacity=-(-each.steps // length)) for each in replays]
     if all(replay.type != "circular" or (replay.slots and replay.uses) for replay in replays):
         return tuple(replays)
     action = make_spec(build(EnvConfig, settings)).action

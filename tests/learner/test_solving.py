@@ -143,4 +143,6 @@ def test_every_replay_kind_solves_the_toy_environment(tmp_path: Path, kind: str)
 
 
 def test_no_replay_kind_was_forgotten() -> None:
-    assert {"queue", *(str(kind["type"]) for kind in KINDS.values())} == {*REPLAYS, "custom"}
+    of_agents_with_priorities = "prioritised"  # tests/learner/test_value_based.py
+    kinds = {"queue", of_agents_with_priorities, *(str(kind["type"]) for kind in KINDS.values())}
+    assert kinds == {*REPLAYS, "custom"}

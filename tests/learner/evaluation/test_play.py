@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.base import Chosen, Thought, make_network
+from agents.networks.exploration import with_probability
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
-from tests.builders import network_of
+from tests.builders import network_config, network_of
 from tests.learner.evaluation.support import TimedEpisodes
 from wrappers import EnvConfig, VectorEnv, make_spec
 
@@ -86,6 +90,32 @@ def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribu
     sampled = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1).act(observations)
     assert (greedy == 1).all()
     np.testing.assert_allclose(np.bincount(sampled) / 10_000, [0.2, 0.5, 0.3], atol=0.02)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.25])
+def test_a_network_that_explores_by_epsilon_is_evaluated_with_the_epsilon_that_is_asked_for(epsilon: float) -> None:
+    network = make_network(replace(network_config("mlp", SPEC.observation_shape, SPEC.action), network_class=Coin))
+    policy = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1, epsilon=epsilon)
+    actions = policy.act(np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8))
+    assert np.mean(actions) == pytest.approx(epsilon, abs=0.02)
+
+
+class Coin(ActorCritic):
+    """Takes action 1 with probability epsilon, otherwise action 0."""
+
+    explores_by_epsilon = True
+
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: torch.Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
+        assert exploration is not None
+        best = torch.zeros(len(thought.features), dtype=torch.int64)
+        return Chosen(with_probability(exploration[:, 0], best + 1, best, generator), {})
 
 
 def test_the_same_seed_gives_the_same_actions() -> None:

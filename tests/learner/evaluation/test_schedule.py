@@ -55,8 +55,9 @@ def evaluator(monkeypatch: pytest.MonkeyPatch) -> RecordingEvaluator:
     return made
 
 
-def make_schedule(run: RunDirectory, eval_period: int, update: int = 0) -> EvaluationSchedule:
-    schedule = EvaluationSchedule(small_config(eval_period=eval_period), run, torch.nn.Linear(1, 1), None)
+def make_schedule(run: RunDirectory, eval_period: int, update: int = 0, eval_seconds: float = 0.0) -> EvaluationSchedule:
+    config = small_config(eval_period=eval_period, eval_seconds=eval_seconds)
+    schedule = EvaluationSchedule(config, run, torch.nn.Linear(1, 1), None)
     schedule.start(update)
     return schedule
 
@@ -70,6 +71,18 @@ def test_an_evaluation_is_requested_once_per_period(run: RunDirectory, evaluator
     for update in range(16, 45):
         step(schedule, update)
     assert evaluator.asked == [20, 30, 40]
+
+
+def test_an_evaluation_may_be_due_by_the_clock(
+    run: RunDirectory, evaluator: RecordingEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    schedule = make_schedule(run, eval_period=0, eval_seconds=5.0)
+    for update in range(1, 10):
+        now[0] += 2
+        step(schedule, update)
+    assert evaluator.asked == [3, 6, 9]
 
 
 def test_an_evaluation_that_falls_due_during_another_waits_for_it(run: RunDirectory, evaluator: RecordingEvaluator) -> None:

@@ -296,3 +296,25 @@ def test_an_on_policy_agent_s_turns_are_named_and_no_batch_is_prepared_ahead(
     assert "turns of workers and learner, which agent ppo needs" in found.line
     assert advice in found.line
     assert "prepared_batches" not in found.line
+
+
+def test_another_learner_that_has_no_batches_is_named() -> None:
+    waits = {"ranks/wait_0": 0.3, "ranks/wait_1": 0.25, "ranks/wait_2": 0.02}
+    found = bottleneck(waits, learner_count=3)
+    assert found.name == "another learner"
+    assert "the learner of rank 2" in found.line
+    assert "30 %" in found.line
+    assert bottleneck({**waits, "ranks/wait_0": 0.1}, learner_count=3).name != "another learner"
+
+
+PACED = {"agent": "sac", "env": "Reach-v0", "batch_size": 16}
+
+
+def test_workers_that_wait_for_the_pace_do_so_on_purpose() -> None:
+    found = bottleneck({**FULL, **times(worker_wait=0.8)}, cores=2, **PACED, updates_per_step=2.0)
+    assert found.name == "pace"
+    assert "2 updates a step: workers wait on purpose 80 %" in found.line
+    assert "updates take 91 % of the learner's" in found.line
+    assert "less replay" not in found.line
+    assert bottleneck({**STARVED, **times(worker_wait=0.8)}, **PACED).name == "taking turns"
+    assert bottleneck(times(worker_wait=0.05), **PACED).name == "learning"

@@ -92,3 +92,12 @@ def test_this_process_counts_among_all_programs() -> None:
     assert before is not None
     assert after is not None
     assert after - before > 0.2
+
+
+def test_other_learners_and_their_workers_count_too() -> None:
+    others = iter([(1.0, 10.0), (3.0, 14.0)])
+    use = CoreUse(4, lambda: 5.0, inside=False, others=lambda: next(others))
+    record = use.read(2.0, 3.5)
+    assert record["cores/workers"] == pytest.approx(1.0)
+    assert record["cores/learner"] == pytest.approx(2.0, abs=0.1)
+    assert record["cores/evaluation"] == pytest.approx(0.5, abs=0.1)

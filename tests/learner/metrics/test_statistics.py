@@ -106,3 +106,13 @@ def test_each_scalar_is_averaged_over_the_updates_in_which_it_was_finite() -> No
     metrics.add({"a": torch.tensor(3.0), "b": torch.tensor(5.0), "never": nan})
     assert metrics.read() == {"a": 2.0, "b": 5.0}
     assert metrics.read() == {}
+
+
+def test_updates_that_report_different_scalars_are_averaged_by_name() -> None:
+    metrics = UpdateMetrics()
+    metrics.add({"loss": torch.tensor(1.0), "norm": torch.tensor(4.0)})
+    metrics.add({"norm": torch.tensor(2.0)})
+    metrics.add({})
+    metrics.add({"norm": torch.tensor(3.0), "loss": torch.tensor(2.0)})
+    assert metrics.read() == {"loss": 1.5, "norm": 3.0}
+    assert metrics.read() == {}

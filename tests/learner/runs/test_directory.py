@@ -264,9 +264,10 @@ def test_resuming_from_an_older_checkpoint_renames_the_newer_ones(tmp_path: Path
     run = RunDirectory.create(tmp_path, "Catch-v0")
     for update in (20, 30, 40):
         run.checkpoint_path(update).write_text(str(update))
-        run.replay_path(update).write_text(str(update))
+        for rank in (0, 1):
+            run.replay_path(update, rank).write_text(str(update))
     aside = run.put_aside_after(20)
-    assert run.replay_paths() == [run.replay_path(20)]
+    assert set(run.replay_paths()) == {run.replay_path(20), run.replay_path(20, 1)}
     assert [path.read_text() for path in aside] == ["30", "40"]
     assert run.checkpoint_paths() == [run.checkpoint_path(20)]
     run.checkpoint_path(21).write_text("21")

@@ -152,6 +152,18 @@ def test_one_replay_is_kept_and_belongs_to_the_newest_checkpoint(run: RunDirecto
     assert load_replay(run.replay_path(3), load_checkpoint(run.checkpoint_path(3))) == state(3)
 
 
+def test_replays_of_other_learners_are_kept_with_their_checkpoint(run: RunDirectory) -> None:
+    sums: list[str | None] = ["a" * 64, None]
+    saver = Saver(run, kept=2, window=1, rank_replays=lambda: sums)
+    for update in (10, 20):
+        run.replay_path(update, 1).touch()
+        saver.save(make_checkpoint(update), state(update))
+    assert set(run.replay_paths()) == {run.replay_path(20), run.replay_path(20, 1)}
+    saved = load_checkpoint(run.checkpoint_path(20))
+    assert saved.rank_replays == ("a" * 64, None)
+    assert [saved.of_rank(rank).replay for rank in (1, 2, 3)] == ["a" * 64, None, None]
+
+
 def test_a_checkpoint_without_a_replay_has_no_checksum_of_one(run: RunDirectory) -> None:
     path = Saver(run, kept=3, window=100).save(make_checkpoint(1))
     assert path is not None

@@ -35,7 +35,7 @@ TEXTS = (
         "hidden_sizes",
         "conv",
     ),
-    *("load", "replay_parameters", "results_dir"),
+    *("load", "ray_runtime_env", "replay_parameters", "results_dir"),
 )
 
 
@@ -112,7 +112,7 @@ def test_only_choices_are_accepted(name: str) -> None:
     for choice in CHOICES[name]:
         check_setting(name, choice)
     for value in ("", "none of them", None, 1, ["cpu"]):
-        with pytest.raises(ValueError, match=f"^{name}: wanted {' or '.join(CHOICES[name])}( or FILE.py:CLASS)?, got "):
+        with pytest.raises(ValueError, match=f"^{name}: wanted {' or '.join(CHOICES[name])}( or [^,]+)?, got "):
             check_setting(name, value)
 
 
@@ -236,6 +236,9 @@ OTHER: dict[str, Any] = {
     "precision": "bfloat16",
     "preset": "quick",
     "results_dir": "elsewhere",
+    "checkpoint_store": "s3://bucket/path",
+    "ray_address": "auto",
+    "ray_runtime_env": '{"pip": ["minigrid"]}',
     "load": "elsewhere",
     "resume_in": "new",
     "verbosity": 2,

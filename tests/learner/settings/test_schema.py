@@ -24,7 +24,8 @@ def test_machine_settings_are_auto_by_default_and_batch_size_is_none_of_them() -
 
 def test_command_settings_belong_to_one_command() -> None:
     loading = {"load", "load_optimizer", "resume_in"}
-    assert set(COMMAND_SETTINGS) == loading | {"results_dir", "verbosity", "render", "preflight", "profile"}
+    store = {"checkpoint_store", "store_wait"}
+    assert set(COMMAND_SETTINGS) == loading | store | {"results_dir", "verbosity", "render", "preflight", "profile"}
 
 
 def test_stored_trajectories_depend_on_the_environment_the_network_and_the_replays() -> None:
@@ -40,7 +41,7 @@ def test_a_measurement_decides_three_settings() -> None:
 
 
 def test_what_is_written_or_tested_does_not_change_what_is_learned() -> None:
-    written = {"log_period", "checkpoint_period", "checkpoints_kept", "save_replay", "greedy"}
+    written = {"log_period", "checkpoint_period", "checkpoints_kept", "save_replay", "greedy", "ray_address", "ray_runtime_env"}
     assert set(UNLEARNED_SETTINGS) - set(COMMAND_SETTINGS) == written | {"test_episode_count", "test_environments"}
 
 

@@ -1,0 +1,40 @@
+"""Makes an agent's default replay smaller if the machine's memory does not hold it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agents import AGENTS
+from learner.machine.memory_check import host_memory
+from learner.settings.config import Config, Settings
+
+PART_OF_ROOM = 0.9
+"""Part of the free memory that the replay may take: other programs need some of it later."""
+LEAST_STEPS = 10_000
+"""A smaller replay is refused like one that the user asked for."""
+
+
+def fit_default_replay(settings: Mapping[str, Any], config: Config, available: int) -> tuple[Settings, list[str]]:
+    """The settings with fewer steps in the agent's default replay if it does not fit, and a line that says so.
+
+    A reproducible run does not depend on the machine, so its replay stays as it is.
+
+    Args:
+        settings: all settings as they were asked for.
+        config: made from them.
+        available: bytes of memory.
+    """
+    name = "replay_parameters"
+    text, needed = settings[name], host_memory(config)
+    steps = [replay.steps for replay in config.replays]
+    is_default = text == AGENTS[config.agent].defaults.get(name) and len(steps) == 1 and steps[0] is not None
+    if not is_default or config.training.reproducible or needed.total <= available:
+        return dict(settings), []
+    room = PART_OF_ROOM * (available - needed.without_replays)
+    fitting = int((steps[0] or 0) * room / needed.replays) // 1000 * 1000
+    if fitting < LEAST_STEPS:
+        return dict(settings), []
+    smaller = json.dumps([{**entry, "steps": fitting} for entry in json.loads(text)])
+    return {**settings, name: smaller}, [f"{name}={smaller} (as many steps as the memory holds)"]

@@ -1,0 +1,132 @@
+"""The process of a learner of rank 1 or up: the whole of a learner, with its own workers, replays and device.
+
+Rank 0 has settled all settings. This learner writes nothing but its own replay, and prints only warnings and errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents.compute import keep_freed_memory
+from learner.console import log_to_console, log_to_file
+from learner.head_start import HeadStart, run_seeds
+from learner.ranks.base import RankError
+from learner.ranks.group import Group
+from learner.ranks.several import Several
+from learner.runs.checkpoint import Checkpoint, generator_states, load_checkpoint
+from learner.runs.directory import RunDirectory
+from learner.runs.resuming import load_saved_replay
+from learner.runs.saving import GENERATORS
+from learner.settings.config import Config
+from learner.train import train
+from workers import WorkerError
+from workers.processes import launcher
+from workers.processes.fork_server import die_with_parent, set_process_name
+from workers.processes.out_of_memory import describe
+from wrappers.journal import ReplayStopped
+
+log = logging.getLogger("springbok")
+
+READY = "ready"
+LOST_OTHERS = 3
+"""Exit code of a learner that has lost contact with another one, which is the one to blame."""
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Member:
+    """All that the process needs.
+
+    Args:
+        rank: of the learner.
+        config: of the run, settled.
+        run: the run directory.
+        checkpoint: that the run resumes from.
+        port: of rank 0's store.
+        parent: process id of rank 0.
+    """
+
+    rank: int
+    config: Config
+    run: Path
+    checkpoint: Path | None
+    port: int
+    parent: int
+
+
+def run_member(member: Member, words: Connection) -> None:
+    """Entry of the process: train until all learners end. words: takes READY, and the cause of a failure in one line."""
+    if sys.platform == "linux":
+        die_with_parent(member.parent)
+        set_process_name(f"learner-{member.rank}")
+    if member.config.training.device == "cuda":
+        os.environ[VISIBLE_GPUS] = gpu_of(member.rank)  # before anything looks for a GPU
+    name = f"rank {member.rank}"
+    log_to_console(0, name)
+    with contextlib.suppress(OSError):
+        log_to_file(RunDirectory(member.run).log, name)
+    try:
+        code = _train(member, words)
+    except (RankError, KeyboardInterrupt, ReplayStopped):
+        code = LOST_OTHERS
+    except Exception as error:  # a process boundary: rank 0 says the cause last
+        log.error("%s", error)
+        log.debug("", exc_info=True)
+        lines = str(error).strip().splitlines() or [""]
+        code = 1
+        with contextlib.suppress(OSError):
+            words.send(lines[-1] if isinstance(error, WorkerError) else describe(error))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)  # at once: the fork server ends with this process, and would otherwise be waited for
+
+
+def _train(member: Member, words: Connection) -> int:
+    """Train in step with the others. Returns the exit code. Raises RankError if another learner is gone."""
+    keep_freed_memory()  # before there is a second thread
+    checkpoint = load_checkpoint(member.checkpoint) if member.checkpoint else None
+    config = config_of_rank(member.config, member.rank, checkpoint.counters.updates if checkpoint else 0)
+    launcher.start_fork_server()  # before there is any thread, and before the connections, which no other process may hold
+    resumed, replay = _saved(config, checkpoint, member) if checkpoint else (None, None)
+    with HeadStart(config, resumed, random_play=False) as head_start:
+        words.send(READY)
+        training = config.training
+        group = Group(member.rank, training.learner_count, None, member.port, torch.device(training.device))
+        ranks = Several(group, whole_updates=training.reproducible)
+        return train(config, RunDirectory(member.run), resumed, replay=replay, head_start=head_start, ranks=ranks)
+
+
+def config_of_rank(config: Config, rank: int, updates: int) -> Config:
+    """The config of rank 1 or up: with its own seed, and without what rank 0 does for all. updates: made so far."""
+    seed = int(np.random.SeedSequence([config.training.seed, rank, updates]).generate_state(1)[0] >> 1)
+    return replace(
+        config,
+        training=replace(config.training, seed=seed),
+        evaluation=replace(config.evaluation, eval_period=0),
+        output=replace(config.output, profile=0),
+    )
+
+
+def _saved(config: Config, checkpoint: Checkpoint, member: Member) -> tuple[Checkpoint, dict[str, Any] | None]:
+    """The checkpoint with this learner's own replay and random states, and the state of that replay, None without one."""
+    checkpoint = checkpoint.of_rank(member.rank)
+    replay = load_saved_replay(config, checkpoint, member.checkpoint, member.rank)
+    torch.manual_seed(config.training.seed)
+    fresh = generator_states(np.random.default_rng(run_seeds(config, checkpoint)[1]))
+    return replace(checkpoint, generators=(replay or {}).get(GENERATORS, fresh)), replay
+
+
+def gpu_of(rank: int) -> str:
+    """The GPU of a learner, as the variable `VISIBLE_GPUS` names it: one of those that rank 0 may use."""
+    visible = os.environ.get(VISIBLE_GPUS, "")
+    return visible.split(",")[rank] if visible else str(rank)

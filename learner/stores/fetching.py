@@ -1,0 +1,183 @@
+"""Brings the newest files of a run from a store into the results folder, before `--load` is looked up there.
+
+The store may hold files that anybody wrote. Names are checked by `Store.names`, and checkpoints are loaded as untrusted files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from learner.runs.checkpoint import load_checkpoint
+from learner.runs.directory import BEST, CHECKPOINT_FOLDER, CHECKPOINT_PATTERN, LATEST, REPLAY_PATTERN, RunDirectory, update_of
+from learner.runs.lock import locked
+from learner.settings.config import Settings
+from learner.stores.store import NO_STORE, Store, StoreError, is_url, redacted
+
+STAMP = re.compile(r"_(\d+)(?:_[^/]*)?$")
+"""The time at the end of a run's name, which a host may follow (`Mirror`)."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses that a command names, with their credentials. All other parts of the program see redacted ones.
+
+    store: of `--checkpoint_store`, or the folder of the run that `--load` names in a store; None without a store. load: of
+    `--load` if it is in a store.
+    """
+
+    store: str | None = field(default=None, repr=False)
+    load: str | None = field(default=None, repr=False)
+
+    def open_store(self) -> Store | None:
+        """The store that the run is mirrored into. Raises ValueError with one line."""
+        if self.store is None:
+            return None
+        try:
+            return Store(self.store)
+        except ValueError as error:
+            raise ValueError(f"{'load' if self.load else 'checkpoint_store'}: {error}") from None
+
+
+def take_addresses(given: Settings) -> tuple[Settings, Addresses]:
+    """The settings with redacted addresses, and the addresses themselves."""
+    load = str(given.get("load", LATEST))
+    address = load if is_url(load) else None
+    store = given.get("checkpoint_store", _split(address)[0] if address else NO_STORE)
+    hidden: Settings = {name: redacted(str(given[name])) for name in ("checkpoint_store", "load") if name in given}
+    return given | hidden, Addresses(None if store == NO_STORE else str(store), address)
+
+
+def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay: bool) -> tuple[str, list[str]]:
+    """Fetch what is newer in the store than here. Returns the path that `load` now means, and lines for the user.
+
+    Args:
+        load: a setting's value, redacted.
+        results: the folder of run directories, which a run from a store is put into.
+        addresses: of the command.
+        with_replay: whether to fetch the replay that was saved with the checkpoint.
+
+    Raises ValueError with one line if `load` names a store that has no such run, or cannot be reached while no local checkpoint
+    can take its place.
+    """
+    if addresses.load:
+        base, name, part = _split(addresses.load)
+        store = Store(base)
+        if name == LATEST:
+            name = _latest(store, load)
+        run, wanted = RunDirectory(results / name), f"{results / name}{part}"
+    elif (found := _run_named(load, results)) and (opened := addresses.open_store()):
+        run, wanted, part, store = found, load, "", opened
+    else:
+        return load, []
+    try:
+        notes = _fetch_run(store, run, part, with_replay=with_replay)
+    except StoreError as error:
+        if not run.checkpoint_paths():
+            raise ValueError(f"load: wanted a store that can be reached, got {redacted(load)!r} ({error})") from None
+        notes = [f"The store could not be reached, so the newest local checkpoint is loaded ({error})"]
+    except OSError as error:
+        raise ValueError(f"load: wanted a folder that can be written to, got {str(run.path)!r} ({error})") from None
+    if addresses.load and not run.path.is_dir():
+        raise ValueError(f"load: wanted a run with checkpoints in the store, got {load!r} (it has none)")
+    return wanted, notes
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    """The folder of runs, the run's name, and the part within the run: empty, `/best`, or `/checkpoints/FILE`."""
+    folder, _, last = url.rstrip("/").rpartition("/")
+    part = ""
+    if last == BEST:
+        part, url = f"/{BEST}", folder
+    elif last.endswith(".pt") and folder.endswith(f"/{CHECKPOINT_FOLDER}"):
+        part, url = f"/{CHECKPOINT_FOLDER}/{last}", folder.removesuffix(f"/{CHECKPOINT_FOLDER}")
+    base, _, name = url.rstrip("/").rpartition("/")
+    return base, name, part
+
+
+def _latest(store: Store, load: str) -> str:
+    """The name of the run that began last, by the time in its name. Raises ValueError."""
+    try:
+        names = {name.split("/", 1)[0] for name in store.names() if f"/{CHECKPOINT_FOLDER}/" in name}
+    except StoreError as error:
+        raise ValueError(f"load: wanted a store that can be reached, got {load!r} ({error})") from None
+    stamps = {name: int(match[1]) for name in names if (match := STAMP.search(name))}
+    if not stamps:
+        raise ValueError(f"load: wanted a store with runs, got {load!r} (it has none)")
+    return max(stamps, key=lambda name: stamps[name])
+
+
+def _run_named(load: str, results: Path) -> RunDirectory | None:
+    """The run directory that a local `load` means, whether it exists or not; None for a file or a path within a run."""
+    path = results / LATEST if load == LATEST else Path(load)
+    try:
+        path = path.resolve()
+        named = path.name not in (LATEST, BEST) and not path.is_file()
+    except (OSError, ValueError):
+        return None  # `find_checkpoints` says what is wrong
+    return RunDirectory(path) if named else None
+
+
+def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool) -> list[str]:
+    """Fetch a run's reports and newest checkpoint if the local ones are older. Raises StoreError, or LockedError."""
+    names = [name.removeprefix(f"{run.path.name}/") for name in store.names(run.path.name)]
+    here = _newest_sound(run)
+    updates = sorted((update_of(Path(name)) for name in names if _is_in_checkpoints(name, CHECKPOINT_PATTERN)), reverse=True)
+    explicit = part.removeprefix("/") if part.endswith(".pt") else ""
+    if not names or (not explicit and (not updates or updates[0] <= here)):
+        return []
+    run.checkpoints.mkdir(parents=True, exist_ok=True)
+    with locked(run.path):
+        _fetch_files(store, run, (name for name in names if not name.startswith(f"{CHECKPOINT_FOLDER}/")))
+        _fetch_files(store, run, (name for name in names if name == f"{CHECKPOINT_FOLDER}/{BEST}.pt"))
+        if explicit:
+            _fetch_files(store, run, (name for name in names if name == explicit))
+            return [f"fetched {explicit} from {store.address}/{run.path.name}"]
+        notes = []
+        for update in updates:
+            if update <= here:
+                break
+            replays = (Path(name) for name in names if with_replay and _is_in_checkpoints(name, REPLAY_PATTERN))
+            _fetch_files(store, run, (name.as_posix() for name in replays if update_of(name) == update))
+            checkpoint = run.checkpoint_path(update)
+            _fetch_files(store, run, [checkpoint.relative_to(run.path).as_posix()])
+            try:
+                load_checkpoint(checkpoint)
+            except ValueError as error:
+                checkpoint.unlink(missing_ok=True)
+                notes.append(f"skipped {error}")
+                continue
+            local = f"{run.path} has update {here:,}" if here >= 0 else f"{run.path} has none"
+            return [*notes, f"fetched the checkpoint of update {update:,} from {store.address}/{run.path.name} ({local})"]
+    return notes
+
+
+def _fetch_files(store: Store, run: RunDirectory, names: Iterable[str]) -> None:
+    """Download files into the run directory. Each is complete when it gets its name. Raises StoreError or OSError."""
+    for name in names:
+        path = run.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}_{os.getpid()}")
+        try:
+            store.fetch(f"{run.path.name}/{name}", partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _newest_sound(run: RunDirectory) -> int:
+    """The update of the newest local checkpoint that can be loaded, -1 if there is none."""
+    for path in reversed(run.checkpoint_paths()):
+        try:
+            return load_checkpoint(path).counters.updates
+        except ValueError:
+            continue
+    return -1
+
+
+def _is_in_checkpoints(name: str, pattern: re.Pattern[str]) -> bool:
+    path = Path(name)
+    return path.parent.as_posix() == CHECKPOINT_FOLDER and pattern.match(path.name) is not None

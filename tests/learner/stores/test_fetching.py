@@ -1,0 +1,152 @@
+"""Loading from a store: the newest of local and remote, whatever is damaged or away."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from learner.runs.checkpoint import load_checkpoint
+from learner.runs.directory import RunDirectory
+from learner.runs.loading import load_newest
+from learner.runs.lock import LockedError, locked
+from learner.stores import fetching
+from learner.stores.fetching import Addresses, fetch_newest, take_addresses
+from learner.stores.store import StoreError
+from tests.learner.stores.support import RUN, UnsteadyStore, make_run, save
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> RunDirectory:
+    """A run in the store `tmp_path/store`, with checkpoints of updates 3 and 4 and a replay."""
+    run = make_run(tmp_path / "store")
+    save(run, 3, 4, replay=True)
+    shutil.copy(run.checkpoint_path(3), run.best)
+    shutil.copy(run.replay_path(4), run.replay_path(4, rank=1))
+    return run
+
+
+def url(tmp_path: Path, rest: str = RUN) -> str:
+    return f"file://{tmp_path}/store/{rest}"
+
+
+def fetch(tmp_path: Path, load: str, *, with_replay: bool = True, **given: str) -> tuple[Path, list[str]]:
+    """The checkpoint that would be loaded, and the lines for the user."""
+    settings, addresses = take_addresses({"load": load, **given})
+    results = tmp_path / "results"
+    path, notes = fetch_newest(settings["load"], results, addresses, with_replay=with_replay)
+    return load_newest(path, results)[0], notes
+
+
+def local(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path / "results" / RUN)
+
+
+def test_a_run_of_the_store_is_fetched_with_its_reports(tmp_path: Path, remote: RunDirectory) -> None:
+    path, notes = fetch(tmp_path, url(tmp_path))
+    run = local(tmp_path)
+    assert path == run.checkpoint_path(4)
+    assert (load_checkpoint(path).counters.updates, run.metrics.read_text()) == (4, remote.metrics.read_text())
+    for rank in (0, 1):
+        assert run.replay_path(4, rank).read_bytes() == remote.replay_path(4, rank).read_bytes()
+    assert run.config.is_file()
+    assert run.best.is_file()
+    assert len(notes) == 1
+
+
+def test_test_mode_fetches_no_replay(tmp_path: Path, remote: RunDirectory) -> None:
+    fetch(tmp_path, url(tmp_path), with_replay=False)
+    assert not local(tmp_path).replay_paths()
+
+
+@pytest.mark.parametrize(("here", "loaded"), [((1,), 4), ((4,), 4), ((4, 6), 6)])
+def test_the_newest_of_local_and_remote_is_loaded(
+    tmp_path: Path, remote: RunDirectory, here: tuple[int, ...], loaded: int
+) -> None:
+    save(make_run(tmp_path / "results"), *here)
+    local(tmp_path).metrics.write_text("of the local run\n")
+    for load in (url(tmp_path), str(local(tmp_path).path)):
+        path, _ = fetch(tmp_path, load, checkpoint_store=url(tmp_path, ""))
+        assert load_checkpoint(path).counters.updates == loaded
+    assert ("local" in local(tmp_path).metrics.read_text()) is (loaded in here)  # reports belong to their checkpoint
+
+
+def test_a_damaged_local_checkpoint_is_older_than_any_other(tmp_path: Path, remote: RunDirectory) -> None:
+    run = make_run(tmp_path / "results")
+    save(run, 9)
+    run.checkpoint_path(9).write_bytes(run.checkpoint_path(9).read_bytes()[:-100])
+    path, _ = fetch(tmp_path, url(tmp_path))
+    assert load_checkpoint(path).counters.updates == 4
+
+
+def test_a_damaged_remote_checkpoint_is_passed_over(tmp_path: Path, remote: RunDirectory) -> None:
+    remote.checkpoint_path(4).write_bytes(b"damaged")
+    path, notes = fetch(tmp_path, url(tmp_path))
+    assert path == local(tmp_path).checkpoint_path(3)
+    assert ["skipped" in note for note in notes] == [True, False]
+
+
+def test_latest_and_best_and_one_checkpoint_can_be_named(tmp_path: Path, remote: RunDirectory) -> None:
+    save(make_run(tmp_path / "store", "Catch-v0_1600000000"), 8)
+    assert fetch(tmp_path, url(tmp_path, "latest"))[0] == local(tmp_path).checkpoint_path(4)
+    shutil.rmtree(tmp_path / "results")
+    assert fetch(tmp_path, url(tmp_path, f"{RUN}/best"))[0] == local(tmp_path).best
+    shutil.rmtree(tmp_path / "results")
+    name = "checkpoints/update_000000003.pt"
+    assert fetch(tmp_path, url(tmp_path, f"{RUN}/{name}"))[0] == local(tmp_path).path / name
+    assert local(tmp_path).checkpoint_paths() == [local(tmp_path).path / name]
+
+
+@pytest.mark.parametrize(("rest", "said"), [("Catch-v0_1", "no such|has none"), ("nothing/latest", "has none")])
+def test_a_run_that_the_store_lacks_is_one_line(tmp_path: Path, remote: RunDirectory, rest: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        fetch(tmp_path, url(tmp_path, rest))
+
+
+def test_a_store_that_is_away_costs_nothing_if_there_is_a_local_checkpoint(
+    tmp_path: Path, remote: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "Store", lambda url: UnsteadyStore(tmp_path / "store", away=True))
+    with pytest.raises(ValueError, match="wanted a store that can be reached"):
+        fetch(tmp_path, url(tmp_path))
+    save(make_run(tmp_path / "results"), 2)
+    path, notes = fetch(tmp_path, url(tmp_path))
+    assert path == local(tmp_path).checkpoint_path(2)
+    assert len(notes) == 1
+
+
+def test_a_fetch_that_breaks_off_leaves_no_half_file(
+    tmp_path: Path, remote: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(self: UnsteadyStore, name: str, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise StoreError("broken")
+
+    monkeypatch.setattr(UnsteadyStore, "fetch", break_off)
+    monkeypatch.setattr(fetching, "Store", lambda url: UnsteadyStore(tmp_path / "store"))
+    with pytest.raises(ValueError, match="broken"):
+        fetch(tmp_path, url(tmp_path))
+    assert [path for path in local(tmp_path).path.rglob("*") if path.is_file() and path.name != ".lock"] == []
+
+
+def test_nothing_is_fetched_into_a_run_that_trains(tmp_path: Path, remote: RunDirectory) -> None:
+    run = make_run(tmp_path / "results")
+    save(run, 1)
+    with locked(run.path), pytest.raises(LockedError):
+        fetch(tmp_path, url(tmp_path))
+
+
+def test_addresses_keep_their_credentials_and_settings_do_not() -> None:
+    secret = "ftp://user:pass@host/path"
+    settings, addresses = take_addresses({"checkpoint_store": secret, "load": f"{secret}/{RUN}", "lr": 0.1})
+    assert settings == {"checkpoint_store": "ftp://***@host/path", "load": f"ftp://***@host/path/{RUN}", "lr": 0.1}
+    assert (addresses.store, addresses.load) == (secret, f"{secret}/{RUN}")
+    assert "pass" not in repr(addresses)
+
+
+def test_a_run_from_a_store_stays_in_it_unless_the_command_says_otherwise() -> None:
+    load = f"s3://bucket/path/{RUN}"
+    assert take_addresses({"load": load})[1] == Addresses("s3://bucket/path", load)
+    assert take_addresses({"load": load, "checkpoint_store": "none"})[1] == Addresses(None, load)
+    assert take_addresses({"load": "latest"})[1] == Addresses()

@@ -1,0 +1,101 @@
+"""Whole runs of SAC, TD3 and DDPG: they learn, keep their pace, resume to the bit, are tested and exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learner.metrics.writer import read_metrics
+from tests.learner.launching import command
+from tests.learner.test_action_spaces import SOLVED
+from tests.learner.test_train import run_training
+from tests.support import same
+from tests.test_matrix import assert_resumes_to_the_bit, directory, newest, run, settings_of
+
+AGENTS = ("sac", "td3", "ddpg")
+EACH = pytest.mark.parametrize("agent", AGENTS)
+REACH: dict[str, Any] = {
+    "env": "Reach-v0",
+    "environment_max_steps": 3000,
+    "learning_starts": 500,
+    "unroll_length": 8,
+    "batch_size": 64,
+    "hidden_sizes": "64,64",
+    "lr": 1e-3,
+    "replay_fill_fraction": 0.0,
+}
+SMALL = {
+    "learning_starts": 16,
+    "batch_size": 8,
+    "batches_at_once": 2,
+    "unroll_length": 4,
+    "environment_max_steps": 64,
+    "lr_end_value": -1.0,
+    "replay_fill_fraction": 0.0,
+    "replay_parameters": '[{"type": "standard", "steps": 40, "sample_ratio": 1.0}]',
+}
+
+
+def small(agent: str, combination: str, **own: Any) -> dict[str, Any]:
+    return {**settings_of(combination, "none"), **SMALL, "agent": agent, **own}
+
+
+@EACH
+def test_it_learns_to_reach(agent: str, tmp_path: Path) -> None:
+    _, checkpoint = run_training(tmp_path, **REACH, agent=agent)
+    assert np.mean(checkpoint.returns) > SOLVED["Reach-v0"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "combination", "own"),
+    [
+        ("sac", "vector-box", {"normalise_observations": True, "calibrate_input": False, "critic_layer_norm": True}),
+        ("sac", "dict-discrete-mask", {"n_step": 3}),
+        ("sac", "image-box", {"critic_dropout": 0.1}),
+        ("td3", "vector-box", {"exploration_noise_kind": "ou", "batches_at_once": 3}),
+        ("td3", "dict-box", {"n_step": 2, "normalise_rewards": True}),
+        ("ddpg", "image-box", {}),
+    ],
+)
+def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, combination: str, own: dict[str, Any], tmp_path: Path) -> None:
+    assert_resumes_to_the_bit(tmp_path, **small(agent, combination, **own))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert same(newest(whole).generators, newest(parts).generators)
+    assert run("test", parts, load="latest", test_episode_count=2, greedy=True) == 0
+    assert run("export", parts, load="latest") == 0
+    (described,) = (json.loads(path.read_text()) for path in directory(parts).path.glob("exported_*/policy.json"))
+    assert set(described["outputs"]) == {
+        "action",
+        *({"sac": ["logits" if "discrete" in combination else "policy"]}.get(agent, [])),
+    }
+    assert max(described["largest_difference"].values()) < 1e-3
+
+
+@EACH
+def test_the_same_seed_gives_the_same_bits(agent: str, tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        assert run("train", tmp_path / name, **small(agent, "vector-box")) == 0
+        found.append(newest(tmp_path / name).agent)
+    assert same(*found)
+
+
+def test_worker_processes_keep_the_pace(tmp_path: Path) -> None:
+    settings = {**REACH, "environment_max_steps": 1500, "worker_kind": "cpu", "worker_count": 1, "log_period": 0.2}
+    found, checkpoint = run_training(tmp_path, **settings, agent="td3", updates_per_step=0.5, prepared_batches=2)
+    columns = read_metrics(found.metrics)
+    steps = checkpoint.agent["numbers"]["optimizer_steps"]["count"]
+    assert float(steps) / (checkpoint.counters.steps - 500) == pytest.approx(0.5, rel=0.05)
+    assert np.nanmax(columns["time/worker_wait"]) > 0
+
+
+def test_another_agent_s_checkpoint_is_one_line(tmp_path: Path) -> None:
+    assert run("train", tmp_path, **small("td3", "vector-box")) == 0
+    for agent in ("sac", "ddpg"):
+        with pytest.raises(ValueError, match=f"^agent: wanted td3 as in the checkpoint, got {agent}$") as refused:
+            command(tmp_path, "train_w_load", load="latest", agent=agent)
+        assert "\n" not in str(refused.value)

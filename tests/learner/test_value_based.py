@@ -1,0 +1,149 @@
+"""Whole runs of DQN and R2D2: they learn, resume to the bit with their priorities, are tested and exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learner import launch
+from learner.metrics.writer import read_metrics
+from learner.serving.export import DESCRIPTION
+from tests.learner.launching import command
+from tests.learner.test_action_spaces import SOLVED
+from tests.learner.test_train import run_training
+from tests.test_matrix import assert_resumes_to_the_bit, directory, newest, run, settings_of
+
+# The parts of a run have other budgets, so nothing may depend on its progress.
+PRIORITISED = json.dumps([{"type": "prioritised", "steps": 40, "sample_ratio": 1.0, "beta_end": 0.4}])
+MIXED = json.dumps(
+    [
+        {"type": "prioritised", "capacity": 9, "sample_ratio": 0.5, "alpha": 0.9, "beta_end": 0.4},
+        {"type": "standard", "capacity": 9, "sample_ratio": 0.5},
+    ]
+)
+DQN: dict[str, Any] = {"agent": "dqn", "learning_starts": 9, "updates_per_step": 1.0, "batches_at_once": 2, "lr": 6e-4}
+RAINBOW = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "distributional": "c51", "atoms": 5}
+R2D2: dict[str, Any] = {
+    "agent": "r2d2",
+    "learning_starts": 9,
+    "updates_per_step": 0.125,
+    "burn_in": 2,
+    "n_step": 2,
+    "lr": 6e-4,
+    "replay_parameters": PRIORITISED,
+}
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "dqn": settings_of("vector-discrete-mask", "none", **DQN),
+    "several choices, ladder, priorities": settings_of(
+        "dict-multi-mask", "none", **DQN, exploration="ladder", dueling=True, n_step=2, replay_parameters=MIXED
+    ),
+    "rainbow": settings_of("image-discrete-mask", "none", **DQN, **RAINBOW, replay_parameters=PRIORITISED),
+    "quantiles": settings_of("vector-discrete", "none", **DQN, distributional="qr", quantiles=4, normalise_observations=True),
+    "munchausen": settings_of("image-discrete", "none", **DQN, munchausen=True, target_update_rate=0.1, target_update_period=1),
+    "r2d2": settings_of("dict-discrete-mask", "lstm", **R2D2, core_inputs=True),
+    "r2d2, several choices": settings_of("vector-multi", "gru", **R2D2, value_rescaling=False, compress_replay=True),
+}
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_it_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: Path) -> None:
+    settings = {**COMBINATIONS[name], "environment_max_steps": 96, "epsilon_fraction": 1e-9, "lr_end_value": -1.0}
+    settings["calibrate_input"] = settings["calibrate_input"] and not settings.get("normalise_observations")
+    assert_resumes_to_the_bit(tmp_path, **settings)
+    parts = tmp_path / "parts"
+    state = newest(parts).agent
+    assert state["modules"].keys() == {"network", "target"}
+    assert float(state["numbers"]["target"]["age"]) > 0 or settings.get("target_update_period") == 1
+    assert run("test", parts, load="latest", test_episode_count=2) == 0
+    assert run("export", parts, load="latest") == 0
+    (path,) = directory(parts).path.glob(f"exported_*/{DESCRIPTION}")
+    described = json.loads(path.read_text())
+    assert max(described["largest_difference"].values()) < 1e-3
+    assert described["outputs"].keys() == {"q", "action"}
+
+
+LEARNED: dict[str, dict[str, Any]] = {
+    "Catch-v0": {"environment_max_steps": 8_000},
+    "Masked-v0": {"environment_max_steps": 12_000, "double": True},
+    "Locks-v0": {"environment_max_steps": 16_000, "dueling": True, "replay_parameters": PRIORITISED.replace("40", "20000")},
+}
+TOY: dict[str, Any] = {
+    "agent": "dqn",
+    "hidden_sizes": "64,64",
+    "lr": 1e-3,
+    "lr_end_value": -1.0,
+    "batch_size": 32,
+    "learning_starts": 500,
+    "updates_per_step": 0.5,
+    "batches_at_once": 16,
+    "epsilon_fraction": 0.5,
+    "epsilon_end": 0.02,
+    "target_update_period": 100,
+    "replay_parameters": '[{"type": "standard", "steps": 20000, "sample_ratio": 1.0}]',
+    "log_period": 60.0,
+}
+SOLVED_HERE = {"Catch-v0": 0.8, **SOLVED}
+
+
+@pytest.mark.parametrize("env", LEARNED)
+def test_dqn_learns_masked_and_several_choices(env: str, tmp_path: Path) -> None:
+    _, checkpoint = run_training(tmp_path, **{**TOY, "env": env, **LEARNED[env]})
+    assert np.mean(checkpoint.returns) > SOLVED_HERE[env]
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+def test_continuous_agents_give_priorities_and_resume_with_them(agent: str, tmp_path: Path) -> None:
+    own = {"agent": agent, "learning_starts": 9, "updates_per_step": 1.0, "batches_at_once": 2, "n_step": 2, "lr": 6e-4}
+    own |= {"replay_parameters": PRIORITISED, "environment_max_steps": 96, "lr_end_value": -1.0, "calibrate_input": False}
+    assert_resumes_to_the_bit(tmp_path, **settings_of("vector-box", "none", **own))
+    (replay,) = directory(tmp_path / "parts").replay_paths()
+    leaves = torch.load(replay, weights_only=True)["replay"]["mixture"]["replays"][0]["index"]["leaves"]
+    assert len(set(leaves[leaves > 0].tolist())) > 5  # not the priority of new rows alone
+
+
+@pytest.mark.parametrize("worker_kind", ["cpu", "central"])
+def test_processes_explore_by_a_ladder_and_priorities_reach_the_replay(worker_kind: str, tmp_path: Path) -> None:
+    settings = {**TOY, "exploration": "ladder", "replay_parameters": PRIORITISED, "worker_kind": worker_kind, "worker_count": 1}
+    run_directory, _ = run_training(tmp_path, **{**settings, "environment_max_steps": 2_000, "log_period": 1e-3})
+    columns = read_metrics(run_directory.metrics)
+    assert np.nanmax(columns["replay/prioritised/largest_priority"]) != 1.0
+    assert np.nanmin(columns["replay/prioritised/void_updates"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"agent": "dqn", "core": "lstm"}, "core: wanted none with agent dqn, got lstm; --agent=r2d2 has a memory"),
+        ({"agent": "vtrace", "epsilon": 0.1}, "epsilon: not a setting of agent vtrace; dqn and r2d2 take it"),
+        (
+            {"agent": "vtrace", "replay_parameters": PRIORITISED},
+            "replay_parameters: wanted no prioritised replay with agent vtrace",
+        ),
+        ({"agent": "dqn", "env": "Reach-v0"}, "agent: wanted choices among actions"),
+        ({"agent": "r2d2", "core": "none", "burn_in": 0}, "core: wanted lstm or gru with agent r2d2, got none"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as refused:
+        command(tmp_path, "train", **given)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_of_another_agent_is_one_line_and_test_mode_states_its_epsilon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**COMBINATIONS["dqn"], "environment_max_steps": 16}
+    assert run("train", tmp_path, **settings) == 0
+    with pytest.raises(ValueError, match="wanted") as refused:
+        run("train_w_load", tmp_path, load="latest", agent="r2d2", environment_max_steps=32)
+    assert len(str(refused.value).splitlines()) == 1
+    with caplog.at_level("INFO", logger="springbok"):
+        given = {"load": "latest", "results_dir": str(tmp_path), "test_episode_count": 2, "epsilon": 0.25}
+        assert launch.run(launch.prepare("test", given, ["main.py"])) == 0
+    (path,) = directory(tmp_path).path.glob("evaluation_*.json")
+    assert json.loads(path.read_text())["protocol"]["actions"] == "epsilon-greedy (0.25)"
