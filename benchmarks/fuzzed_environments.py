@@ -48,6 +48,9 @@ IGNORED = {
 }
 """Environment -> entries of its observation that are text."""
 
+QUEUE = {"type": "queue", "capacity": 1, "sample_ratio": 1.0}
+STANDARD = {"type": "standard", "capacity": 9, "sample_ratio": 1.0}
+
 FIXED = {
     *("env", "agent", "network", "device", "compile", "preset", "protocol", "results_dir", "load", "resume_in", "render"),
     *("verbosity", "preflight", "profile", "environment_max_steps", "max_episode_steps", "max_episode_frames", "env_args"),
@@ -55,7 +58,7 @@ FIXED = {
     *("batch_size", "unroll_length", "replay_parameters", "learner_threads", "worker_kind", "prepared_batches"),
     *("checkpoint_period", "eval_period", "test_episode_count", "test_environments", "worker_timeout", "max_skipped_updates"),
     *("hidden_sizes", "core", "core_size", "core_inputs", "burn_in", "conv", "lr", "lr_end_value"),
-    "calibrate_input",
+    *("calibrate_input", "learning_starts", "updates_per_step", "eval_seconds"),
 }
 """Settings that a case sets by a rule of its own, or leaves alone because they decide how long it takes or let it diverge."""
 
@@ -79,6 +82,12 @@ def fuzzed_case(generator: random.Random) -> list[str]:
             given[name] = value
     if "c_bar" in given:
         given["rho_bar"] = given["c_bar"]  # which may not be larger
+    needs = AGENTS[agent].needs(AGENTS[agent].config_class())
+    if needs.updates_per_step is not None and generator.random() < 0.9:
+        given |= {"replay_parameters": json.dumps([STANDARD]), "learning_starts": generator.choice((0, 7, 20))}
+        given |= {"compress_replay": "false", "core": "none", "burn_in": 0, "compile": "false"}
+    if needs.on_policy and generator.random() < 0.9:
+        given |= {"replay_parameters": json.dumps([QUEUE]), "prepared_batches": 0, "burn_in": 0}
     if given.get("normalise_rewards") == "true" and generator.random() < 0.8:
         given["clip_rewards"] = "false"
     return [f"--{name}={value}" for name, value in given.items()]
@@ -146,7 +155,7 @@ def fuzzed_replays(generator: random.Random) -> str:
     if kind in ("elite", "attentive") and generator.random() < 0.3:
         other["insert_strategy"] = "elite_insertion"
     shares = generator.choice(((1.0, 0.0), (0.5, 0.5), (0.5, 0.5), (0.0, 1.0)))
-    replays = [{"type": "queue", "capacity": 1, "sample_ratio": shares[0]}, {**other, "sample_ratio": shares[1]}]
+    replays = [{**QUEUE, "sample_ratio": shares[0]}, {**other, "sample_ratio": shares[1]}]
     return json.dumps([replay for replay in replays if replay["sample_ratio"]])
 
 

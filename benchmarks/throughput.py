@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram
 from benchmarks.output import add_json, print_values, write_json
-from benchmarks.sb3 import is_installed, measure_sb3
+from benchmarks.sb3 import Sb3Job, is_installed, measure_sb3
 from benchmarks.termination import end_with, training_command, unwind_when_terminated
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
@@ -162,7 +162,7 @@ def compare_with_sb3(config: Config, speed: float, seconds: float) -> Result:
         return {}
     found: Result = {}
     for label, envs in ((f"{ZOO_ENVIRONMENTS}_envs", ZOO_ENVIRONMENTS), ("as_many_envs", config.workers.environments)):
-        other = measure_sb3(config.env.env, envs, seconds)
+        other = measure_sb3(Sb3Job("A2C", config.env.env, envs), seconds)
         found |= {f"sb3_a2c_{label}_steps_per_second": other, f"ratio_to_sb3_a2c_{label}": speed / other}
     return found
 

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks import throughput
 from benchmarks.measured_program import MeasuredProgram
-from benchmarks.sb3 import measure_sb3
+from benchmarks.sb3 import Sb3Job
 from benchmarks.termination import ENDLESS
 from benchmarks.throughput import NATIVE, Parts, compare, take_turns
 from learner import launch
@@ -235,13 +235,6 @@ def test_only_environments_that_sb3_makes_are_compared_with_it(monkeypatch: pyte
         "sb3_a2c_as_many_envs_steps_per_second": 500.0,
         "ratio_to_sb3_a2c_as_many_envs": 2.0,
     }
-    assert asked == [("CartPole-v1", 8, 3.0), ("CartPole-v1", 6, 3.0)]
+    assert asked == [(Sb3Job("A2C", "CartPole-v1", envs), 3.0) for envs in (8, 6)]
     monkeypatch.setattr(throughput, "is_installed", lambda: False)
     assert throughput.compare_with_sb3(small_config(env="CartPole-v1"), 1000.0, 3.0) == {}
-
-
-def test_sb3_is_measured_in_a_process_of_its_own() -> None:
-    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is optional")
-    assert measure_sb3("CartPole-v1", 8, 0.01) > 10
-    with pytest.raises(RuntimeError, match="Nix"):
-        measure_sb3("Nix-v0", 8, 0.01)
