@@ -3,9 +3,10 @@
 # Build for the CPU (a tenth of the size):      docker build -t springbok --build-arg TORCH_INDEX_URL=URL .
 #   URL is the package index that PyTorch's install page names for the CPU build.
 # With Box2D, MuJoCo, MiniGrid and EnvPool: add --build-arg WITH_ENVS=1 to the build.
+# With Ray and s3://, for the nodes of a cluster (deploy/kuberay.yaml):  docker build -t springbok-cluster --target cluster .
 # Keep the results: docker run -v "$PWD/results:/app/results" springbok --op_mode=train
 # The image contains ale-py, which is licensed under GPL-2.0; Springbok itself is MIT-licensed.
-FROM python:3.12-slim
+FROM python:3.12-slim AS base
 
 ARG TORCH_INDEX_URL=
 ARG WITH_ENVS=
@@ -36,3 +37,17 @@ VOLUME /app/results
 
 ENTRYPOINT ["python", "main.py"]
 CMD ["--op_mode=train"]
+
+# A node of a Ray cluster. Ray starts it with a command of its own, so it has no entry point. wget answers Kubernetes' probes.
+FROM base AS cluster
+USER root
+RUN apt-get update && apt-get install --yes --no-install-recommends wget && rm -rf /var/lib/apt/lists/*
+COPY requirements-ray.txt requirements-store.txt ./
+RUN pip install -r requirements-ray.txt -r requirements-store.txt
+ENV PYTHONPATH=/app
+USER 1000
+ENTRYPOINT []
+CMD ["ray", "start", "--head", "--block"]
+
+# The default: the program on one machine.
+FROM base AS springbok

@@ -65,7 +65,7 @@ $(VENV)/.installed: requirements.txt
 	$(BIN)/python -m pip install --quiet -r requirements.txt
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-export.txt requirements-envs.txt
+$(VENV)/.installed-dev: $(VENV)/.installed $(wildcard requirements-*.txt)
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	touch $@
 

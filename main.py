@@ -77,8 +77,10 @@ def help_of(command: list[str]) -> str:
 
 
 def refusal(error: Exception) -> str:
-    """The one line about bad input, cut if it quotes too much of it."""
-    line = " ".join(str(error).split())
+    """The one line about bad input without credentials, cut if it quotes too much of it."""
+    from learner.stores.store import redacted
+
+    line = redacted(" ".join(str(error).split()))
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 
 

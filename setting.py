@@ -42,8 +42,8 @@ class Setting:
         check: raises ValueError for a text that cannot be read.
         auto: whether the default is `auto`, which is fitted to the machine before the dataclass is built.
         kind: `run` settings decide what is learned or what a score means. `machine` settings are fitted to the machine, so
-            `auto` stays in checkpoints. `output` settings decide what is written or measured. `command` settings belong to one
-            command: the command that loads a checkpoint does not use the checkpoint's value.
+            `auto` stays in checkpoints. `output` settings decide what is written or measured, or where workers run. `command`
+            settings belong to one command: the command that loads a checkpoint does not use the checkpoint's value.
         stored: whether stored trajectories and their stores depend on it. A saved replay is used only if it has not changed.
         measured: whether the measurement before a run may decide it.
         modes: the values of `--op_mode` that use it.

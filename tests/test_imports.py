@@ -95,6 +95,27 @@ def test_only_the_command_line_sees_flags(path: Path) -> None:
     assert "FLAGS" not in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
 
 
+@pytest.mark.parametrize(("package", "where"), [("ray", "workers/cluster/"), ("fsspec", "learner/stores/store.py")])
+def test_an_optional_package_is_imported_in_one_place(package: str, where: str) -> None:
+    tops = {path: {top_of(name) for name in imported_by(path.read_text())} for path in modules(*PACKAGES)}
+    importing = {name_of(path) for path, names in tops.items() if package in names}
+    assert importing
+    assert {name for name in importing if not name.startswith(where)} == set()
+
+
+def top_of(name: str) -> str:
+    return name.split(".", 1)[0]
+
+
+def test_a_run_without_optional_packages_imports_none_of_them() -> None:
+    imported = "main, learner.train, learner.launch"
+    program = f"import sys, {imported}; print('ray' in sys.modules, 's3fs' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert done.stdout.split() == ["False", "False"]
+
+
 def test_every_folder_with_code_has_a_rule() -> None:
     folders = {path.parent.name for path in REPOSITORY.glob("*/*.py")}
     assert folders - {"tests", "benchmarks"} == set(PACKAGES)

@@ -139,7 +139,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
         (['--replay_parameters=[{"type": "queue", "memory": "300KB", "sample_ratio": 1.0}]'], "wanted memory for the"),
         (
             ['--replay_parameters=[{"type": "standard", "capacity": 9, "memory": "8GB", "sample_ratio": 1.0}]'],
-            "either capacity or memory, got both",
+            "either capacity, steps or memory, got capacity and memory",
         ),
         (
             [
