@@ -53,8 +53,13 @@ class ValueAgent(GuardedAgent):
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
         components = len(choice_counts(network.action))
-        if network.settings.separate_value:
+        settings = network.settings
+        if settings.separate_value:
             raise ValueError("separate_value: wanted false with an agent that learns values alone, got true")
+        if settings.action_distribution != "auto":
+            raise ValueError(
+                f"action_distribution: wanted auto with an agent that learns values alone, got {settings.action_distribution}"
+            )
         if components > 1 and config.distributional != NO_DISTRIBUTION:
             raise ValueError(
                 f"distributional: wanted {NO_DISTRIBUTION} for {network.action.summary()}, got {config.distributional}"

@@ -185,6 +185,7 @@ def test_switches_that_exclude_each_other_are_refused(settings: dict[str, Any], 
         ({}, Box((-1.0,), (1.0,)), {}, "agent: wanted choices among actions"),
         ({}, Discrete(2), {"core": "lstm"}, "core: wanted none with agent dqn, got lstm"),
         ({}, Discrete(2), {"separate_value": True}, "separate_value: wanted false"),
+        ({}, Discrete(2), {"action_distribution": "gaussian"}, "action_distribution: wanted auto with an agent"),
     ],
 )
 def test_networks_that_do_not_fit_are_refused(
