@@ -13,7 +13,6 @@ packages' versions. Needs `pip install stable-baselines3`, and a system with SIG
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import statistics
 import sys
@@ -22,9 +21,9 @@ from typing import Any
 from agents.networks.settings import parse_hidden_sizes
 from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import MeasuredProgram
-from benchmarks.output import add_json, print_values, write_json
+from benchmarks.output import show_windows
 from benchmarks.sb3 import Sb3Job, is_installed, measure_sb3
-from benchmarks.termination import end_with, training_command, unwind_when_terminated
+from benchmarks.termination import end_with, training_command
 from learner.settings.config import Config
 from wrappers import family_of
 
@@ -95,6 +94,8 @@ def compare(arguments: list[str], turns: int, window: float) -> dict[str, Any]:
         other = sb3_job(job.config)
     except ValueError as error:
         refuse(error)
+    if not is_installed():
+        refuse(ValueError("stable-baselines3: wanted the package, got none; install it with pip install stable-baselines3"))
     ours, theirs = [], []
     with MeasuredProgram(training_command(*arguments)) as program:
         program.warm_up(WARM_UP_SECONDS)
@@ -112,26 +113,13 @@ def compare(arguments: list[str], turns: int, window: float) -> dict[str, Any]:
         "sb3_steps_per_second": statistics.median(theirs),
         "ratio": statistics.median(mine / its for mine, its in zip(ours, theirs, strict=True)),
         "ratios": [round(mine / its, 2) for mine, its in zip(ours, theirs, strict=True)],
-        "sb3": other,
+        "sb3": vars(other),
         **versions,
     }
 
 
 def main() -> None:
-    unwind_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=3, help="number of windows of each package")
-    parser.add_argument("--window", type=float, default=20.0, help="seconds of each window")
-    add_json(parser)
-    parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
-    arguments = parser.parse_args()
-    if arguments.turns < 1:
-        parser.error(f"--turns: wanted 1 or more, got {arguments.turns}")
-    if not is_installed():
-        refuse(ValueError("stable-baselines3: wanted the package, got none; install it with pip install stable-baselines3"))
-    found = compare(arguments.settings, arguments.turns, arguments.window)
-    print_values(found)
-    write_json(arguments.json, {**found, "sb3": found["sb3"].__dict__})
+    show_windows(__doc__, compare, "turns", 3, 20.0)
 
 
 if __name__ == "__main__":

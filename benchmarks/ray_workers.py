@@ -9,7 +9,6 @@ the medians. `--ray_address` after `--` joins a cluster; by default each turn st
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import statistics
 import sys
@@ -17,8 +16,8 @@ from typing import Any
 
 from benchmarks.jobs import job_of
 from benchmarks.measured_program import MeasuredProgram
-from benchmarks.output import add_json, print_values, write_json
-from benchmarks.termination import end_with, training_command, unwind_when_terminated
+from benchmarks.output import show_windows
+from benchmarks.termination import end_with, training_command
 from wrappers import make_spec
 
 KINDS = ("cpu", "ray")
@@ -62,18 +61,7 @@ def compare(found: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    unwind_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each kind")
-    parser.add_argument("--window", type=float, default=30.0, help="seconds of each measurement")
-    add_json(parser)
-    parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds: wanted 1 or more, got {arguments.rounds}")
-    result = measure(arguments.settings, arguments.rounds, arguments.window)
-    print_values(result)
-    write_json(arguments.json, result)
+    show_windows(__doc__, measure, "rounds", 3, 30.0)
 
 
 if __name__ == "__main__":

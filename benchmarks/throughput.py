@@ -19,7 +19,6 @@ if that package is installed. `--json=FILE` also writes the results. Needs a sys
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import statistics
 import sys
@@ -28,9 +27,9 @@ from typing import Any
 
 from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram
-from benchmarks.output import add_json, print_values, write_json
+from benchmarks.output import show_windows
 from benchmarks.sb3 import Sb3Job, is_installed, measure_sb3
-from benchmarks.termination import end_with, training_command, unwind_when_terminated
+from benchmarks.termination import end_with, training_command
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
 from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
@@ -168,18 +167,7 @@ def compare_with_sb3(config: Config, speed: float, seconds: float) -> Result:
 
 
 def main() -> None:
-    unwind_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--windows", type=int, default=5, help="number of windows of the program in steady state")
-    parser.add_argument("--window", type=float, default=10.0, help="seconds of each window")
-    add_json(parser)
-    parser.add_argument("settings", nargs="*", help="flags of main.py, after --")
-    arguments = parser.parse_args()
-    if arguments.windows < 1:
-        parser.error(f"--windows: wanted 1 or more, got {arguments.windows}")
-    result = measure(arguments.settings, arguments.windows, arguments.window)
-    print_values(result)
-    write_json(arguments.json, result)
+    show_windows(__doc__, measure, "windows", 5, 10.0)
 
 
 if __name__ == "__main__":
