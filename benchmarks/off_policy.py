@@ -114,7 +114,7 @@ def compare(config: Config, seconds: float) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in calls}
     for window in range(WINDOWS + 1):
         for name, (call, updates) in calls.items():
-            spent = _cpu_seconds(call, seconds) / updates
+            spent = cpu_seconds(call, seconds) / updates
             found[name] += [spent] if window else []  # the first window warms up
     middle = {name: statistics.median(values) for name, values in found.items()}
     ratios = [plain / own for own, plain in zip(found["ours"], found["plain"], strict=True)]
@@ -125,7 +125,7 @@ def compare(config: Config, seconds: float) -> dict[str, float]:
     }
 
 
-def _cpu_seconds(call: Callable[[], object], seconds: float) -> float:
+def cpu_seconds(call: Callable[[], object], seconds: float) -> float:
     """CPU seconds of one call, as a mean over about so many of them."""
     started, count = time.process_time(), 0
     while time.process_time() - started < seconds:

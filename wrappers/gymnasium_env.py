@@ -46,6 +46,8 @@ NAME = "wrappers.gymnasium_env"
 REQUIREMENTS = "requirements-envs.txt"
 IN_REQUIREMENTS = ("Box2D", "envpool", "imageio", "minigrid", "mujoco", "pygame")
 """Packages that `REQUIREMENTS` installs."""
+BY_THEMSELVES = ("minatar",)
+"""Packages that are installed by their own name."""
 
 MODULES = {"MiniGrid": "minigrid", "BabyAI": "minigrid", "MinAtar": "minatar.gym"}
 """Beginning of an id -> the module that registers such ids, so that they need no `module:`."""
@@ -354,11 +356,12 @@ def version_of(package: str) -> str:
 
 
 def import_failed(wanted: str, error: BaseException) -> str:
-    """One line on an import that failed. It names the file of requirements that has the package."""
+    """One line on an import that failed. It says how to install the package, if that is known."""
     missing = str(getattr(error, "name", "") or "").partition(".")[0]
     text = str(error)
     in_file = missing in IN_REQUIREMENTS or re.search(r"gymnasium\[", text)
-    hint = f"; pip install -r {REQUIREMENTS}" if in_file else ""
+    package = f"-r {REQUIREMENTS}" if in_file else missing if missing in BY_THEMSELVES else ""
+    hint = f"; pip install {package}" if package else ""
     return f"env: wanted {wanted}, got {in_words(error)}{hint}"
 
 

@@ -25,6 +25,8 @@ VECTOR = "vector"
 """Name of the leaf that joins all vectors."""
 
 COLOURS = (1, 3, 4)
+TRUE = 255
+"""The byte of a true value in an image of truth values. The network divides bytes by 255, so it sees 0 and 1."""
 """Usual numbers of channels of an image. They decide whether a three-dimensional image has its channels first or last."""
 
 
@@ -38,6 +40,7 @@ class Part:
         starts: smallest value of each component of a discrete entry, otherwise empty.
         counts: number of values of each such component.
         is_image: whether it is an image.
+        is_bool: whether the image has truth values.
     """
 
     path: Path
@@ -45,6 +48,7 @@ class Part:
     starts: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     is_image: bool = False
+    is_bool: bool = False
 
     @property
     def name(self) -> str:
@@ -91,8 +95,10 @@ def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[Part]:
     elif isinstance(space, spaces.MultiBinary):
         yield Part(path, space.shape)
     elif isinstance(space, spaces.Box):
-        is_image = space.dtype == np.uint8 and len(space.shape) in (2, 3) and min(space.shape) > 0
-        yield Part(path, space.shape, is_image=is_image)
+        is_bool = space.dtype == np.bool_
+        dimensions = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}.get(np.dtype(space.dtype), ())
+        is_image = len(space.shape) in dimensions and min(space.shape) > 0
+        yield Part(path, space.shape, is_image=is_image, is_bool=is_bool)
     else:
         entry = f" in its entry {'/'.join(map(str, path))}" if path else ""
         hint = f"; --ignored_observations={path[0]} leaves it out" if path and isinstance(path[0], str) else ""
@@ -217,6 +223,8 @@ class FrameBuffer:
         """
         for part, array in self._parts:
             array[where] = part.of(observation)
+            if part.is_image and part.is_bool:
+                array[where] *= TRUE
         plan = self._plan
         if plan.mask:
             self._mask[where] = np.not_equal(plan.mask.of(observation), 0).reshape(self._mask[where].shape)

@@ -197,6 +197,8 @@ def picture_of(rendered: Any, env_id: str) -> np.ndarray:
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
         got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise RuntimeError(f"render: wanted an RGB picture [H, W, 3] of {env_id}, got {got}")
+    if picture.dtype.kind == "f" and picture.max(initial=0) <= 1:  # as Matplotlib writes colours, and MinAtar
+        picture = np.rint(255 * picture)
     return picture.astype(np.uint8, copy=False)
 
 

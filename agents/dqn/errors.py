@@ -104,7 +104,8 @@ def quantile_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple
 
 def _atoms_of(output: DistributionalOutput, actions: Tensor) -> Tensor:
     """The atoms of one action each, `[B, K]`. actions: int64 `[B]`."""
-    return output.atoms[torch.arange(len(actions), device=actions.device), actions]
+    atoms = output.atoms
+    return atoms.gather(1, actions.view(-1, 1, 1).expand(-1, 1, atoms.shape[-1])).squeeze(1)
 
 
 ERRORS: dict[str, Callable[[Any, Tensor, Tensor, tuple[int, ...]], Errors]] = {

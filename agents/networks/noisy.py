@@ -60,4 +60,4 @@ def draw_noise(layers: Iterable[NoisyLinear], generator: torch.Generator | None 
     for layer in layers:
         for noise in (layer.noise_in, layer.noise_out):
             drawn = torch.randn(noise.shape, generator=generator, device=device)
-            noise.copy_(drawn.sign() * drawn.abs().sqrt())
+            noise.copy_(drawn.sign() * drawn.abs().sqrt(), non_blocking=True)

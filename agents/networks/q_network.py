@@ -176,12 +176,11 @@ def best_choices(q: Tensor, counts: tuple[int, ...]) -> Tensor:
 
 def chosen_values(q: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Tensor:
     """The value of each component's choice, `[..., D]`. q: `[..., P]`. choices: int64 `[..., D]`."""
-    return q.gather(-1, choices + offsets(counts, choices.device))
-
-
-def offsets(counts: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-    """Where the values of each component begin among all values, int64 `[D]`."""
-    return torch.tensor([sum(counts[:index]) for index in range(len(counts))], device=device)
+    if len(counts) == 1:
+        return q.gather(-1, choices)
+    # One gather for each component: a table of offsets would have to be copied to the device in each call.
+    parts = zip(q.split(list(counts), -1), choices.split(1, -1), strict=True)
+    return torch.cat([values.gather(-1, chosen) for values, chosen in parts], -1)
 
 
 def as_choices(actions: Tensor, action: ActionSpace) -> Tensor:

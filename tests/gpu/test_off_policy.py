@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from agents.continuous.agent import ContinuousAgent
-from agents.guard import Guard
-from agents.networks.base import on_device
 from agents.sac.agent import SACAgent
-from learner.metrics.statistics import UpdateMetrics
-from learner.parts import build
-from learner.runs.checkpoint import write_file
-from learner.runs.directory import RunDirectory
-from replay.ring.pages import DevicePagePool
 from tests.gpu.simulated_gpu import SimulatedGpu
-from tests.gpu.test_program import lines_of
-from tests.learner.runs.reproducible import assert_same_end, play
+from tests.gpu.support import assert_a_gpu_learns_the_same
 
 SETTINGS = {
     "env": "Reach-v0",
@@ -44,15 +36,5 @@ def replay(device: str) -> str:
 
 @pytest.mark.parametrize("agent", ["sac", "td3"])
 def test_a_gpu_learns_what_a_cpu_learns_and_waits_nowhere_else(agent: str, gpu: SimulatedGpu, tmp_path: Path) -> None:
-    on_cpu, on_gpu = (RunDirectory.create(tmp_path, name) for name in ("cpu", "gpu"))
-    play(on_cpu, **SETTINGS, agent=agent, replay_parameters=replay("cpu"))
-    assert not gpu.launched
-    play(on_gpu, **SETTINGS, agent=agent, device="cuda", replay_parameters=replay("cuda"))
-    assert_same_end(on_cpu, on_gpu, interrupted=True)
-    assert gpu.launched > 1000
-    assert gpu.reports == []
-    # Beside the loop: what is made at the start, the first finite check, rows of metrics, and what is saved.
-    made = (on_device, build, ContinuousAgent.make_modules, SACAgent.make_modules)
-    expected = lines_of(Guard.step, UpdateMetrics.read, write_file, DevicePagePool._claimed_bytes, *made)
-    places = [wait.partition(" at ")[2] for wait in gpu.waits]
-    assert [place for place in places if place.startswith(("agents/", "replay/")) and place not in expected] == []
+    made = (ContinuousAgent.make_modules, SACAgent.make_modules)
+    assert_a_gpu_learns_the_same(gpu, tmp_path, replay, {**SETTINGS, "agent": agent}, made)

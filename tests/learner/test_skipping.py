@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import main
-from agents import Updated
+from agents import Agent, Updated
 from agents.vtrace.agent import VTraceAgent
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
@@ -113,19 +113,23 @@ def test_twice_as_many_skips_end_the_run_with_the_first_cause() -> None:
 
 
 def spoil_updates(
-    monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int], bool], made_before: int = 0, field: str = "rewards"
+    monkeypatch: pytest.MonkeyPatch,
+    is_bad: Callable[[int], bool],
+    made_before: int = 0,
+    field: str = "rewards",
+    kind: type[Agent] = VTraceAgent,
 ) -> None:
-    """Put NaN into the rewards (or another field) of the batch of every update n for which `is_bad(n)`."""
-    update, made = VTraceAgent.update, [made_before]
+    """Put NaN into the rewards (or another field) of the batch of every update n of such an agent for which `is_bad(n)`."""
+    update, made = kind.update, [made_before]
 
-    def spoilt(agent: VTraceAgent, batch: Batch, progress: float) -> Updated:
+    def spoilt(agent: Agent, batch: Batch, progress: float) -> Updated:
         made[0] += 1
         if is_bad(made[0]):
             tensor = batch.acting[field] if field in batch.acting else getattr(batch, field)
             tensor[0, 0] = math.nan
         return update(agent, batch, progress)
 
-    monkeypatch.setattr(VTraceAgent, "update", spoilt)
+    monkeypatch.setattr(kind, "update", spoilt)
 
 
 def run_training(folder: Path, **settings: Any) -> tuple[RunDirectory, Checkpoint]:

@@ -120,6 +120,22 @@ class Mixed(Counting):
         }
 
 
+class Planes(Counting):
+    """Truth values on a board with channels last, and pictures of floats, as MinAtar has them."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self.observation_space = spaces.Box(0, 1, (10, 10, 6), np.bool_)
+
+    def observe(self) -> Any:
+        planes = np.zeros((10, 10, 6), bool)
+        planes[2, 7, self.steps] = True
+        return planes
+
+    def render(self) -> Any:
+        return np.full((10, 10, 3), [0.0, 0.5, 1.0])
+
+
 class MaskInInfo(Counting):
     """Action 5 is legal at even steps only; the mask is in info, also after resets."""
 
@@ -171,6 +187,7 @@ def _register(name: str, single: Any = None, vector: Any = None, **settings: Any
 _register("TestCounting", Counting)
 _register("TestLimited", Counting, max_episode_steps=2)
 _register("TestMixed", Mixed)
+_register("TestPlanes", Planes)
 _register("TestMaskInInfo", MaskInInfo)
 _register("TestFailing", Failing)
 _register("TestClosing", Closing)

@@ -1,0 +1,53 @@
+"""Observations of truth values are images of one byte a value, which the network sees as 0 and 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.builders import network_of
+from tests.wrappers.environments import HERE
+from wrappers import EnvConfig, make_single_env, make_spec, make_vector_env
+from wrappers.gymnasium_env import import_failed
+from wrappers.gymnasium_vector import picture_of
+
+CONFIG = EnvConfig(env=f"{HERE}:TestPlanes-v1", frames_stacked=1)
+
+
+def test_planes_of_truth_values_are_images_with_their_channels_last() -> None:
+    spec = make_spec(CONFIG)
+    assert (spec.frame_shape, spec.frame_dtype, spec.leaves) == ((10, 10, 6), "uint8", ())
+    env = make_vector_env(CONFIG, 2)
+    env.reset(1)
+    shown = env.step(np.ones(2, np.int64)).observations
+    expected = np.zeros((2, 1, 10, 10, 6), np.uint8)
+    expected[:, 0, 2, 7, 1] = 255
+    np.testing.assert_array_equal(shown, expected)
+
+
+def test_a_convolution_reads_each_plane_as_a_channel_of_zeros_and_ones() -> None:
+    network = network_of("conv", (1, 10, 10, 6), 3, conv="16x3x1", hidden_sizes="128")
+    first = next(layer for layer in network.modules() if isinstance(layer, torch.nn.Conv2d))
+    seen: list[torch.Tensor] = []
+    first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    observations = torch.zeros((1, 1, 10, 10, 6), dtype=torch.uint8)
+    observations[0, 0, 2, 7, 4] = 255
+    network(observations)
+    expected = torch.zeros((1, 6, 10, 10))
+    expected[0, 4, 2, 7] = 1
+    torch.testing.assert_close(seen[0], expected)
+    assert first.weight.shape == (16, 6, 3, 3)
+
+
+def test_pictures_of_floats_up_to_1_are_as_bright_as_those_of_bytes() -> None:
+    picture = picture_of(make_single_env(CONFIG, render_mode="rgb_array").render(), CONFIG.env)
+    assert picture.dtype == np.uint8
+    assert picture[3, 3].tolist() == [0, 128, 255]
+    assert picture_of(np.full((2, 2, 3), 200.0), CONFIG.env).max() == 200
+
+
+@pytest.mark.parametrize(("missing", "hint"), [("minatar", "pip install minatar"), ("nix", None)])
+def test_a_missing_package_is_named_with_its_installation(missing: str, hint: str | None) -> None:
+    line = import_failed("the module", ModuleNotFoundError("gone", name=f"{missing}.gym"))
+    assert line.rpartition("; ")[2] == hint if hint else "pip" not in line
