@@ -28,6 +28,7 @@ SLOW = (
     "tests/test_matrix.py",
     "tests/test_makefile.py::test_docs",
     "tests/test_old_checkpoints.py",
+    "tests/test_refusals.py::test_the_program",
     "tests/workers/central/",
     "tests/workers/cluster/",
     "tests/workers/processes/",
