@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -60,3 +61,11 @@ def as_ever() -> Iterator[None]:
     log = logging.getLogger("springbok")
     log.handlers.clear()
     log.propagate = True
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing its learning curve takes twice as long as a short run. Tests of the curve are marked `pictures`."""
+    summary = sys.modules.get("learner.metrics.summary")
+    if summary and not request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr(summary, "draw_learning_curve", lambda *arguments: None)

@@ -188,6 +188,7 @@ def test_no_worker_is_left_where_the_rest_cannot_be_built(tmp_path: Path, monkey
     assert [thread for thread in threading.enumerate() if thread.name.startswith("supervisor")] == []
 
 
+@pytest.mark.pictures
 def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     run, first = run_training(tmp_path, environment_max_steps=4000, lr=1e-3, lr_end_value=1e-3, log_period=0.05)
     before, curve = read_metrics(run.metrics), run.curve.read_bytes()
@@ -213,6 +214,7 @@ def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert run.curve.read_bytes() != curve
 
 
+@pytest.mark.pictures
 def test_a_run_without_a_whole_episode_tells_no_return_and_can_go_on(tmp_path: Path) -> None:
     """Four environments make three of the nine steps of an episode."""
     run, first = run_training(tmp_path, unroll_length=3, environment_max_steps=12, log_period=0.001)
@@ -250,6 +252,7 @@ def test_reported_returns_are_raw_and_of_whole_episodes(tmp_path: Path, monkeypa
     assert checkpoint.counters.episodes == pytest.approx(checkpoint.counters.steps / 10, rel=0.1)
 
 
+@pytest.mark.pictures
 def test_a_run_leaves_what_a_reader_needs(tmp_path: Path) -> None:
     run, checkpoint = run_training(tmp_path, environment_max_steps=2000)
     assert run.curve.stat().st_size > 1000
