@@ -43,6 +43,8 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, name: str, tmp_
     assert state["modules"].keys() == {"network", "target"}
     assert int(state["numbers"]["optimizer_steps"]["count"]) > 0
     assert run("test", parts, load="latest", test_episode_count=2) == 0
+    if agent == "appo":
+        return  # it has the network of IMPACT, which is exported
     assert run("export", parts, load="latest") == 0
     assert list(directory(parts).path.glob("exported_*/policy.pt2"))
 

@@ -91,6 +91,19 @@ def solves(folder: Path, kind: str = "standard", **settings: Any) -> bool:
     return any(solving.solves(SOLVED, folder / str(seed), **own, seed=seed) for seed in SEEDS)
 
 
+@pytest.mark.parametrize(
+    ("worker_kind", "prepared_batches", "steps"), [("serial", 0, 60_000), ("cpu", 3, 120_000), ("central", 3, 60_000)]
+)
+def test_every_kind_of_workers_solves_the_toy_environment_almost_perfectly(
+    tmp_path: Path, worker_kind: str, prepared_batches: int, steps: int
+) -> None:
+    """Processes in parallel make no two runs the same, so another seed tries if one settles for a part of the balls."""
+    settings = {"worker_count": 1, "prepared_batches": prepared_batches, "envs_per_worker": 8, "batch_size": 8, "lr": 2e-3}
+    settings |= {"worker_kind": worker_kind, "environment_max_steps": steps}
+    seeds = SEEDS[:1] if worker_kind == "serial" else SEEDS
+    assert any(solving.solves(0.9, tmp_path / str(seed), **settings, seed=seed) for seed in seeds)
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_setting_solves_the_toy_environment(tmp_path: Path, agent: str) -> None:
     assert solves(tmp_path, **AGENTS[agent])
