@@ -26,7 +26,7 @@ def test_a_gpu_learns_what_a_cpu_learns_and_waits_nowhere_else(gpu: SimulatedGpu
     on_cpu, on_gpu = (RunDirectory.create(tmp_path, name) for name in ("cpu", "gpu"))
     own: dict[str, Any] = {"agent": "impact", "kl_weight": 0.5, "target_update_period": 3, "frames_stacked": 3, **CORE}
     # Adam is fused on a CPU alone, which gives other bits.
-    settings = {**settings_of("queue"), "environment_max_steps": 400, "optimizer": "rmsprop", **own}
+    settings = {**settings_of("queue"), "environment_max_steps": 280, "optimizer": "rmsprop", **own}
     play(on_cpu, **{**settings, "replay_parameters": circular("cpu")})
     assert not gpu.launched
     play(on_gpu, **{**settings, "device": "cuda", "replay_parameters": circular("cuda")})

@@ -22,7 +22,7 @@ from tests.learner.runs.reproducible import assert_same_end, play
 SETTINGS = {
     "env": "Reach-v0",
     "reproducible": True,
-    "environment_max_steps": 300,
+    "environment_max_steps": 150,
     "learning_starts": 60,
     "batch_size": 8,
     "batches_at_once": 3,
