@@ -22,7 +22,9 @@ PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none)
 BIN := $(VENV)/bin
 LIBRARY := wrappers replay agents workers learner
 PACKAGES := $(LIBRARY) benchmarks
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
+
+# Bytecode is kept: the tests start many processes, and each would compile the program again.
+PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
 # The full name of every module of the library. pdoc needs all of them: most folders have no __init__.py, where it finds nothing.
 MODULES = $(subst /,.,$(patsubst %.py,%,$(patsubst %/__init__.py,%.py,$(sort $(shell find $(LIBRARY) -name '*.py')))))

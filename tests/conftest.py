@@ -3,39 +3,78 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 SLOW = (
+    "tests/agents/dqn/test_agent.py::test_a_fixed_batch",
+    "tests/agents/dqn/test_agent.py::test_several_choices_are_learned",
     "tests/agents/test_compute.py",
+    "tests/agents/test_passes.py::test_a_compiled_pass",
     "tests/benchmarks/",
     "tests/gpu/",
     "tests/learner/evaluation/",
+    "tests/learner/metrics/test_curve.py::test_a_new_picture",
     "tests/learner/metrics/test_profiler.py",
     "tests/learner/ranks/test_processes.py",
+    "tests/learner/runs/test_checkpoint.py::test_every_wrong_byte",
+    "tests/learner/runs/test_lock.py::test_a_killed_holder",
     "tests/learner/runs/test_resuming.py",
     "tests/learner/serving/",
     "tests/learner/stores/test_s3.py",
     "tests/learner/test_",
+    "tests/replay/kinds/test_prioritised.py::test_windows_start",
+    "tests/replay/ring/test_device_storage.py::test_any",
+    "tests/replay/ring/test_device_storage.py::test_compaction",
+    "tests/replay/ring/test_retention.py::test_a_reservoir_is_a_uniform",
+    "tests/replay/ring/test_storage.py::test_a_trajectory_that_moves",
+    "tests/replay/ring/test_storage.py::test_any",
     "tests/replay/ring/test_storage.py::test_bytes_claimed",
     "tests/replay/ring/test_storage.py::test_compaction_returns_memory",
+    "tests/replay/ring/test_storage.py::test_memory_holds",
+    "tests/replay/ring/test_storage.py::test_postponed",
     "tests/replay/test_hammer.py",
+    "tests/replay/test_parameters.py::test_any_text",
     "tests/replay/test_slot_store.py",
+    "tests/replay/test_state.py::test_a_loaded",
+    "tests/replay/test_trajectory.py::test_a_batch_shows",
+    "tests/replay/test_trajectory.py::test_any_stack",
     "tests/test_extending.py",
+    "tests/test_imports.py::test_a_run",
+    "tests/test_imports.py::test_a_worker",
     "tests/test_main.py",
-    "tests/test_matrix.py",
     "tests/test_makefile.py::test_docs",
+    "tests/test_matrix.py",
     "tests/test_old_checkpoints.py",
+    "tests/test_option_flags.py::test_importing",
+    "tests/test_refusals.py::test_the_program",
     "tests/workers/central/",
     "tests/workers/cluster/",
     "tests/workers/processes/",
     "tests/workers/test_recurrent.py",
+    "tests/workers/test_rollout.py::test_a_trajectory_begins",
+    "tests/workers/test_rollout.py::test_batches_show",
     "tests/workers/test_weights.py",
-    "tests/wrappers/test_atari_single.py",
+    "tests/wrappers/test_atari",
+    "tests/wrappers/test_envpool_env.py",
+    "tests/wrappers/test_gymnasium_env.py::test_a_driver",
+    "tests/wrappers/test_gymnasium_env.py::test_a_rendered",
+    "tests/wrappers/test_gymnasium_env.py::test_ids_of_minatar",
+    "tests/wrappers/test_journal.py",
 )
-"""Beginnings of the names of slow tests: they start processes, train or measure. `make quick` leaves them out."""
+"""Beginnings of the names of slow tests: they start processes, train, measure,
+or take most of a second. `make quick` leaves them out."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files whose tests are all slow if no slow test is wanted: importing them takes seconds."""
+    if config.option.markexpr != "not slow" or collection_path.is_dir():
+        return None
+    return collection_path.relative_to(config.rootpath).as_posix().startswith(SLOW) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,3 +98,11 @@ def as_ever() -> Iterator[None]:
     log = logging.getLogger("springbok")
     log.handlers.clear()
     log.propagate = True
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing its learning curve takes twice as long as a short run. Tests of the curve are marked `pictures`."""
+    summary = sys.modules.get("learner.metrics.summary")
+    if summary and not request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr(summary, "draw_learning_curve", lambda *arguments: None)

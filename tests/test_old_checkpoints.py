@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import REPOSITORY, run_program
+from tests.support import REPOSITORY, run_main
 
 FIXTURE = REPOSITORY / "tests" / "fixtures" / "run_of_format_2"
 
@@ -23,7 +23,7 @@ def old_run(tmp_path: Path) -> Path:
 
 
 def test_it_resumes_with_its_replay_and_its_environments(old_run: Path) -> None:
-    done = run_program("--op_mode=train_w_load", f"--load={old_run}", "--environment_max_steps=3000")
+    done = run_main("--op_mode=train_w_load", f"--load={old_run}", "--environment_max_steps=3000")
     assert done.returncode == 0, done.stderr
     assert "replay_000000199.pt" in done.stdout
     assert "bit-identical" not in done.stdout
@@ -34,14 +34,14 @@ def test_it_resumes_with_its_replay_and_its_environments(old_run: Path) -> None:
 
 
 def test_it_is_tested(old_run: Path) -> None:
-    done = run_program("--op_mode=test", f"--load={old_run}", "--test_episode_count=5")
+    done = run_main("--op_mode=test", f"--load={old_run}", "--test_episode_count=5")
     assert done.returncode == 0, done.stderr
     (result,) = old_run.glob("evaluation_199_*.json")
     assert json.loads(result.read_text())["summary"]["episodes"] == 5
 
 
 def test_it_is_exported(old_run: Path) -> None:
-    done = run_program("--op_mode=export", f"--load={old_run}")
+    done = run_main("--op_mode=export", f"--load={old_run}")
     assert done.returncode == 0, done.stderr
     description = json.loads((old_run / "exported_199" / "policy.json").read_text())
     assert description["actions"] == ["LEFT", "STAY", "RIGHT"]

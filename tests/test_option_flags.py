@@ -16,7 +16,7 @@ from learner.settings.renames import RENAMED
 from learner.settings.schema import DEFAULTS, SHARED, table_of
 from option_flags import define_flags, given_settings, op_mode
 from setting import AUTO, MODES
-from tests.support import REPOSITORY, run_program
+from tests.support import REPOSITORY, run_main
 
 TABLE = table_of("vtrace")
 SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
@@ -181,13 +181,13 @@ def test_importing_and_parsing_touch_nothing(tmp_path: Path) -> None:
 
 
 def test_help_shows_every_flag_once() -> None:
-    done = run_program("--help")
+    done = run_main("--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = re.findall(r"^  --(?:\[no\])?(\w+)=", done.stdout, re.MULTILINE)
     assert sorted(shown) == sorted([*DEFAULTS, "op_mode"])
 
 
 def test_help_of_an_agent_that_is_not_there_is_refused() -> None:
-    done = run_program("--help", "--agent=other")
+    done = run_main("--help", "--agent=other")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: agent: wanted {' or '.join(sorted(AGENTS))}, got 'other'\n"

@@ -14,7 +14,7 @@ from tests.gpu.support import assert_a_gpu_learns_the_same
 SETTINGS = {
     "env": "Reach-v0",
     "reproducible": True,
-    "environment_max_steps": 300,
+    "environment_max_steps": 150,
     "learning_starts": 60,
     "batch_size": 8,
     "batches_at_once": 3,

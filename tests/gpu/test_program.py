@@ -76,7 +76,7 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
         frames_stacked=2,
         prepared_batches=2,
         replay_parameters=mixture("cuda"),
-        environment_max_steps=400,
+        environment_max_steps=300,
         **settings,
     )
     gc.collect()
@@ -103,7 +103,8 @@ def test_a_run_waits_where_it_must_and_nowhere_else(
 def test_a_gpu_learns_what_a_cpu_learns(core: dict[str, Any], gpu: SimulatedGpu, tmp_path: Path) -> None:
     """To the bit, with replays on the device, and after a kill: what is saved there comes back."""
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
-    on_cpu = {**settings_of("queue"), "frames_stacked": 3, "replay_parameters": mixture("cpu"), **core}
+    on_cpu = {**settings_of("queue"), "environment_max_steps": 480, "frames_stacked": 3, **core}
+    on_cpu["replay_parameters"] = mixture("cpu")
     on_gpu = {**on_cpu, "device": "cuda", "replay_parameters": mixture("cuda")}
     play(straight, **on_cpu)
     assert not gpu.launched

@@ -12,6 +12,7 @@ import pytest
 from learner.metrics.writer import read_metrics
 from learner.settings.help import help_text
 from tests.learner.launching import command
+from tests.learner.solving import solves
 from tests.learner.test_action_spaces import ACTIONS, SOLVED
 from tests.learner.test_train import run_training
 from tests.support import small_config
@@ -42,6 +43,8 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, name: str, tmp_
     assert state["modules"].keys() == {"network", "target"}
     assert int(state["numbers"]["optimizer_steps"]["count"]) > 0
     assert run("test", parts, load="latest", test_episode_count=2) == 0
+    if agent == "appo":
+        return  # it has the network of IMPACT, which is exported
     assert run("export", parts, load="latest") == 0
     assert list(directory(parts).path.glob("exported_*/policy.pt2"))
 
@@ -59,8 +62,7 @@ LEARNED: dict[tuple[str, str], dict[str, Any]] = {
 @pytest.mark.parametrize(("agent", "name"), LEARNED)
 def test_it_learns_several_choices_and_real_numbers(agent: str, name: str, tmp_path: Path) -> None:
     settings = {**ACTIONS[name], "agent": agent, **LEARNED[agent, name]}
-    _, checkpoint = run_training(tmp_path, **settings)
-    assert np.mean(checkpoint.returns) > SOLVED[settings["env"]]
+    assert solves(SOLVED[settings["env"]], tmp_path, **settings)
 
 
 @pytest.mark.parametrize("worker_kind", ["cpu", "central"])

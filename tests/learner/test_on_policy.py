@@ -70,8 +70,8 @@ def test_every_row_is_acted_by_the_version_that_learns_from_it(
 def test_a_replaced_worker_acts_with_the_same_version(
     worker_kind: str, versions: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers are killed at arbitrary moments. Every batch still has all its rows of one version."""
-    started = threading.Event()
+    """Workers are killed at arbitrary moments of an update. Every batch still has all its rows of one version."""
+    killed: list[int] = []
     start = ProcessWorkers.start
 
     def start_and_kill(self: ProcessWorkers) -> None:
@@ -79,16 +79,20 @@ def test_a_replaced_worker_acts_with_the_same_version(
 
         def kill() -> None:
             for turn in range(4):
-                time.sleep(0.4)
-                os.kill(self.pids[turn % 2], signal.SIGKILL)
-            started.set()
+                while len(versions) < 10 * turn + 5:
+                    time.sleep(1e-3)
+                time.sleep(0.007 * turn)
+                killed.append(self.pids[turn % 2])
+                os.kill(killed[-1], signal.SIGKILL)
 
         threading.Thread(target=kill, daemon=True).start()
 
     monkeypatch.setattr(ProcessWorkers, "start", start_and_kill)
-    settings = {**SHORT, "agent": "ppo", "worker_kind": worker_kind, "environment_max_steps": 60_000, "epochs": 1}
-    run_training(tmp_path, **settings)
-    assert started.is_set()
+    settings = {**SHORT, "agent": "ppo", "worker_kind": worker_kind, "environment_max_steps": 3600, "epochs": 1}
+    run, checkpoint = run_training(tmp_path, **settings, max_worker_restarts=9)
+    assert len(set(killed)) == 4
+    assert read_metrics(run.metrics)["workers/restarts"][-1] == 4
+    assert checkpoint.counters.updates == len(versions) == 75
     assert all((rows == update).all() for update, rows in enumerate(versions))
 
 

@@ -52,7 +52,7 @@ def test_updates_keep_their_ratio_to_steps(
 ) -> None:
     pace = {"updates_per_step": updates_per_step, "batches_at_once": batches_at_once}
     settings = {**OWN, **pace, "worker_kind": worker_kind, "worker_count": 1, "replay_fill_fraction": 0.0}
-    _, checkpoint = run_training(tmp_path, **settings, environment_max_steps=1500)
+    _, checkpoint = run_training(tmp_path, **settings, environment_max_steps=700)
     counters = checkpoint.counters
     steps = int(checkpoint.agent["numbers"]["optimizer_steps"]["count"])
     assert steps == counters.updates * batches_at_once

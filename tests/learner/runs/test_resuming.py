@@ -19,7 +19,7 @@ from learner.feeding.feeder import BatchFeeder
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
 from tests.learner.runs.reproducible import HALF, MIXTURES, assert_same_end, play, play_until_killed, rows_of, settings_of
-from tests.support import REPOSITORY, catch_flags, run_program
+from tests.support import REPOSITORY, catch_flags, run_main
 
 PONG: dict[str, Any] = {
     "env": "PongNoFrameskip-v4",
@@ -138,7 +138,7 @@ def test_a_killed_process_is_resumed_by_the_command_line(tmp_path: Path) -> None
     assert broken.checkpoint_paths() == [broken.checkpoint_path(HALF)]
     broken.best.unlink(missing_ok=True)  # as if it had been killed just before that was done
 
-    done = run_program("--op_mode=train_w_load", f"--load={broken.path}")
+    done = run_main("--op_mode=train_w_load", f"--load={broken.path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert str(broken.replay_path(HALF)) in done.stdout
     assert re.search(r"Replaying \d+ steps to restore the environments", done.stdout)

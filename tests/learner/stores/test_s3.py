@@ -22,7 +22,7 @@ from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory, update_of
 from learner.stores.store import Store
 from tests.learner.launching import MIXTURE
-from tests.support import CATCH, REPOSITORY, catch_flags, run_program
+from tests.support import CATCH, REPOSITORY, catch_flags, run_main
 from tests.workers.support import wait_until
 
 STORE = "s3://bucket/springbok"
@@ -53,7 +53,7 @@ def test_a_run_that_was_killed_and_lost_its_disk_resumes_from_s3_with_every_coun
     results = tmp_path / "results"
     flags = catch_flags(
         environment_max_steps=10**7,
-        checkpoint_period=500,
+        checkpoint_period=100,
         save_replay=True,
         replay_parameters=MIXTURE,
         checkpoint_store=STORE,
@@ -81,7 +81,7 @@ def test_a_run_that_was_killed_and_lost_its_disk_resumes_from_s3_with_every_coun
     shutil.rmtree(results)
     limit = fetched.counters.steps + 2000
     given_flags = (f"--{key}={value}" for key, value in {**given, "environment_max_steps": limit}.items())
-    done = run_program("--op_mode=train_w_load", *given_flags)
+    done = run_main("--op_mode=train_w_load", *given_flags)
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunDirectory(results / name)
     assert f"replays are restored from {run.replay_path(newest)}" in done.stdout

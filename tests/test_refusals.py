@@ -1,0 +1,96 @@
+"""Bad input ends with one line and exit code 2, and nothing is started."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import run_main, run_program
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--env=PongNoFrameskp-v4"], "PongNoFrameskip-v4"),
+        (["--op_mode=trian"], "op_mode"),
+        (["--no_such_flag=1"], "no_such_flag"),
+        (["train"], "'train'"),
+        (["--gamma=1.5"], "gamma"),
+        (["--batch_size=many"], "batch_size"),
+        (["--batch_size=0"], "batch_size"),
+        (["--frame_scale_resolution=84"], "frame_scale_resolution"),
+        (["--rho_bar=0.5", "--c_bar=1"], "rho_bar"),
+        (["--replay_parameters=[{]"], "JSON"),
+        (['--replay_parameters=[{"type": "queue", "capacity": 1, "sample_ratio": 0.9}]'], "sum"),
+        (
+            [
+                "--batch_size=10",
+                '--replay_parameters=[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
+                ' {"type": "standard", "capacity": 4, "sample_ratio": 0.5}]',
+            ],
+            "capacity",
+        ),
+        (['--replay_parameters=[{"type": "standard", "capacity": 10000000000, "sample_ratio": 1.0}]'], "memory"),
+        (['--replay_parameters=[{"type": "standard", "memory": "900TB", "sample_ratio": 1.0}]'], "available now"),
+        (['--replay_parameters=[{"type": "standard", "memory": "8 gigabytes", "sample_ratio": 1.0}]'], "a size such as"),
+        (['--replay_parameters=[{"type": "standard", "memory": "300KB", "sample_ratio": 1.0}]'], "wanted memory for the"),
+        (['--replay_parameters=[{"type": "queue", "memory": "300KB", "sample_ratio": 1.0}]'], "wanted memory for the"),
+        (
+            ['--replay_parameters=[{"type": "standard", "capacity": 9, "memory": "8GB", "sample_ratio": 1.0}]'],
+            "either capacity, steps or memory, got capacity and memory",
+        ),
+        (
+            [
+                "--device=cpu",
+                '--replay_parameters=[{"type": "standard", "capacity": 99, "sample_ratio": 1.0, "device": "cuda"}]',
+            ],
+            'replay_parameters[0]: wanted --device=cuda or "device": "cpu"',
+        ),
+        (
+            ['--replay_parameters=[{"type": "queue", "capacity": 9, "sample_ratio": 1.0, "device": "cuda"}]'],
+            "got device",
+        ),
+        (["--compress_replay=maybe"], "compress_replay: wanted true or false, got 'maybe'"),
+        (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
+        (["--reproducible", "--worker_kind=cpu"], "reproducible"),
+        (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
+        (["--device=cuda"], "device"),
+        (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),
+        (["--preset=quick", "--protocol=machado"], "protocol: wanted as_set for Catch-v0, got machado"),
+        ([f"--batch_size={'9' * 5000}"], "batch_size"),
+        (["--frame_scale_resolution=30000,30000"], "wanted one that fits in"),
+        (["--op_mode=test", "--load=nowhere"], "load: wanted"),
+        (["--op_mode=test", "--load=nowhere"], "nowhere"),
+        (["--op_mode=train_w_load", "--load=latest"], "latest"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_starts_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
+    if arguments == ["--device=cuda"] and torch.cuda.is_available():
+        arguments, said = ["--device=tpu"], "device"
+    assert_refused(run_main, tmp_path / "results", arguments, said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["--no_such_flag=1"], "no_such_flag"), (["--op_mode=test", "--load=nowhere"], "nowhere")]
+)
+def test_the_program_refuses_as_its_function_does(tmp_path: Path, arguments: list[str], said: str) -> None:
+    """One refusal by absl and one by the settings' own checks, each with a process's exit code and streams."""
+    assert_refused(run_program, tmp_path / "results", arguments, said)
+
+
+def assert_refused(
+    run: Callable[..., subprocess.CompletedProcess[str]], results: Path, arguments: list[str], said: str
+) -> None:
+    done = run("--environment_max_steps=100", f"--results_dir={results}", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert said in lines[0]
+    assert len(lines[0]) < 1100
+    assert not results.exists()
