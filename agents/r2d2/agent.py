@@ -2,6 +2,7 @@
 
 A sequence is a stored trajectory. Its burn-in rows only rebuild the state of the core from the state that acting has stored, in
 the network that learns and in the target network. Windows of n steps start at each later row whose action was used.
+`--nostored_state` begins with zeros in place of the stored state, for comparisons.
 
     y = h(G + D h^-1(Q'(x', argmax_a Q(x', a))))        loss of a sequence = 0.5 sum_t (y_t - Q(x_t, a_t))^2
     priority = eta max_t |delta_t| + (1 - eta) mean_t |delta_t|
@@ -65,6 +66,9 @@ class R2d2Config(ValueConfig):
     value_rescaling: Annotated[
         bool, Setting("Learn h(Q), h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, so that rewards need no clipping.")
     ] = True
+    stored_state: Annotated[
+        bool, Setting("Start a sequence with the core's state that acting has stored; otherwise with zeros.")
+    ] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,6 +128,8 @@ class R2d2Agent(ValueAgent, LearnedAgent):
 
     def update(self, batch: Batch, progress: float) -> Updated:
         inputs = self.finite_inputs(batch)
+        if not self.config.stored_state and batch.recurrent_state is not None:
+            batch = replace(batch, recurrent_state=torch.zeros_like(batch.recurrent_state))
         learned = self.scaled(batch.without_overlap())
         learning_rate = self.set_learning_rate(progress)
         self.target.network.draw_noise()

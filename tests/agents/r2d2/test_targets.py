@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks.base import NetworkConfig
+from agents.networks.base import NetworkConfig, make_network
 from agents.networks.q_network import QNetwork, best_choices, chosen_values
 from agents.networks.settings import NetworkSettings
 from agents.r2d2.agent import R2d2Agent, R2d2Config, sequence_targets
@@ -19,6 +19,7 @@ from tests.agents.support import random_batch
 from tests.agents.values.test_q_learning import F64, exact
 from tests.agents.values.test_sequences import having
 from tests.agents.values.test_windows import flags
+from tests.support import same
 from wrappers.spaces import Discrete
 
 
@@ -53,3 +54,16 @@ def test_acting_gives_a_sequence_the_priority_of_its_learned_rows(burn_in: int) 
     assert got == pytest.approx(float(sequence_priorities(errors, known, 0.9)))
     trajectory["action_used"][:-1] = False
     assert np.isnan(R2d2Agent.initial_errors(config, network)(trajectory)).all()
+
+
+@pytest.mark.parametrize("stored_state", [True, False])
+def test_a_sequence_starts_with_the_stored_state_unless_told_otherwise(stored_state: bool) -> None:
+    config = R2d2Config(lr=0.01, n_step=1, stored_state=stored_state)
+    settings = NetworkSettings("mlp", hidden_sizes="8", core="gru", core_size=4)
+    network = NetworkConfig(settings, (2, 6), Discrete(4), QNetwork, agent=config)
+    learned = []
+    for state in (torch.zeros(3, 4), torch.ones(3, 4)):
+        agent = R2d2Agent(config, make_network(network, torch.Generator().manual_seed(1)))
+        agent.update(replace(random_batch(), recurrent_state=state), 0.0)
+        learned.append(agent.network.state_dict())
+    assert same(*learned) is not stored_state
