@@ -253,12 +253,11 @@ class OffPolicyAgent(GuardedAgent):
         constants = self.constants(batch)
         rows = len(batch.returns)
         threads = min(self.passes.threads, rows) if rows * self._weight_count >= passes.WORTH_DIVIDING else 1
-        own = list(zip(*(tensor.tensor_split(threads) for tensor in constants), strict=True)) or [()] * threads
-        parts = [Transitions(*each) for each in zip(*(tensor.tensor_split(threads) for tensor in batch), strict=True)]
-        found = self.passes.each(self._gradients, list(zip(parts, own, strict=True)))
+        parts = list(_parts(batch, constants, threads))
+        found = self.passes.each(self._gradients, parts)
         for parameter in self._parameters:
             parameter.grad = None  # the optimiser leaves a parameter without a gradient as it is
-        values = self._join(found, [len(part.returns) / len(batch.returns) for part in parts])
+        values = self._join(found, [len(part.returns) / rows for part, _ in parts])
         losses = {name: values[f"losses/{name}"] for name in found[0][0].terms}
         numbers = {**inputs, **losses}
         numbers |= self.peers.add_gradients(self._parameters, numbers)
@@ -304,6 +303,17 @@ class OffPolicyAgent(GuardedAgent):
     def _step_and_follow(self) -> None:
         self._step()
         self.after_step()
+
+
+def _parts(batch: Transitions, constants: tuple[Tensor, ...], threads: int) -> Iterator[tuple[Transitions, tuple[Tensor, ...]]]:
+    """A part of the rows for each thread."""
+    if threads == 1:
+        yield batch, constants
+        return
+    own = list(zip(*(tensor.tensor_split(threads) for tensor in constants), strict=True)) or [()] * threads
+    rows = zip(*(tensor.tensor_split(threads) for tensor in batch), strict=True)
+    for of_batch, of_constants in zip(rows, own, strict=True):
+        yield Transitions(*of_batch), of_constants
 
 
 def _priorities(found: Sequence[Learned]) -> Tensor | None:

@@ -50,7 +50,8 @@ class ContinuousAgent(OffPolicyAgent):
 
     Critics are made on the network's device; their hidden layers are those of `--hidden_sizes` and `--activation`.
 
-    critic_count: number of Q-functions. taken_actions: the actions that the agent can take, in words.
+    critic_count: number of Q-functions. taken_actions: the actions that the agent can take, in words. actor_parameters,
+    critic_parameters: the weights that each loss changes; that of the critics also changes a shared encoder.
     """
 
     config_class = ContinuousConfig
@@ -99,6 +100,8 @@ class ContinuousAgent(OffPolicyAgent):
         )
         self.critics: Critics = critics.to(network.policy_head.weight.device)
         self.target_critics = TargetNetwork(self.critics, self.target_period, self.config.target_update_rate)
+        self.actor_parameters = network.actor_parameters
+        self.critic_parameters = [*self.critics.parameters(), *network.encoder_parameters]
         return {CRITICS: self.critics}
 
     @property
@@ -110,11 +113,6 @@ class ContinuousAgent(OffPolicyAgent):
     def followers(self) -> Mapping[str, TargetNetwork]:
         """All target networks by the names of their modules."""
         return {TARGETS: self.target_critics}
-
-    @property
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """The weights that the critics' loss changes: the critics, and a shared encoder."""
-        return [*self.critics.parameters(), *self.network.encoder_parameters]
 
     def targets(self) -> dict[str, nn.Module]:
         return {name: target.network for name, target in self.followers.items()}

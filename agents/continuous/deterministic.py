@@ -99,7 +99,7 @@ class DeterministicAgent(ContinuousAgent):
         terms = {"critic_loss": Objective(critic_loss(q, targets, part.weights), self.critic_parameters)}
         if (self._steps + 1) % self.config.policy_delay == 0:
             actions = network.policy(part.observations, encoded)
-            terms["actor_loss"] = Objective(-self.critics(encoded.detach(), actions)[0].mean(), network.actor_parameters)
+            terms["actor_loss"] = Objective(-self.critics(encoded.detach(), actions)[0].mean(), self.actor_parameters)
         # A metric has a value in every step; NaN where there is nothing to measure.
         missing = {} if "actor_loss" in terms else {"losses/actor_loss": torch.full_like(targets[0], math.nan)}
         metrics = {"losses/q": q.detach().mean(), "losses/target": targets.mean(), **missing}

@@ -98,7 +98,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         online: Output = self.network(part.observations)
         choices = self._choices(part)
         errors = ERRORS[self.config.distributional](online, constants[0], choices, self.network.counts)
-        loss = Objective((part.weights * errors.losses).mean(), list(self.network.parameters()))
+        loss = Objective((part.weights * errors.losses).mean(), self._parameters)
         metrics = {
             "losses/td_error": errors.sizes.mean(),
             "losses/value_mean": chosen_values(online.q.detach(), choices, self.network.counts).mean(),

@@ -7,7 +7,7 @@ Stacked frames become channels. `agents/networks/inputs.py` scales, centres and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -246,8 +246,11 @@ class FeatureNetwork(nn.Module, ABC):
 
     def features(self, observations: Observations) -> Tensor:
         """The torso's output, float32 `[N, F]`, of N observations: what the core reads, or the heads without a core."""
+        return self.features_of_inputs(self._inputs(observations, PRECISIONS[self.config.precision]))
+
+    def features_of_inputs(self, inputs: Sequence[Tensor]) -> Tensor:
+        """The same of the torso's inputs, one for each part."""
         dtype = PRECISIONS[self.config.precision]
-        inputs = self._inputs(observations, dtype)
         with torch.autocast(inputs[0].device.type, dtype) if dtype != torch.float32 else nullcontext():
             features: Tensor = self.torso(*inputs)
             if self.value_torso is not None:

@@ -119,7 +119,7 @@ class SACAgent(ContinuousAgent):
         q, targets, actor_loss, entropy = found
         terms = {
             "critic_loss": Objective(CRITIC_WEIGHT * critic_loss(q, targets, part.weights), self.critic_parameters),
-            "actor_loss": Objective(actor_loss, self.network.actor_parameters),
+            "actor_loss": Objective(actor_loss, self.actor_parameters),
         }
         if self.config.learn_temperature:
             loss = temperature_loss(self.temperature.log_alpha, entropy, self.target_entropy)
