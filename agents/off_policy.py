@@ -306,7 +306,7 @@ class OffPolicyAgent(GuardedAgent):
 
 
 def _parts(batch: Transitions, constants: tuple[Tensor, ...], threads: int) -> Iterator[tuple[Transitions, tuple[Tensor, ...]]]:
-    """A part of the rows for each thread."""
+    """The rows of a batch and of its constants, divided among the threads."""
     if threads == 1:
         yield batch, constants
         return

@@ -85,8 +85,7 @@ class Actor(FeatureNetwork):
 
     def policy(self, observations: Tensor, encoded: Tensor) -> Tensor:
         """The policy's output `[N, P]`, with gradient for `actor_parameters` alone. encoded: of the same observations."""
-        inputs = None if self.shares else encoded.unflatten(1, self.parts[0].shape)
-        features = encoded.detach() if inputs is None else self.features_of_inputs([inputs])
+        features = encoded.detach() if self.shares else self.features_of_inputs([encoded.unflatten(1, self.parts[0].shape)])
         output: ActorOutput = self._outputs(features, observations)
         return output.policy
 

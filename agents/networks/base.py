@@ -249,7 +249,7 @@ class FeatureNetwork(nn.Module, ABC):
         return self.features_of_inputs(self._inputs(observations, PRECISIONS[self.config.precision]))
 
     def features_of_inputs(self, inputs: Sequence[Tensor]) -> Tensor:
-        """The same of the torso's inputs, one for each part."""
+        """The torso's output `[N, F]` as in `features`, of prepared inputs: one `[N, *input_shape]` for each part."""
         dtype = PRECISIONS[self.config.precision]
         with torch.autocast(inputs[0].device.type, dtype) if dtype != torch.float32 else nullcontext():
             features: Tensor = self.torso(*inputs)
