@@ -210,7 +210,7 @@ class OffPolicyAgent(GuardedAgent):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._weight_count = sum(parameter.numel() for parameter in self._parameters)
+        self._multiplications = passes.multiplications(self._parameters)
 
     @abstractmethod
     def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
@@ -252,7 +252,7 @@ class OffPolicyAgent(GuardedAgent):
         """Take one step on a batch."""
         constants = self.constants(batch)
         rows = len(batch.returns)
-        threads = min(self.passes.threads, rows) if rows * self._weight_count >= passes.WORTH_DIVIDING else 1
+        threads = passes.threads_for(rows * self._multiplications, min(self.passes.threads, rows))
         parts = list(_parts(batch, constants, threads))
         found = self.passes.each(self._gradients, parts)
         for parameter in self._parameters:

@@ -1,14 +1,15 @@
-"""The network's forward and backward pass over a batch, divided among threads, or in one for a small batch.
+"""The network's forward and backward pass over a batch, divided among threads, or in one thread for a small batch.
 
 Each thread takes a part of the observations through the whole network and back, or with a core a part of the columns, since
-memory links a column's rows. The threads synchronise twice an update.
+memory links a column's rows. The threads synchronise twice an update. They take turns with Python's interpreter lock, which
+each operation needs for some microseconds, so small batches take longer in several threads.
 PyTorch's own threads (`torch.set_num_threads`) synchronise at every operation. While workers keep all cores busy, each
 synchronisation waits for a thread that has lost its core. That was slower than a single thread, many times so in bfloat16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -17,8 +18,15 @@ from torch import Tensor, nn
 
 from agents import compute
 
-WORTH_DIVIDING = 4_000_000
-"""Observations times weights of the smallest pass that is divided: handing a part to a thread takes about 0.1 ms."""
+WORTH_DIVIDING = 100_000_000
+"""Multiplications of the smallest pass that is divided.
+
+Measured on two cores, time in two threads of that in one: 1.45 for 18 million (PPO, a minibatch of 128 for two layers of 256
+units), 1.05 for 54 million (SAC, a batch of 256), 0.85 for 210 million (DQN, a batch of 32 screens), 0.72 for 420 million.
+"""
+
+PLACES = 64
+"""Places of an image at which a convolution uses each weight, as a rough mean."""
 
 ROWS_AT_ONCE = 1024
 """Observations of one pass without gradient in each thread."""
@@ -48,13 +56,9 @@ class NetworkPasses:
         if compiled:
             self._forward = compute.compiled(self._forward, dynamic=False)
         self._parameters = list(network.parameters())
-        self._weights = sum(parameter.numel() for parameter in self._parameters)
+        self._multiplications = multiplications(self._parameters)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
-
-    def is_small(self, rows: int) -> bool:
-        """Whether one thread takes this many observations through the network sooner than several do."""
-        return rows * self._weights < WORTH_DIVIDING
 
     def forward(
         self,
@@ -62,20 +66,18 @@ class NetworkPasses:
         state: Tensor | None = None,
         reset: Tensor | None = None,
         burn_in: int = 0,
-        *,
-        divided: bool = True,
     ) -> Any:
         """The network's outputs for N observations `[N, *observation_shape]`. Call `self.backward` with a loss of them.
 
         Outputs that several threads computed are detached leaf tensors. So the loss sees the whole batch, though each thread
-        has a graph of its own.
+        has a graph of its own. A small batch is not divided, and its outputs keep their graph, which is faster.
 
-        A network with a core takes rows of columns and the other arguments of `FeatureNetwork.unroll`. divided: whether the
-        threads share the work. If not, the outputs keep their graph, which is faster for a small batch.
+        A network with a core takes rows of columns and the other arguments of `FeatureNetwork.unroll`.
         """
         self._axis = 0 if state is None else 1
-        arguments = _divide(self.threads if divided else 1, observations, state, reset, burn_in)
-        if not divided:
+        threads = self._threads(observations, state)
+        arguments = _divide(threads, observations, state, reset, burn_in)
+        if threads == 1:
             self._parts = ()
             return self._forward(*arguments[0])
         self._parts = self.each(lambda each: self._forward(*each), arguments)
@@ -84,7 +86,8 @@ class NetworkPasses:
 
     def without_gradient(self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None) -> Any:
         """The network's outputs without gradient. Arguments as for `forward`. Few rows at a time bound the memory."""
-        parts = self.threads * -(-len(observations) // (self.threads * ROWS_AT_ONCE)) if state is None else self.threads
+        threads = self._threads(observations, state)
+        parts = threads * -(-len(observations) // (threads * ROWS_AT_ONCE)) if state is None else threads
 
         @torch.no_grad()
         def of_part(each: Any) -> Any:
@@ -125,11 +128,25 @@ class NetworkPasses:
                 first.add_(share)
             parameter.grad = first
 
+    def _threads(self, observations: Tensor, state: Tensor | None) -> int:
+        rows = observations.shape[:1] if state is None else observations.shape[:2]
+        return threads_for(rows.numel() * self._multiplications, self.threads)
+
     def each(self, function: Callable[[Given], Made], arguments: Sequence[Given]) -> list[Made]:
         """The results of a function for each argument, in order. The threads share the calls."""
         if self._pool and len(arguments) > 1:
             return list(self._pool.map(function, arguments))
         return [function(each) for each in arguments]
+
+
+def multiplications(parameters: Iterable[Tensor]) -> int:
+    """Roughly the multiplications of one observation's pass through layers with these weights."""
+    return sum(PLACES ** (weights.dim() == 4) * weights.numel() for weights in parameters)
+
+
+def threads_for(multiplied: int, threads: int) -> int:
+    """How many of the threads should share a pass of so many multiplications."""
+    return threads if multiplied >= WORTH_DIVIDING else 1
 
 
 def _divide(parts: int, observations: Tensor, state: Tensor | None, reset: Tensor | None, burn_in: int) -> list[Any]:

@@ -100,6 +100,12 @@ def as_ever() -> Iterator[None]:
     log.propagate = True
 
 
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads share every pass, even a small one that would take longer so."""
+    monkeypatch.setattr("agents.passes.WORTH_DIVIDING", 0)
+
+
 @pytest.fixture(autouse=True)
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing its learning curve takes twice as long as a short run. Tests of the curve are marked `pictures`."""

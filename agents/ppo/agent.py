@@ -193,7 +193,6 @@ class PPOAgent(ActorCriticAgent):
             observations.flatten(0, 1) if flat else observations,
             minibatch.state,
             minibatch.reset,
-            divided=not self.passes.is_small(rows.numel()),
         )
         return leaves, PolicyOutput(*(leaf.unflatten(0, rows) for leaf in leaves)) if flat else leaves
 

@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents import passes as module
 from agents.networks.actor_critic import ActorCritic
-from agents.passes import NetworkPasses
+from agents.passes import WORTH_DIVIDING, NetworkPasses, multiplications, threads_for
 from tests.builders import network_of
+
+pytestmark = pytest.mark.usefixtures("divided")
 
 
 def small_network() -> ActorCritic:
@@ -116,26 +119,37 @@ def test_a_compiled_pass_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatc
     assert len(traced) == 1
 
 
-def test_an_undivided_pass_has_the_gradient_of_the_weighted_losses() -> None:
-    """A weight that no loss depends on has gradient 0, as in divided passes."""
+@pytest.mark.parametrize("worth", [0, WORTH_DIVIDING])
+def test_a_pass_has_the_gradient_of_the_weighted_losses(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divided or not. A weight that no loss depends on has gradient 0."""
+    monkeypatch.setattr(module, "WORTH_DIVIDING", worth)
     network, plain = small_network(), small_network()
     outputs = plain(observations(6))
     (2.0 * outputs.policy.square().sum() + 3.0 * outputs.policy.mean()).backward()
-    for divided in (False, True):
-        passes = NetworkPasses(network, 2)
-        outputs = passes.forward(observations(6), divided=divided)
-        losses = [outputs.policy.square().sum(), outputs.policy.mean()]
-        passes.backward(losses, outputs, [torch.tensor(2.0), torch.tensor(3.0)])
-        for parameter, other in zip(network.parameters(), plain.parameters(), strict=True):
-            assert parameter.grad is not None
-            wanted = torch.zeros_like(other) if other.grad is None else other.grad
-            torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-5)
+    passes = NetworkPasses(network, 2)
+    outputs = passes.forward(observations(6))
+    assert outputs.policy.is_leaf is (worth == 0)
+    passes.backward([outputs.policy.square().sum(), outputs.policy.mean()], outputs, [torch.tensor(2.0), torch.tensor(3.0)])
+    for parameter, other in zip(network.parameters(), plain.parameters(), strict=True):
+        assert parameter.grad is not None
+        wanted = torch.zeros_like(other) if other.grad is None else other.grad
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_only_a_pass_that_is_worth_it_is_divided() -> None:
-    passes = NetworkPasses(network_of("mlp", (1, 4), 2, hidden_sizes="64,64"), 2)
-    assert passes.is_small(64)
-    assert not passes.is_small(100_000)
+@pytest.mark.parametrize(
+    ("network", "rows", "threads"),
+    [
+        (network_of("mlp", (1, 17), 6, hidden_sizes="256,256"), 128, 1),
+        (network_of("mlp", (1, 17), 6, hidden_sizes="256,256"), 100_000, 4),
+        (network_of("nature", (4, 84, 84), 6), 8, 1),
+        (network_of("nature", (4, 84, 84), 6), 32, 4),
+    ],
+)
+def test_only_a_pass_that_is_worth_it_is_divided(
+    network: ActorCritic, rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WORTH_DIVIDING", WORTH_DIVIDING)
+    assert threads_for(rows * multiplications(network.parameters()), threads=4) == threads
 
 
 @pytest.mark.parametrize("rows", [1, 5, 5000])

@@ -41,6 +41,7 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("core", CORES)
 def test_outputs_and_gradients_are_those_of_the_steps_one_after_the_other(core: str) -> None:
     """Three threads, each with some of the columns; the loss of one network that takes a step at a time."""
@@ -67,6 +68,7 @@ def test_outputs_and_gradients_are_those_of_the_steps_one_after_the_other(core: 
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
+@pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_columns_divided_among_threads_are_one_pass(core: str, threads: int) -> None:

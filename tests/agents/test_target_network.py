@@ -73,6 +73,7 @@ def test_its_policy_is_that_of_the_network_when_it_was_copied() -> None:
     assert not got.requires_grad
 
 
+@pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("overlap", [0, BURN_IN])
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_with_a_core_it_starts_from_the_stored_state(core: str, overlap: int) -> None:

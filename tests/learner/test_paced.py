@@ -59,6 +59,7 @@ def test_updates_keep_their_ratio_to_steps(
     assert steps / (counters.steps - OWN["learning_starts"]) == pytest.approx(updates_per_step, rel=0.05)
 
 
+@pytest.mark.usefixtures("divided")
 def test_columns_and_threads_give_the_same_run(tmp_path: Path) -> None:
     """Two batches at once are the two batches that come one after the other from the same trajectories."""
     settings = {**OWN, "updates_per_step": 1.0, "environment_max_steps": 300, "reproducible": True, "batches_at_once": 5}

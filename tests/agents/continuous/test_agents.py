@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents import AGENTS, passes
+from agents import AGENTS
 from agents.continuous.actors import Actor
 from agents.continuous.agent import ContinuousAgent
 from agents.continuous.critics import Critics
@@ -119,9 +119,9 @@ def test_batches_at_once_are_steps_one_after_the_other(name: str, parts: int) ->
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.usefixtures("divided")
 @EACH
-def test_threads_share_a_batch_without_changing_its_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "WORTH_DIVIDING", 0)
+def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
     one, two = agent_of(name), agent_of(name, threads=2)
     batch = windows(rows=13)
     for agent in (one, two):

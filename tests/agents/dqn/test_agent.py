@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from agents import passes
 from agents.dqn.agent import DqnAgent, DqnConfig
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.q_network import QNetwork
@@ -92,9 +91,9 @@ def test_every_drawn_batch_gives_a_step_with_weights_of_its_own_maximum() -> Non
     torch.testing.assert_close(updated.priorities[::K], alone.update(part, 0.0).priorities)
 
 
+@pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("name", [name for name in SWITCHES if name not in ("noisy", "rainbow")])
-def test_threads_share_a_batch_without_changing_its_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "WORTH_DIVIDING", 0)
+def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
     one, two = agent_of(config_of(**SWITCHES[name])), agent_of(config_of(**SWITCHES[name]), threads=2)
     found = [agent.update(batch_of(count=7), 0.0).priorities for agent in (one, two)]
     torch.testing.assert_close(*found)
