@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from agents.compute import computes_bfloat16
+from agents.compute import prefers_bfloat16
 
 ROOT = Path("/")
 UNLIMITED = sys.maxsize
@@ -24,7 +24,7 @@ class Machine:
         cores: logical processors.
         memory_bytes: memory that is available now.
         gpu: name of the GPU, None without one.
-        bfloat16: the devices (`cpu`, `cuda`) that multiply bfloat16 in hardware.
+        bfloat16: the devices (`cpu`, `cuda`) that compute in bfloat16 sooner than in float32.
         gpus: number of GPUs, if there is one.
     """
 
@@ -43,7 +43,7 @@ def detect_machine() -> Machine:
     """Cores, available memory and GPU of this process; limits of containers are included."""
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     devices = ("cpu", "cuda") if gpu else ("cpu",)
-    fast = frozenset(filter(computes_bfloat16, devices))
+    fast = frozenset(filter(prefers_bfloat16, devices))
     return Machine(available_cores(), available_memory(), gpu, fast, torch.cuda.device_count() if gpu else 0)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from agents import AGENTS
-from agents.compute import computes_bfloat16
+from agents.compute import prefers_bfloat16
 from learner.machine.costs import (
     WORTH_DOUBLING,
     Costs,
@@ -92,8 +92,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         choices.choose("precision", "float32", "not every module of a user's computes in bfloat16")
     fast = settled["device"] in machine.bfloat16
     device = "GPU" if settled["device"] == "cuda" else "CPU"
-    reason = f"the {device} {'multiplies' if fast else 'does not multiply'} bfloat16 in hardware"
-    choices.choose("precision", "bfloat16" if fast else "float32", reason)
+    precision, other = ("bfloat16", "float32") if fast else ("float32", "bfloat16")
+    choices.choose("precision", precision, f"the {device} computes faster in it than in {other}")
     choices.choose("test_environments", min(8 * machine.cores, MOST_TEST_ENVIRONMENTS), "episodes evaluated at once")
     return settled, choices.reasons
 
@@ -112,7 +112,7 @@ def portable_settings(settings: Settings, settled: Settings) -> Settings:
 
 def acting_precision(training: TrainingConfig) -> str:
     """The precision that workers act in: the learner's, but float32 if the learner's is a GPU's that is slow on this CPU."""
-    return training.precision if training.device == "cpu" or computes_bfloat16("cpu") else "float32"
+    return training.precision if training.device == "cpu" or prefers_bfloat16("cpu") else "float32"
 
 
 def is_small(cores: int, device: str) -> bool:

@@ -15,7 +15,7 @@ REPRODUCIBLE: dict[str, tuple[Any, str]] = {
     "envs_per_worker": (16, "the same on every machine"),
     "prepared_batches": (0, "one thread draws batches in a fixed order"),
     "learner_threads": (1, "several threads sum gradients in parts, so the bits depend on their number"),
-    "precision": ("float32", "not every CPU multiplies bfloat16"),
+    "precision": ("float32", "not every CPU computes bfloat16 in hardware"),
     "batch_size": (8, "the same on every machine"),
     "test_environments": (16, "the same on every machine"),
 }

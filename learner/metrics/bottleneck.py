@@ -327,7 +327,7 @@ def _takes_resolution(config: Config) -> bool:
 def _precision_advice(config: Config) -> str:
     """Advice for a run whose user asked for float32; in a reproducible run `auto` is float32 too."""
     asked = config.settings["precision"] == "float32" and not config.training.reproducible
-    return f", --precision={AUTO} if the hardware multiplies bfloat16" if asked else ""
+    return f", --precision={AUTO} if the hardware is faster in bfloat16" if asked else ""
 
 
 def _replays(config: Config) -> bool:

@@ -62,8 +62,8 @@ class TrainingConfig:
     precision: Annotated[
         str,
         _Machine(
-            "What the hidden layers compute in: auto takes bfloat16 if the hardware multiplies it, else float32 (on a GPU with "
-            "matrix products in TF32).",
+            "What the hidden layers compute in: auto takes bfloat16 if the hardware is faster in it, else float32 (on a GPU "
+            "with matrix products in TF32).",
             choices=PRECISIONS,
             modes=TRAINING_MODES,
         ),

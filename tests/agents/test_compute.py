@@ -1,10 +1,11 @@
-"""How a process does its tensor work: kept memory, and which devices multiply bfloat16."""
+"""How a process does its tensor work: kept memory, and which devices prefer bfloat16."""
 
 from __future__ import annotations
 
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,22 +67,48 @@ def test_threads_use_each_other_s_freed_memory_again() -> None:
     assert page_faults(FAULTS_OF_UPDATES) < 300
 
 
+def prefers_bfloat16(monkeypatch: pytest.MonkeyPatch, cpuinfo: Path, *, seconds: float = 1.0) -> bool:
+    """With such a /proc/cpuinfo, where a convolution takes a second in float32. seconds: of one in bfloat16."""
+    monkeypatch.setattr(compute, "Path", lambda _: cpuinfo)
+    monkeypatch.setattr(compute, "_fastest_convolution", lambda dtype: 1.0 if dtype == torch.float32 else seconds)
+    compute._convolves_sooner_in_bfloat16.cache_clear()
+    try:
+        return compute.prefers_bfloat16("cpu")
+    finally:
+        compute._convolves_sooner_in_bfloat16.cache_clear()
+
+
 @pytest.mark.parametrize(
-    ("flags", "able"),
-    [("fpu avx512_bf16 sse", True), ("fpu amx_bf16", True), ("fpu avx512f bf16x", False), ("", False)],
+    ("flags", "seconds", "preferred"),
+    [
+        ("fpu amx_bf16", 2.0, True),
+        ("fpu avx512_bf16 sse", 0.6, True),
+        ("fpu avx512_bf16 sse", 0.95, False),
+        ("fpu avx512_bf16 sse", 1.4, False),
+        ("fpu avx512f bf16x", 0.6, False),
+        ("", 0.6, False),
+    ],
 )
-def test_a_cpu_says_whether_it_multiplies_bfloat16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, able: bool
+def test_a_cpu_prefers_bfloat16_if_it_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, seconds: float, preferred: bool
 ) -> None:
+    """One without instructions for it is not asked, and neither is one with matrix units."""
     info = tmp_path / "cpuinfo"
     info.write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\nflags\t\t: avx512_bf16\n")
-    monkeypatch.setattr(compute, "Path", lambda _: info)
-    assert compute.computes_bfloat16("cpu") is able
+    assert prefers_bfloat16(monkeypatch, info, seconds=seconds) is preferred
 
 
-def test_a_system_without_cpuinfo_has_no_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "Path", lambda _: tmp_path / "missing")
-    assert compute.computes_bfloat16("cpu") is False
+def test_a_system_without_cpuinfo_prefers_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prefers_bfloat16(monkeypatch, tmp_path / "missing", seconds=0.6) is False
+
+
+def test_comparing_precisions_is_quick_and_leaves_the_threads_as_they_were() -> None:
+    before = torch.get_num_threads()
+    compute._convolves_sooner_in_bfloat16.cache_clear()
+    started = time.perf_counter()
+    compute._convolves_sooner_in_bfloat16()
+    assert time.perf_counter() - started < 5.0  # 30 ms on an idle machine with the instructions
+    assert torch.get_num_threads() == before
 
 
 def test_threads_are_set() -> None:

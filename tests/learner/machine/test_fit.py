@@ -64,7 +64,7 @@ def test_one_given_setting_does_not_stop_the_choice_of_the_others(name: str) -> 
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_bfloat16_is_chosen_for_a_device_that_multiplies_it(device: str) -> None:
+def test_bfloat16_is_chosen_for_a_device_that_is_faster_in_it(device: str) -> None:
     def chosen(able: set[str]) -> str:
         machine = Machine(8, 10**10, "GPU 9000", frozenset(able))
         return str(fit_to_machine({**DEFAULTS, "device": device}, machine)[0]["precision"])
