@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from agents.base import Agent
+from agents.compute import flushed_denormals
 from agents.guard import Guard, largest
 from agents.networks.base import FeatureNetwork
 from agents.networks.statistics import ObservationMoments, RunningMoments
@@ -182,7 +183,8 @@ class GuardedAgent(Agent):
     def _step(self) -> None:
         if isinstance(self.optimizer, torch.optim.RMSprop) and len(self.optimizer.state) < len(self._parameters):
             start_mean_squares(self.optimizer)
-        self.optimizer.step()
+        with flushed_denormals():
+            self.optimizer.step()
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         return self.guard.take_skip_reasons(everything=everything)

@@ -111,6 +111,14 @@ def test_comparing_precisions_is_quick_and_leaves_the_threads_as_they_were() -> 
     assert torch.get_num_threads() == before
 
 
+def test_denormals_are_flushed_inside_alone() -> None:
+    tiny = torch.tensor(1e-38)
+    with compute.flushed_denormals():
+        if tiny * 0.5:
+            pytest.skip("this CPU cannot flush denormals")
+    assert tiny * 0.5 > 0  # environments in the same thread keep theirs
+
+
 def test_threads_are_set() -> None:
     compute.prepare_torch(threads=2)
     assert torch.get_num_threads() == 2

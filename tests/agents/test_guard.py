@@ -180,3 +180,13 @@ def test_an_update_of_several_steps_is_skipped_if_all_were_refused(
     assert guard.take_skip_reasons(everything=True) == [reason]
     assert guard.steps == taken
     assert weights.tolist() == [-float(taken)] * 2
+
+
+def test_moments_that_fade_away_become_zero() -> None:
+    """Below the smallest normal number they would slow every later step."""
+    agent = make_agent(ADAM, on_device=False)
+    moments = [agent.optimizer.state[weights]["exp_avg"].fill_(1e-38) for weights in agent.network.parameters()]
+    for weights in agent.network.parameters():
+        weights.grad = torch.zeros_like(weights)
+    agent._step()
+    assert not any(moment.any() for moment in moments)
