@@ -7,7 +7,7 @@ learners.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -59,7 +59,7 @@ class Peers:
         """
         return {}
 
-    def turns(self, minibatches: Iterator[Part], most: int) -> Iterator[Part | None]:
+    def turns(self, minibatches: Iterable[Part], most: int) -> Iterable[Part | None]:
         """The minibatches of this learner, then None for each that only other learners may have.
 
         most: the most minibatches that a learner has. Each takes part in so many steps, or the others would wait for it.

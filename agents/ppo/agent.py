@@ -10,7 +10,7 @@ Means are over used steps. mu, A_t, G_t and the values before the update are con
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from agents.networks.base import NetworkConfig
 from agents.on_policy import estimate
 from agents.peers import Used
 from agents.ppo.config import PPOConfig, takes_columns
-from agents.ppo.minibatch import Clipping, Minibatch, Rows, of_columns, of_steps
+from agents.ppo.minibatch import Clipping, Minibatch, Rows, epochs_of_columns, epochs_of_steps
 from agents.ppo.report import Report
 from agents.returns.advantages import normalised
 from agents.schedules import linear_schedule
@@ -77,8 +77,9 @@ class PPOAgent(ActorCriticAgent):
         for epoch in range(config.epochs):
             if epoch == 0 or config.recompute_advantages:
                 rows, values = self._rows(learned)
+                epochs = self._epochs(rows, learned, clip)
                 metrics = metrics or values
-            if not self._learn(self._minibatches(rows, learned, clip), self._most_minibatches(batch), inputs, report):
+            if not self._learn(next(epochs), self._most_minibatches(batch), inputs, report):
                 break
         self.end_update()
         if config.penalises:
@@ -147,18 +148,18 @@ class PPOAgent(ActorCriticAgent):
         flat = self.passes.without_gradient(batch.observations.flatten(0, 1))
         return PolicyOutput(*(output.unflatten(0, batch.observations.shape[:2]) for output in flat))
 
-    def _minibatches(self, rows: Rows, batch: Batch, clip: float) -> Iterator[Minibatch]:
-        """The minibatches of one epoch."""
+    def _epochs(self, rows: Rows, batch: Batch, clip: float) -> Iterator[Iterable[Minibatch]]:
+        """The minibatches of each epoch, without end."""
         config = self.config
         clipping = Clipping(None if config.policy_objective == "kl" else clip, config.dual_clip or None)
         shared = (rows, batch.action_used, config.minibatches, config.advantage_normalisation, clipping)
-        return of_columns(*shared, batch.recurrent_state, batch.reset) if self._columns else of_steps(*shared)
+        return epochs_of_columns(*shared, batch.recurrent_state, batch.reset) if self._columns else epochs_of_steps(*shared)
 
     def _most_minibatches(self, batch: Batch) -> int:
         """The most minibatches of an epoch: fewer are made if steps or columns of the batch are not used."""
         return min(self.config.minibatches, batch.action_used.shape[1] if self._columns else batch.action_used.numel())
 
-    def _learn(self, minibatches: Iterator[Minibatch], most: int, inputs: Mapping[str, Tensor], report: Report) -> bool:
+    def _learn(self, minibatches: Iterable[Minibatch], most: int, inputs: Mapping[str, Tensor], report: Report) -> bool:
         """Take a step on each minibatch. Returns whether the update goes on, which an early stop ends.
 
         most: the most minibatches that there can be.

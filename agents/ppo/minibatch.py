@@ -1,11 +1,12 @@
 """The minibatches of PPO: parts of one batch with all that is constant during the update.
 
 A row t of column b is a step. Single steps are gathered once an epoch, in the epoch's order, so that each minibatch is a view.
+If there is one minibatch only, no order is drawn, and every epoch has the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -75,17 +76,62 @@ class Clipping:
         return ratio_bounds(advantages, self.clip, self.dual_clip)
 
 
-def of_steps(rows: Rows, used: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
-    """The minibatches of one epoch, of single used steps in a new random order.
+def epochs_of_steps(
+    rows: Rows, used: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping
+) -> Iterator[Iterable[Minibatch]]:
+    """The minibatches of each epoch, without end, of single used steps in random order.
 
     Args:
         rows: of the batch.
         used: bool `[T, B]`. A masked row is never drawn.
-        parts: how many minibatches.
+        parts: how many minibatches an epoch has.
         normalisation: `minibatch` normalises the advantages of each; the others leave them as they are.
         clipping: of this update.
     """
-    order = shuffled(used_steps(used))
+    return _epochs(used_steps(used), parts, lambda order: _of_steps(rows, order, parts, normalisation, clipping))
+
+
+def epochs_of_columns(
+    rows: Rows,
+    used: Tensor,
+    parts: int,
+    normalisation: Normalisation,
+    clipping: Clipping,
+    state: Tensor | None,
+    reset: Tensor,
+) -> Iterator[Iterable[Minibatch]]:
+    """The minibatches of each epoch, without end, of whole columns in random order. Columns without a used step are left out.
+
+    Args:
+        rows, used, parts, normalisation, clipping: as for `epochs_of_steps`. Masked rows carry the state, but are in no loss.
+        state: `[B, K]`, before row 0; None without a core.
+        reset: bool `[T, B]`, where observation t+1 is an episode's first.
+    """
+
+    def minibatch(columns: Tensor) -> Minibatch:
+        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows))
+        mask = used.index_select(1, columns)
+        if normalisation == "minibatch":
+            taken = taken._replace(advantages=normalised(taken.advantages, mask))
+        of_core = (None, None) if state is None else (state[columns], reset[:-1].index_select(1, columns))
+        return Minibatch(taken, clipping.bounds(taken.advantages), mask, *of_core)
+
+    members = used.any(0).nonzero().squeeze(-1)
+    return _epochs(members, parts, lambda order: (minibatch(columns) for columns in cut(order, parts)))
+
+
+def _epochs(members: Tensor, parts: int, minibatches: Callable[[Tensor], Iterable[Minibatch]]) -> Iterator[Iterable[Minibatch]]:
+    """Epochs without end. minibatches: those of an epoch that takes the members in the given order."""
+    if parts == 1:
+        only = list(minibatches(members))
+        while True:
+            yield only
+    while True:
+        yield minibatches(shuffled(members))
+
+
+def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
+    """order: t * B + b of the used steps, int64 `[n]`."""
     gathered = Rows(*(_take(tensor, order) for tensor in rows))
     if normalisation == "minibatch":
         gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
@@ -94,32 +140,6 @@ def of_steps(rows: Rows, used: Tensor, parts: int, normalisation: Normalisation,
     columns = [tensor.split(sizes) for tensor in (*gathered, *bounds)]
     for each in zip(*columns, strict=True):
         yield Minibatch(Rows(*each[: len(gathered)]), RatioBounds(*each[len(gathered) :]))
-
-
-def of_columns(
-    rows: Rows,
-    used: Tensor,
-    parts: int,
-    normalisation: Normalisation,
-    clipping: Clipping,
-    state: Tensor | None,
-    reset: Tensor,
-) -> Iterator[Minibatch]:
-    """The minibatches of one epoch, of whole columns in a new random order. Columns without a used step are left out.
-
-    Args:
-        rows, used, parts, normalisation, clipping: as for `of_steps`. Masked rows carry the state, but are in no loss.
-        state: `[B, K]`, before row 0; None without a core.
-        reset: bool `[T, B]`, where observation t+1 is an episode's first.
-    """
-    members = used.any(0).nonzero().squeeze(-1)
-    for columns in cut(shuffled(members), parts):
-        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows))
-        mask = used.index_select(1, columns)
-        if normalisation == "minibatch":
-            taken = taken._replace(advantages=normalised(taken.advantages, mask))
-        of_core = (None, None) if state is None else (state[columns], reset[:-1].index_select(1, columns))
-        yield Minibatch(taken, clipping.bounds(taken.advantages), mask, *of_core)
 
 
 def _take(tensor: Tensor, order: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from time import perf_counter
@@ -104,7 +104,7 @@ class Group(Peers):
         self.seconds += perf_counter() - started
         return {f"numbers of rank {rank}": bucket.soundness[rank] for rank in range(self.count) if rank != self.rank}
 
-    def turns(self, minibatches: Iterator[Part], most: int) -> Iterator[Part | None]:
+    def turns(self, minibatches: Iterable[Part], most: int) -> Iterator[Part | None]:
         taken = 0
         for minibatch in minibatches:
             taken += 1
