@@ -161,8 +161,10 @@ class Mirror:
         replays = [name for name in checkpoints if REPLAY_PATTERN.match(Path(name).name)]
         with self._kept_until_sent(replays) as kept:
             # A replay is large. Newer checkpoints may be saved while it is sent, and the run then removes both.
+            gone = {self._checkpoint_of(name) for name in replays if name not in kept}
             for name in (*replays, *(name for name in checkpoints if name not in replays)):
-                self._send(name, changed[name], kept.get(name))
+                if name not in gone:  # a checkpoint without its replay waits for the next one, which comes with its own
+                    self._send(name, changed[name], kept.get(name))
         if checkpoints and not self._only_new:
             self._remove_old()
 
@@ -170,7 +172,7 @@ class Mirror:
     def _kept_until_sent(self, replays: Iterable[str]) -> Iterator[dict[str, Path]]:
         """Give replays and their checkpoints hidden second names meanwhile. Yields name -> second name. Raises OSError."""
         kept = {}
-        checkpoints = {self._run.checkpoint_path(update_of(Path(name))) for name in replays}
+        checkpoints = {self._run.path / self._checkpoint_of(name) for name in replays}
         try:
             for path in (*(self._run.path / name for name in replays), *checkpoints):
                 hidden = path.with_name(f".sending_{path.name}")
@@ -181,6 +183,10 @@ class Mirror:
         finally:
             for hidden in kept.values():
                 hidden.unlink(missing_ok=True)
+
+    def _checkpoint_of(self, replay: str) -> str:
+        """The name of the checkpoint that a replay belongs to."""
+        return self._run.checkpoint_path(update_of(Path(replay))).relative_to(self._run.path).as_posix()
 
     def _send(self, name: str, state: tuple[int, int], source: Path | None = None) -> None:
         """Send one file, from its second name if it has one. A file that was removed meanwhile is left out. Raises OSError."""

@@ -129,6 +129,25 @@ def test_a_checkpoint_that_is_removed_while_its_replay_is_sent_arrives(tmp_path:
     assert not list(run.checkpoints.glob(".sending*"))
 
 
+def test_a_checkpoint_whose_replay_is_gone_waits_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run saves its second checkpoint, and removes the first one's replay, right after the mirror has looked."""
+    run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
+    save(run, 1, replay=True)
+    look = Mirror._changed
+
+    def look_too_early(self: Mirror) -> dict[str, tuple[int, int]]:
+        found = look(self)
+        if run.replay_path(1).exists():
+            save(run, 2, replay=True)
+        return found
+
+    monkeypatch.setattr(Mirror, "_changed", look_too_early)
+    with make_mirror(run, store):
+        wait_until(lambda: files(2)[0] in checkpoints_in(store))
+    sent = [name.rsplit("/", 1)[1] for name in store.transfers]
+    assert [name for name in sent if name.endswith(".pt")] == [*files(2, kind="replay"), *files(1, 2)]
+
+
 def test_later_checkpoints_in_the_store_are_put_aside_when_an_earlier_one_is_resumed(tmp_path: Path) -> None:
     run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
     save(run, 1, 2, 3, kept=3, replay=True)
