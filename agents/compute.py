@@ -91,9 +91,8 @@ def keep_freed_memory() -> None:
 def prefers_bfloat16(device: str) -> bool:
     """Whether `device` ("cpu" or "cuda") computes in bfloat16 sooner than in float32.
 
-    Hardware without bfloat16 does not, and a CPU's matrix units do. A CPU that only has vector instructions for it is measured
-    once, in about 30 ms. With them an AMD EPYC was faster. An Intel Xeon whose matrix units the virtual machine hides took 1.35
-    times as long for an update.
+    Hardware without bfloat16 does not, and a CPU with matrix units does. A CPU that has only vector instructions for bfloat16
+    is measured once, in about 30 ms: they made an AMD EPYC faster, but an Intel Xeon took 1.35 times as long for an update.
     """
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)

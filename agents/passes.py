@@ -1,8 +1,9 @@
 """The network's forward and backward pass over a batch, divided among threads, or in one thread for a small batch.
 
 Each thread takes a part of the observations through the whole network and back, or with a core a part of the columns, since
-memory links a column's rows. The threads synchronise twice an update. They take turns with Python's interpreter lock, which
-each operation needs for some microseconds, so small batches take longer in several threads.
+memory links a column's rows. The threads synchronise twice an update. Only one of them at a time may hold Python's interpreter
+lock, which each operation needs for some microseconds. So small batches take longer in several threads.
+
 PyTorch's own threads (`torch.set_num_threads`) synchronise at every operation. While workers keep all cores busy, each
 synchronisation waits for a thread that has lost its core. That was slower than a single thread, many times so in bfloat16.
 """
@@ -21,8 +22,9 @@ from agents import compute
 WORTH_DIVIDING = 100_000_000
 """Multiplications of the smallest pass that is divided.
 
-Measured on two cores, time in two threads of that in one: 1.45 for 18 million (PPO, a minibatch of 128 for two layers of 256
-units), 1.05 for 54 million (SAC, a batch of 256), 0.85 for 210 million (DQN, a batch of 32 screens), 0.72 for 420 million.
+On two cores, an update in two threads took 1.45 times as long as in one for passes of 18 million (PPO, a minibatch of 128 for
+two layers of 256 units), 1.05 times for 54 million (SAC, a batch of 256), 0.85 times for 210 million (DQN, a batch of 32
+screens) and 0.72 times for 420 million (PPO, a minibatch of 64 screens).
 """
 
 PLACES = 64

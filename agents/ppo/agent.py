@@ -190,11 +190,7 @@ class PPOAgent(ActorCriticAgent):
         """The outputs as leaves, and in the shape of the minibatch's rows."""
         observations, rows = minibatch.rows.observations, minibatch.rows.log_mu.shape
         flat = minibatch.state is None and len(rows) > 1
-        leaves = self.passes.forward(
-            observations.flatten(0, 1) if flat else observations,
-            minibatch.state,
-            minibatch.reset,
-        )
+        leaves = self.passes.forward(observations.flatten(0, 1) if flat else observations, minibatch.state, minibatch.reset)
         return leaves, PolicyOutput(*(leaf.unflatten(0, rows) for leaf in leaves)) if flat else leaves
 
     def _adapt_kl_weight(self, batch: Batch) -> None:
