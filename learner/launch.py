@@ -389,3 +389,6 @@ def _describe(job: Job, directory: RunDirectory) -> None:
         log.info("%s", line)
     if job.checkpoint:
         log.info("Resuming from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")
+        before = job.checkpoint.settings.get("environment_max_steps", steps)
+        if steps != before:
+            log.info("Schedules, such as the learning rate's, now end at step %s instead of %s", f"{steps:,}", f"{before:,}")

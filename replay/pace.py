@@ -24,6 +24,11 @@ class PaceConfig:
     learning_starts: int
     batches_at_once: int = 1
 
+    @property
+    def first_draw(self) -> float:
+        """Steps after which the first batches are drawn."""
+        return self.learning_starts + self.batches_at_once / self.updates_per_step
+
 
 class Pace:
     """Each fresh step earns `updates_per_step` batches, and each batch spends one.

@@ -29,7 +29,7 @@ from agents.off_policy import (
 )
 from agents.values.agent import ValueAgent, stored_errors
 from agents.values.config import ValueConfig
-from agents.values.q_learning import munchausen_targets
+from agents.values.q_learning import munchausen_targets, weighted_mean
 from replay.batch import InitialErrors
 from setting import Setting
 
@@ -98,10 +98,11 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         online: Output = self.network(part.observations)
         choices = self._choices(part)
         errors = ERRORS[self.config.distributional](online, constants[0], choices, self.network.counts)
-        loss = Objective((part.weights * errors.losses).mean(), self._parameters)
+        loss = Objective(weighted_mean(errors.losses, part.weights), self._parameters)
         metrics = {
             "losses/td_error": errors.sizes.mean(),
             "losses/value_mean": chosen_values(online.q.detach(), choices, self.network.counts).mean(),
+            **self.acting_metrics(),
         }
         return Objectives({"value_loss": loss}, metrics, errors.sizes)
 

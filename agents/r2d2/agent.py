@@ -104,6 +104,8 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         "core_size": 512,
         "burn_in": 40,
         "replay_parameters": REPLAY,
+        "episodic_life": False,  # lost lives do not end an episode, as in the paper
+        "checkpoint_period": 100,  # an update comes after some thousand steps
     }
 
     config: R2d2Config
@@ -144,7 +146,7 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         self.merge_moments(learned, step.sound)
         priorities = sequence_priorities(errors, learned.action_used, self.config.eta)
         scalars = {**per_step(terms, 1), **metrics, **self.gradient_metrics(step.gradient_norm)}
-        return Updated(scalars, learning_rate, self.guard.steps, torch.where(step.sound, priorities, torch.nan))
+        return Updated(scalars, learning_rate, priorities=torch.where(step.sound, priorities, torch.nan))
 
     def _step(self) -> None:
         super()._step()
@@ -159,6 +161,7 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         metrics = {
             "losses/td_error": used_mean(errors.detach().abs(), used),
             "losses/value_mean": used_mean(values, used),
+            **self.acting_metrics(),
         }
         return Losses({"value_loss": Loss(loss, 1.0, "mean")}, metrics)
 

@@ -24,7 +24,7 @@ TARGET = "target"
 """Name of the target network among an agent's modules and numbers."""
 CHARTS: dict[str, list[str]] = {
     "loss": [r"losses/value_loss$"],
-    "values of actions taken, and their targets": [r"losses/value_mean$", r"losses/target_mean$"],
+    "values of actions taken": [r"losses/value_mean$"],
     "temporal difference, absolute": [r"losses/td_error$"],
     "epsilon": [r"losses/epsilon$"],
 }
@@ -91,10 +91,19 @@ class ValueAgent(GuardedAgent):
         """Move the target network, inside the guarded step."""
         self.target.move()
 
+    @property
+    def has_schedule(self) -> bool:
+        """Whether one epsilon holds for all environments and falls over the run."""
+        return self.config.exploration == SCHEDULE and not self.config.noisy
+
+    def acting_metrics(self) -> dict[str, Tensor]:
+        """The epsilon of the schedule that acting has had; nothing with a ladder or with noisy weights."""
+        return {"losses/epsilon": self.network.epsilon.clone()} if self.has_schedule else {}
+
     def after_update(self, progress: float, sound: Tensor) -> None:
         """Set the epsilon of a schedule, with which the weights of this update act. sound: bool `[]`."""
         config = self.config
-        if config.exploration == SCHEDULE and not config.noisy:
+        if self.has_schedule:
             epsilon = linear_schedule(config.epsilon_start, config.epsilon_end, progress / config.epsilon_fraction)
             self.network.epsilon.copy_(torch.where(sound, epsilon, self.network.epsilon))
 

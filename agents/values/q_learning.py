@@ -22,20 +22,8 @@ def value_of(q_values: Tensor, actions: Tensor) -> Tensor:
     return q_values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-def bootstrap_values(target_values: Tensor, online_values: Tensor | None = None) -> Tensor:
-    """The value of the best next action, `[...]`. The first of equal actions is taken.
-
-    Args:
-        target_values: `[..., A]` of the target network, which values the action.
-        online_values: `[..., A]` of the network that learns, which selects the action (double Q-learning); None to let the
-            target network select it.
-    """
-    selecting = target_values if online_values is None else online_values
-    return value_of(target_values, selecting.argmax(-1))
-
-
 def q_targets(returns: Tensor, discounts: Tensor, values: Tensor) -> Tensor:
-    """y = G + D V(x'), `[...]`, without gradient. values: `[...]`, see `bootstrap_values`."""
+    """y = G + D V(x'), `[...]`, without gradient. values: `[...]`, V(x')."""
     return (returns + discounts * values).detach()
 
 

@@ -136,7 +136,7 @@ def _one_line(hint: str) -> Iterator[None]:
 def trajectories_to_fill_in(config: Config) -> int:
     """Number of trajectories that empty replays take in before the first batch is drawn; 0 if none waits to be filled."""
     contract = make_contract(config)
-    starts = -(-config.needs.learning_starts // contract.fresh_steps) if config.pace else 0
+    starts = math.ceil(config.pace.first_draw / contract.fresh_steps) if config.pace else 0
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.replay_settings.replay_fill_fraction
     fills = (max(1, math.ceil(factor * replay.capacity)) for replay in settled if not replay.is_fresh)

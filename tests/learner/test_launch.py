@@ -85,6 +85,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_renamed(tmp_path: Path, caps
     (line,) = [line for line in said.splitlines() if "skipped " in line]
     assert str(newest) in line
     assert f"Resuming from {older}" in said
+    assert "now end at step 600 instead of 300" in said
     assert newest.with_name(f"left_behind_{newest.name}").is_file()
 
 

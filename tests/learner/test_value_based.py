@@ -12,8 +12,10 @@ import torch
 
 from learner import launch
 from learner.metrics.writer import read_metrics
+from learner.runs.directory import RunDirectory
 from learner.serving.export import DESCRIPTION
 from tests.learner.launching import command
+from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
 from tests.learner.solving import solves
 from tests.learner.test_action_spaces import SOLVED
 from tests.learner.test_train import run_training
@@ -66,6 +68,35 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: Path) 
     described = json.loads(path.read_text())
     assert max(described["largest_difference"].values()) < 1e-3
     assert described["outputs"].keys() == {"q", "action"}
+
+
+MOVING: dict[str, dict[str, Any]] = {
+    "dqn": {**DQN, "learning_starts": 30, "n_step": 3, "batch_size": 4},
+    "r2d2": {
+        **R2D2,
+        "learning_starts": 30,
+        "updates_per_step": 0.1,
+        "core_size": 8,
+        "batch_size": 4,
+        "exploration": "schedule",
+    },
+}
+
+
+@pytest.mark.parametrize("agent", MOVING)
+def test_a_killed_run_ends_as_if_nothing_had_happened_while_its_schedules_move(agent: str, tmp_path: Path) -> None:
+    moving = {"epsilon_fraction": 1.0, "lr_end_value": 0.0, "target_update_period": 7}
+    replay = json.dumps([{"type": "prioritised", "steps": 300, "sample_ratio": 1.0, "beta": 0.4, "beta_end": 1.0}])
+    own = {"replay_parameters": replay, "reproducible": True, "checkpoint_period": 10, "return_window": 2, "log_period": 1e5}
+    settings = {**MOVING[agent], **moving, **own, "environment_max_steps": 300}
+    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
+    play(straight, **settings)
+    checkpoint, saved = play_until_killed(broken, **settings)
+    play(broken, checkpoint, saved, **settings)
+    assert_same_end(straight, broken)
+    columns = read_metrics(straight.metrics)
+    for name in ("losses/epsilon", "replay/prioritised/beta"):
+        assert len(set(columns[name])) > 1, name
 
 
 LEARNED: dict[str, dict[str, Any]] = {
@@ -126,6 +157,10 @@ def test_processes_explore_by_a_ladder_and_priorities_reach_the_replay(worker_ki
         ),
         ({"agent": "dqn", "env": "Reach-v0"}, "agent: wanted choices among actions"),
         ({"agent": "r2d2", "core": "none", "burn_in": 0}, "core: wanted lstm or gru with agent r2d2, got none"),
+        (  # steps 1,401 to 4,733 earn the first update
+            {"agent": "r2d2", "environment_max_steps": 1_500, "learning_starts": 1_400},
+            "environment_max_steps: wanted more than the",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(given: dict[str, Any], message: str, tmp_path: Path) -> None:

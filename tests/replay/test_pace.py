@@ -44,7 +44,9 @@ def test_a_run_always_goes_on_and_keeps_the_ratio(updates_per_step: float, learn
 
 
 def test_the_steps_before_learning_starts_are_not_caught_up_on() -> None:
-    pace = Pace(PaceConfig(updates_per_step=0.5, learning_starts=6), steps_of_trajectory=4)
+    config = PaceConfig(updates_per_step=0.5, learning_starts=6)
+    assert config.first_draw == 8
+    pace = Pace(config, steps_of_trajectory=4)
     pace.insert()
     assert not pace.owes
     pace.insert()  # steps 7 and 8 earn half a batch each

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from agents.dqn.errors import Window, expected_targets
+from agents.networks.q_network import QOutput
 from agents.values.dueling import dueling
 from agents.values.q_learning import (
-    bootstrap_values,
     huber,
     munchausen_targets,
     q_targets,
@@ -35,9 +36,10 @@ def test_targets_bootstrap_from_the_row_behind_the_window(case: dict[str, Any]) 
     returns, discounts, valid = exact(wanted, "returns", "discounts", "valid")
     rows = torch.tensor(wanted["bootstrap_rows"])
     columns = torch.arange(rows.shape[1]).expand_as(rows)
-    behind = target[rows, columns], online[rows, columns]
-    plain = q_targets(returns, discounts, bootstrap_values(behind[0])) * valid
-    double = q_targets(returns, discounts, bootstrap_values(*behind)) * valid
+    target_output, online_output = (QOutput(values[rows, columns]) for values in (target, online))
+    window, counts = Window(torch.tensor(given["actions"]), returns, discounts), (target.shape[-1],)
+    plain = expected_targets(window, target_output, target_output, counts) * valid
+    double = expected_targets(window, target_output, online_output, counts) * valid
     torch.testing.assert_close(plain, torch.tensor(wanted["targets_max"], dtype=F64))
     torch.testing.assert_close(double, torch.tensor(wanted["targets_double"], dtype=F64))
 
