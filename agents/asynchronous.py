@@ -28,24 +28,30 @@ from agents.losses import used_mean
 from agents.metrics import means_of_steps, replay_metrics, value_metrics
 from agents.minibatches import Epochs, cut, shuffled
 from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
-from agents.ppo.config import Clip, LastClip
 from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.rewards import clip_rewards
 from agents.schedules import linear_schedule
-from agents.surrogate import TOO_FAR, TOO_NEAR, approx_kl, clip_fraction, ratio_bounds, surrogate, zero_gradient_fraction
+from agents.surrogate import (
+    KL_WEIGHT,
+    Clip,
+    LastClip,
+    approx_kl,
+    clip_fraction,
+    last_clip,
+    next_kl_weight,
+    ratio_bounds,
+    surrogate,
+    zero_gradient_fraction,
+)
 from agents.target_network import TargetPolicy
 from replay.batch import Batch
 from setting import Setting
 
 TARGET = "target"
 """Name of the target network among an agent's modules and numbers."""
-KL_WEIGHT = "kl_weight"
-"""Name of the KL penalty's weight among the agent's numbers."""
 ALL = torch.empty(0, dtype=torch.int64)
 """Stands for all columns of a batch."""
-KL_WEIGHT_RANGE = (1e-6, 1e6)
-"""Bounds of that weight. There are many small updates, so without a bound halving it would soon end at 0 for ever."""
 CHARTS: dict[str, list[str]] = {
     **SHARED_CHARTS,
     "divergence from the policy that acted, nats": [r"losses/approx_kl$"],
@@ -102,7 +108,7 @@ class AsynchronousConfig(ActorCriticConfig):
     target_update_period: Annotated[
         int,
         Setting(
-            "Updates between two copies into the target network; 0: 2, times the slots and the uses of a circular replay.",
+            "Updates between two copies into the target network; 0: 2 times slots times uses of a circular replay, or 32.",
             "a whole number of updates from 0 to 1000000000",
             0,
             1e9,
@@ -111,13 +117,17 @@ class AsynchronousConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if -1 < self.clip_end_value < 1e-3:
-            raise ValueError(f"clip_end_value: wanted -1 or a number from 0.001 to 0.999, got {self.clip_end_value:g}")
+        last_clip(self.clip, self.clip_end_value)
+        if self.kl_weight and self.target_update_period == self.epochs == self.minibatches == 1:
+            raise ValueError(
+                "target_update_period: wanted 0 or at least 2 updates with kl_weight and one step an update, because there is "
+                "no divergence from a copy of the newest weights; got 1"
+            )
 
     @property
     def last_clip(self) -> float:
         """The clip at the end of the run."""
-        return self.clip if self.clip_end_value < 0 else self.clip_end_value
+        return last_clip(self.clip, self.clip_end_value)
 
 
 class Columns(NamedTuple):
@@ -219,7 +229,9 @@ class AsynchronousAgent(ActorCriticAgent):
             copied = self.target.end_update(sound)
             if config.kl_weight:
                 divergence = self.peers.mean(means["losses/target_kl"], learned.action_used)
-                self._adapt_kl_weight(divergence, copied)
+                # The divergence counts just before a copy, since just after one it is 0.
+                following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
+                self.kl_weight = torch.where(copied, following, self.kl_weight)
         self.merge_moments(learned, sound)
         norms = torch.stack([step.gradient_norm for step in steps])
         return Updated({**means, **self.gradient_metrics(norms)}, learning_rate, self.guard.steps)
@@ -247,8 +259,7 @@ class AsynchronousAgent(ActorCriticAgent):
             metrics["losses/target_kl"] = divergence.detach()
             if config.kl_weight:
                 metrics["losses/kl_weight"] = self.kl_weight
-                # The weight lies on the device, so that no update waits for the divergence that it follows. The term has it.
-                terms["kl_loss"] = Loss((self.kl_weight * divergence).to(divergence.dtype), 1.0, "mean")
+                terms["kl_loss"] = Loss(divergence, self.kl_weight.to(divergence.dtype), "mean")
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Loss(used_mean(excess, used), config.action_bound_loss_weight, "mean")
@@ -280,17 +291,6 @@ class AsynchronousAgent(ActorCriticAgent):
         members = batch.action_used[batch.overlap :].any(0).nonzero().squeeze(-1) if parts > 1 else ()
         for _ in range(self.config.epochs):
             yield from cut(shuffled(members), parts) if isinstance(members, Tensor) and len(members) else (ALL,)
-
-    @torch.no_grad()
-    def _adapt_kl_weight(self, divergence: Tensor, copied: Tensor) -> None:
-        """Let the weight of the penalty follow the divergence, `[]`, as `agents.surrogate.next_kl_weight` does on the host.
-
-        copied: bool `[]`. Only the divergence just before a copy counts: it is 0 just after one.
-        """
-        target = self.config.target_kl
-        weight = torch.where(divergence < TOO_NEAR * target, self.kl_weight / 2, self.kl_weight)
-        weight = torch.where(divergence > TOO_FAR * target, self.kl_weight * 2, weight).clamp(*KL_WEIGHT_RANGE)
-        self.kl_weight = torch.where(copied, weight, self.kl_weight)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

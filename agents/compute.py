@@ -56,8 +56,10 @@ def allow_tf32() -> None:
     torch.set_float32_matmul_precision("high")
 
 
-def compiled(function: Callable[..., Made], *, dynamic: bool) -> Callable[..., Made]:
-    """`function` through torch.compile; dynamic: for any number of rows.
+def compiled(function: Callable[..., Made], *, dynamic: bool | None = None) -> Callable[..., Made]:
+    """`function` through torch.compile.
+
+    dynamic: whether for any number of rows from the start. None: for the first number, and once another comes, for any.
 
     Learner and central policy compile in threads of their own. PyTorch 2.11 takes a call in the one, while the other compiles,
     for a nested trace and would refuse it; so it runs as it is.

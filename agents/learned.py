@@ -20,14 +20,14 @@ from replay.batch import Batch
 
 
 class Loss(NamedTuple):
-    """One term of the loss. value: a scalar with gradient.
+    """One term of the loss. value: a scalar with gradient. weight: a number, or a scalar `[]` on the device.
 
     reduction: whether the value is a sum over the batch's steps or a mean. The gradient is that of weight * value in either
     case; metrics show the value per step.
     """
 
     value: Tensor
-    weight: float
+    weight: float | Tensor
     reduction: Literal["sum", "mean"] = "sum"
 
 
@@ -102,8 +102,10 @@ class LearnedAgent(GuardedAgent):
         sound = self.guard.step({**numbers, **others, "gradient": gradient_norm}, self._step, ends_update=False)
         return Step(sound, gradient_norm)
 
-    def _weight(self, weight: float) -> Tensor:
+    def _weight(self, weight: float | Tensor) -> Tensor:
         """A weight as a scalar on the device, kept because making one takes as long as an operation of a small network."""
+        if isinstance(weight, Tensor):
+            return weight
         if weight not in self._weights:
             self._weights[weight] = torch.full((), weight, device=self._parameters[0].device)
         return self._weights[weight]

@@ -14,6 +14,7 @@ from torch import Tensor
 from agents.returns.vtrace import clipped_rhos
 from replay.batch import Batch
 
+ROUNDING = 1e-6  # standard deviation of float32 targets, in means, that may be rounding alone
 LARGEST_LOG_RHO = 20.0  # the square of a larger ratio would overflow
 
 
@@ -24,7 +25,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def value_metrics(values: Tensor, targets: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Quality of the values. An explained variance of 1 is a perfect critic, 0 a constant one.
+    """Quality of the values. An explained variance of 1 is a perfect critic, 0 a constant one; NaN if all targets are equal.
 
     Args:
         values: `[T, B]` without gradient.
@@ -34,8 +35,9 @@ def value_metrics(values: Tensor, targets: Tensor, mask: Tensor) -> dict[str, Te
     quantities = torch.stack([targets - values, targets, values])
     means = masked_mean(quantities, mask)
     unexplained, all_there_is, of_values = masked_mean((quantities - means[:, None, None]).square(), mask)
+    varies = all_there_is > (ROUNDING * means[1]).square()
     return {
-        "losses/explained_variance": 1 - unexplained / all_there_is.clamp(min=1e-8),
+        "losses/explained_variance": torch.where(varies, 1 - unexplained / all_there_is, torch.nan),
         "losses/value_mean": means[2],
         "losses/value_std": of_values.sqrt(),
     }

@@ -45,7 +45,7 @@ class NetworkPasses:
     Args:
         network: a `FeatureNetwork`, or another module that maps observations `[N, ...]` to outputs.
         threads: how many divide the work.
-        compiled: whether the pass goes through torch.compile, for the batch size that comes first.
+        compiled: whether the pass goes through torch.compile, for the first batch size; once another comes, for any.
     """
 
     def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False) -> None:
@@ -56,7 +56,7 @@ class NetworkPasses:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner") if threads > 1 else None
         self._forward: Callable[..., Any] = network
         if compiled:
-            self._forward = compute.compiled(self._forward, dynamic=False)
+            self._forward = compute.compiled(self._forward)
         self._parameters = list(network.parameters())
         self._multiplications = multiplications(self._parameters)
         self._parts: Sequence[Any] = ()

@@ -29,7 +29,7 @@ class Peers:
 
     count = 1
 
-    def weights(self, terms: Mapping[str, Loss]) -> list[float]:
+    def weights(self, terms: Mapping[str, Loss]) -> list[float | Tensor]:
         """The weight of each term in this learner's gradient."""
         return [term.weight for term in terms.values()]
 

@@ -7,10 +7,12 @@ which is one number a step, for vector actions too. None of them takes a mean: t
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
+
+from setting import Setting
 
 LARGEST_LOG_RATIO = 20.0
 """log R is kept within +-20 before exp, so that float32 cannot overflow."""
@@ -18,6 +20,36 @@ STOP_FACTOR = 1.5
 """An update stops early once the divergence is above this many targets, as in Stable-Baselines3."""
 TOO_FAR, TOO_NEAR = 1.5, 1 / 1.5
 """Divergences, in targets, above and below which the weight of the KL penalty changes (section 4)."""
+KL_WEIGHT_RANGE = (1e-6, 1e6)
+"""Bounds of that weight. A run has many updates, so without a bound halving it would soon end at 0 for ever."""
+KL_WEIGHT = "kl_weight"
+"""Name of that weight among an agent's numbers."""
+
+Clip = Annotated[
+    float,
+    Setting(
+        "Clip of the importance ratio, on both sides of 1, at the start of the run.",
+        "a number from 0.001 to 0.999",
+        1e-3,
+        0.999,
+    ),
+]
+LastClip = Annotated[
+    float,
+    Setting(
+        "Clip of the importance ratio at the end of the run, linear over its fresh frames; -1: that of the start.",
+        "-1 or a number from 0.001 to 0.999",
+        -1,
+        0.999,
+    ),
+]
+
+
+def last_clip(clip: float, end_value: float) -> float:
+    """The clip at the end of the run. Raises ValueError for a number that `LastClip` admits by its bounds alone."""
+    if -1 < end_value < 1e-3:
+        raise ValueError(f"clip_end_value: wanted -1 or a number from 0.001 to 0.999, got {end_value:g}")
+    return clip if end_value < 0 else end_value
 
 
 class RatioBounds(NamedTuple):
@@ -96,11 +128,17 @@ def stops_early(divergence: float, target: float) -> bool:
     return divergence > STOP_FACTOR * target
 
 
-def next_kl_weight(weight: float, divergence: float, target: float) -> float:
+def next_kl_weight(weight: Tensor, divergence: Tensor, target: float) -> Tensor:
     """The weight of the KL penalty for the next update (section 4): halved below target / 1.5, doubled above 1.5 target.
 
-    divergence: mean KL(mu || pi) after the update.
+    It stays within `KL_WEIGHT_RANGE`. A divergence that is not finite leaves it as it is. The host never reads the divergence,
+    so no update waits for a GPU.
+
+    Args:
+        weight: float64 `[]`.
+        divergence: `[]` on the same device.
+        target: divergence in nats.
     """
-    if divergence < TOO_NEAR * target:
-        return weight / 2
-    return weight * 2 if divergence > TOO_FAR * target else weight
+    following = torch.where(divergence < TOO_NEAR * target, weight / 2, weight)
+    following = torch.where(divergence > TOO_FAR * target, weight * 2, following).clamp(*KL_WEIGHT_RANGE)
+    return torch.where(divergence.isfinite(), following, weight)

@@ -101,6 +101,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         arrivals = ranks.meet(prepared.arrivals, signals.asked) if prepared else None
         if prepared is None or arrivals is None:
             break
+        progress = counters.frames / parts.total_frames  # 0 in the first update: a schedule begins at its first value
         recorder.add_arrivals(arrivals)
         host = prepared.host
         with recorder.stage("batch"):
@@ -108,7 +109,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             copied = Fence(parts.device)
             copied.record()
         with recorder.stage("update"):
-            updated = parts.agent.update(batch, counters.frames / parts.total_frames)
+            updated = parts.agent.update(batch, progress)
         parts.feedback.put(host.tickets, updated.priorities)
         recorder.add_update(updated, host)
         with recorder.stage("publish"):

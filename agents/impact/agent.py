@@ -20,7 +20,7 @@ from torch import Tensor
 
 from agents.asynchronous import AsynchronousAgent, AsynchronousConfig, Estimates, LogProbs, vtrace_of
 from agents.losses import used_mean
-from agents.ppo.config import Clip
+from agents.surrogate import Clip
 from replay.batch import Batch
 from setting import Setting
 

@@ -19,7 +19,6 @@ RAW_ACTION = "raw_action"
 
 _POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
-"""Logit of an illegal action. It is finite, so that entropies and divergences stay finite."""
 
 
 class PolicyOutput(NamedTuple):

@@ -9,7 +9,6 @@ Means are over used steps. mu, A_t, G_t and the values before the update are con
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -32,11 +31,9 @@ from agents.ppo.minibatch import Clipping, Minibatch, Rows, epochs_of_columns, e
 from agents.ppo.report import Report
 from agents.returns.advantages import normalised
 from agents.schedules import linear_schedule
-from agents.surrogate import approx_kl, clipped_value_errors, next_kl_weight, stops_early, surrogate
+from agents.surrogate import KL_WEIGHT, approx_kl, clipped_value_errors, next_kl_weight, stops_early, surrogate
 from replay.batch import Batch
 
-KL_WEIGHT = "kl_weight"
-"""Name of the KL penalty's weight among the agent's numbers."""
 CHARTS = {
     **SHARED_CHARTS,
     "divergence from the policy that acted, nats": [r"losses/approx_kl$"],
@@ -55,7 +52,7 @@ class PPOAgent(ActorCriticAgent):
 
     def __init__(self, config: PPOConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
         super().__init__(config, network, *arguments, **options)
-        self.kl_weight = config.kl_weight
+        self.kl_weight = torch.full((), config.kl_weight, dtype=torch.float64, device=next(network.parameters()).device)
         self._columns = takes_columns(config, network.config.settings)
 
     @classmethod
@@ -83,6 +80,7 @@ class PPOAgent(ActorCriticAgent):
                 break
         self.end_update()
         if config.penalises:
+            metrics["losses/kl_weight"] = self.kl_weight
             self._adapt_kl_weight(learned)
         self.merge_moments(learned, report.any_taken(batch.rewards.device))
         scalars = {**report.scalars(self.network.distribution), **metrics}
@@ -106,7 +104,7 @@ class PPOAgent(ActorCriticAgent):
             terms["entropy_loss"] = Loss(-entropy, config.entropy_loss_weight, "mean")
         if config.penalises:
             divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)
-            terms["kl_loss"] = Loss(divergence, self.kl_weight, "mean")
+            terms["kl_loss"] = Loss(divergence, self.kl_weight.to(divergence.dtype), "mean")
         excess = distribution.excess(outputs.policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Loss(used_mean(excess, mask), config.action_bound_loss_weight, "mean")
@@ -120,13 +118,13 @@ class PPOAgent(ActorCriticAgent):
         return 0.5 * used_mean((rows.targets - values).square(), mask)
 
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        weight = {KL_WEIGHT: {"weight": torch.tensor(self.kl_weight, dtype=torch.float64)}} if self.config.penalises else {}
+        weight = {KL_WEIGHT: {"weight": self.kl_weight}} if self.config.penalises else {}
         return {**super().own_numbers(), **weight}
 
     def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
         super().load_own_numbers(numbers)
         if self.config.penalises and KL_WEIGHT in numbers:
-            self.kl_weight = float(numbers[KL_WEIGHT]["weight"])
+            self.kl_weight = numbers[KL_WEIGHT]["weight"].to(self.kl_weight.device, copy=True)
 
     @torch.no_grad()
     def _rows(self, batch: Batch) -> tuple[Rows, dict[str, Tensor]]:
@@ -194,8 +192,7 @@ class PPOAgent(ActorCriticAgent):
         return leaves, PolicyOutput(*(leaf.unflatten(0, rows) for leaf in leaves)) if flat else leaves
 
     def _adapt_kl_weight(self, batch: Batch) -> None:
-        """Let the weight of the KL penalty follow the divergence after the update. The host waits for a GPU."""
+        """Let the weight of the KL penalty follow the divergence after the update."""
         divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self._outputs(batch).policy[:-1])
-        divergence = float(self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used))
-        if math.isfinite(divergence):
-            self.kl_weight = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
+        divergence = self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
+        self.kl_weight = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)

@@ -11,26 +11,8 @@ from agents.minibatches import Epochs
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
 from agents.on_policy import OnPolicyConfig
+from agents.surrogate import Clip, LastClip, last_clip
 from setting import Setting
-
-Clip = Annotated[
-    float,
-    Setting(
-        "Clip of the importance ratio, on both sides of 1, at the start of the run.",
-        "a number from 0.001 to 0.999",
-        1e-3,
-        0.999,
-    ),
-]
-LastClip = Annotated[
-    float,
-    Setting(
-        "Clip of the importance ratio at the end of the run, linear over its fresh frames; -1: that of the start.",
-        "-1 or a number from 0.001 to 0.999",
-        -1,
-        0.999,
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -92,8 +74,7 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if 0 < self.dual_clip <= 1:
             raise ValueError(f"dual_clip: wanted 0 or a number above 1, got {self.dual_clip:g}")
-        if -1 < self.clip_end_value < 1e-3:
-            raise ValueError(f"clip_end_value: wanted -1 or a number from 0.001 to 0.999, got {self.clip_end_value:g}")
+        last_clip(self.clip, self.clip_end_value)
         if self.penalises and not self.target_kl:
             raise ValueError(f"target_kl: wanted a divergence > 0 with policy_objective {self.policy_objective}, got 0")
 
@@ -110,7 +91,7 @@ class PPOConfig(OnPolicyConfig):
     @property
     def last_clip(self) -> float:
         """The clip at the end of the run."""
-        return self.clip if self.clip_end_value < 0 else self.clip_end_value
+        return last_clip(self.clip, self.clip_end_value)
 
 
 def takes_columns(config: PPOConfig, network: NetworkSettings) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from agents.distributions import Distribution
 from agents.guarded import Step
 from agents.learned import Loss
+from agents.losses import used_mean
 from agents.ppo.minibatch import Minibatch
 from agents.surrogate import RatioBounds, approx_kl, clip_fraction, zero_gradient_fraction
 
@@ -51,19 +52,20 @@ class Report:
 
     @torch.no_grad()
     def scalars(self, distribution: Distribution) -> dict[str, Tensor]:
-        """Means over all steps of this learner's minibatches; empty without any."""
+        """Means over all used steps of this learner's minibatches; empty without any. No GPU is waited for."""
         if not self._terms:
             return {}
-        log_ratios, low, high = (self._used(parts) for parts in (self._log_ratios, *self._bounds()))
-        first = self._used(self._log_ratios[:1])
+        mask = self._mask()
+        log_ratios, low, high = (_joined(parts) for parts in (self._log_ratios, *self._bounds()))
+        policies = torch.cat([policy.flatten(0, -2) for policy in self._policies])
         return {
             **self._means_of_terms(),
-            "losses/entropy": distribution.entropy(self._used(self._policies)).mean(),
-            "losses/approx_kl": approx_kl(log_ratios).mean(),
-            "losses/clip_fraction": clip_fraction(log_ratios, self.clip).mean(),
-            "losses/zero_gradient_fraction": zero_gradient_fraction(log_ratios, RatioBounds(low, high)).mean(),
+            "losses/entropy": used_mean(distribution.entropy(policies), mask),
+            "losses/approx_kl": used_mean(approx_kl(log_ratios), mask),
+            "losses/clip_fraction": used_mean(clip_fraction(log_ratios, self.clip), mask),
+            "losses/zero_gradient_fraction": used_mean(zero_gradient_fraction(log_ratios, RatioBounds(low, high)), mask),
             # 0 but for rounding: another number means that acting and learning compute different policies.
-            "losses/first_ratio_error": first.expm1().abs().max(),
+            "losses/first_ratio_error": self._log_ratios[0].expm1().abs().max(),
         }
 
     def gradient_norms(self) -> Tensor:
@@ -74,10 +76,10 @@ class Report:
         bounds = [minibatch.bounds for minibatch in self._minibatches]
         return [each.low for each in bounds], [each.high for each in bounds]
 
-    def _used(self, parts: list[Tensor]) -> Tensor:
-        """The used steps of all minibatches, `[n, ...]`."""
-        masks = (minibatch.mask for minibatch in self._minibatches)
-        return torch.cat([part if mask is None else part[mask] for part, mask in zip(parts, masks, strict=False)])
+    def _mask(self) -> Tensor | None:
+        """The used steps of all minibatches, bool `[n]`; None if all are used."""
+        masks = [minibatch.mask for minibatch in self._minibatches if minibatch.mask is not None]
+        return _joined(masks) if masks else None
 
     def _means_of_terms(self) -> dict[str, Tensor]:
         """Each term without its weight, and the weighted total, as means over the steps."""
@@ -86,3 +88,8 @@ class Report:
         means = values.view(len(self._terms), len(weights)).mean(0)
         total = torch.stack([weight * mean for weight, mean in zip(weights.values(), means, strict=True)]).sum()
         return {**{f"losses/{name}": mean for name, mean in zip(weights, means, strict=True)}, "losses/total_loss": total}
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """All entries of the parts, `[n]`."""
+    return torch.cat([part.flatten() for part in parts])

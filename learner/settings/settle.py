@@ -20,6 +20,9 @@ CIRCULAR_OF_CHOICES, CIRCULAR_OF_NUMBERS = (4, 2), (16, 20)
 """Slots and uses of a circular replay that names none, by the environment's actions (IMPACT, arXiv:1912.00167, via RLlib)."""
 TARGET_PERIOD = 2
 """Updates between two copies of a target network, in times that every slot of a circular replay is used up (RLlib)."""
+UPDATES_PER_ROUND = 16
+"""Stands for slots times uses without a circular replay. A copy after every second update would follow the network so closely
+that a penalty on the divergence from it means nothing."""
 
 _SMALL_FIRST = ("mlp", "impala_shallow", "nature")
 
@@ -78,5 +81,5 @@ def settle_target_period(agent_settings: Any, replays: Sequence[ReplayConfig]) -
     """The agent's settings with a period in place of a `target_update_period` of 0, if the agent has this setting."""
     if getattr(agent_settings, "target_update_period", None) != 0:
         return agent_settings
-    updates = max((replay.slots * replay.uses for replay in replays if replay.type == "circular"), default=1)
+    updates = max((replay.slots * replay.uses for replay in replays if replay.type == "circular"), default=UPDATES_PER_ROUND)
     return replace(agent_settings, target_update_period=TARGET_PERIOD * updates)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from agents.appo.agent import APPOAgent, APPOConfig
-from agents.asynchronous import KL_WEIGHT_RANGE, AsynchronousAgent, AsynchronousConfig, Columns
+from agents.asynchronous import AsynchronousAgent, AsynchronousConfig, Columns
 from agents.impact.agent import ImpactAgent, ImpactConfig
 from agents.networks.actor_critic import ActorCritic
+from agents.surrogate import KL_WEIGHT_RANGE
 from replay.batch import Batch
 from tests.agents.networks.test_policy_heads import SPACES, network_for
 from tests.agents.support import B, make_network_here, random_batch
@@ -165,6 +166,20 @@ def test_the_weight_of_the_penalty_follows_the_divergence(target_kl: float, want
     agent.kl_weight.fill_(KL_WEIGHT_RANGE[wanted > 1])
     weights_after(agent, random_batch(), random_batch())
     assert float(agent.kl_weight) == KL_WEIGHT_RANGE[wanted > 1]
+
+
+def test_the_penalty_is_shown_without_its_weight() -> None:
+    agent = make("appo with a target", make_network_here(), kl_weight=3.0)
+    agent.update(random_batch(), 0.0)
+    scalars = agent.update(random_batch(), 0.0).scalars
+    assert float(scalars["losses/kl_loss"]) == float(scalars["losses/target_kl"]) > 0
+    assert float(scalars["losses/kl_weight"]) == 3.0
+
+
+def test_a_penalty_towards_a_copy_of_the_newest_weights_is_refused() -> None:
+    with pytest.raises(ValueError, match="^target_update_period: wanted 0 or at least 2 updates"):
+        APPOConfig(kl_weight=1.0, target_update_period=1)
+    APPOConfig(kl_weight=1.0, target_update_period=1, epochs=2)
 
 
 def test_calibration_reaches_the_target_network() -> None:

@@ -47,6 +47,15 @@ def test_value_metrics() -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
+def test_explained_variance_does_not_depend_on_the_scale_and_is_not_a_number_for_equal_targets(scale: float) -> None:
+    values, targets, mask = random_steps(1), random_steps(2), used_steps()
+    wanted, found = (float(value_metrics(k * values, k * targets, mask)["losses/explained_variance"]) for k in (1, scale))
+    assert found == pytest.approx(wanted, rel=1e-4)
+    equal = torch.full_like(targets, scale / 3)
+    assert math.isnan(value_metrics(values, equal, mask)["losses/explained_variance"])
+
+
 def test_ratio_metrics() -> None:
     log_rhos, mask = random_steps(3), used_steps()
     logits = torch.randn((*SHAPE, 3), generator=torch.Generator().manual_seed(4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -133,8 +134,22 @@ def test_an_update_stops_where_the_recorded_one_does(case: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("case", [case for case in golden_cases("ppo_control.json") if case.values[0]["rule"] == "adaptive_kl"])
 def test_the_weight_of_the_kl_penalty_follows_the_recorded_one(case: dict[str, Any]) -> None:
-    weight, weights = case["initial_coefficient"], []
+    weight, weights = exact(case["initial_coefficient"]), []
     for divergence in case["inputs"]["mean_kl_of_each_update"]:
-        weight = next_kl_weight(weight, divergence, case["target_kl"])
-        weights.append(weight)
+        weight = next_kl_weight(weight, exact(divergence), case["target_kl"])
+        weights.append(float(weight))
     assert weights == case["outputs"]["coefficient_after_each_update"]
+
+
+@pytest.mark.parametrize(("divergence", "wanted"), [(0.0, 1e-6), (1.0, 1e6), (math.nan, 2.0), (math.inf, 2.0)])
+def test_the_weight_of_the_kl_penalty_has_bounds_and_ignores_a_divergence_that_is_not_finite(
+    divergence: float, wanted: float
+) -> None:
+    weight = exact(2.0)
+    for _ in range(100):
+        weight = next_kl_weight(weight, exact(divergence), 0.01)
+    assert float(weight) == wanted
+
+
+def exact(number: float) -> torch.Tensor:
+    return torch.tensor(number, dtype=torch.float64)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from learner.metrics.writer import read_metrics
+from learner.runs.directory import RunDirectory
 from learner.settings.help import help_text
 from tests.learner.launching import command
+from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
 from tests.learner.solving import solves
 from tests.learner.test_action_spaces import ACTIONS, SOLVED
 from tests.learner.test_train import run_training
@@ -65,6 +67,17 @@ def test_it_learns_several_choices_and_real_numbers(agent: str, name: str, tmp_p
     assert solves(SOLVED[settings["env"]], tmp_path, **settings)
 
 
+@EACH
+def test_a_killed_run_ends_as_if_nothing_had_happened(agent: str, tmp_path: Path) -> None:
+    own = {"reproducible": True, "checkpoint_period": 10, "return_window": 2, "log_period": 1e5, "precision": "float32"}
+    settings = {**AGENTS[agent], **own, "clip_end_value": 0.01, "environment_max_steps": 1200}
+    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
+    play(straight, **settings)
+    checkpoint, replay = play_until_killed(broken, **settings)
+    play(broken, checkpoint, replay, **settings)
+    assert_same_end(straight, broken)
+
+
 @pytest.mark.parametrize("worker_kind", ["cpu", "central"])
 def test_batches_of_worker_processes_are_used_again(worker_kind: str, tmp_path: Path) -> None:
     circular = '[{"type": "circular", "slots": 2, "uses": 3, "sample_ratio": 1.0}]'
@@ -86,7 +99,7 @@ def test_impact_has_a_circular_replay_by_default_whose_size_follows_from_the_act
         assert config.agent_settings.target_update_period == 2 * slots * uses
         assert config.settings["target_update_period"] == 0, "a resumed run computes it again"
     assert small_config(agent="impact", target_update_period=7).agent_settings.target_update_period == 7
-    assert small_config(agent="appo").agent_settings.target_update_period == 2
+    assert small_config(agent="appo").agent_settings.target_update_period == 32
     assert [replay.type for replay in small_config(agent="appo").replays] == ["queue"]
 
 

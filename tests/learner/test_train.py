@@ -15,6 +15,8 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
+from agents.base import Updated
+from agents.vtrace.agent import VTraceAgent
 from learner.evaluation.evaluator import Evaluation
 from learner.head_start import HeadStart
 from learner.metrics.writer import read_metrics
@@ -22,6 +24,7 @@ from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
 from learner.train import train
+from replay.batch import Batch
 from tests.support import children_named, small_config
 from workers import Block, WorkerError
 from workers.serial import SerialWorkers
@@ -164,6 +167,22 @@ def test_no_worker_is_left_where_the_rest_cannot_be_built(tmp_path: Path, monkey
     assert [thread for thread in threading.enumerate() if thread.name.startswith("supervisor")] == []
 
 
+def test_schedules_begin_at_their_first_value_and_every_update_has_a_part_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, seen = VTraceAgent.update, []
+
+    def record(agent: VTraceAgent, batch: Batch, progress: float) -> Updated:
+        seen.append(progress)
+        return update(agent, batch, progress)
+
+    monkeypatch.setattr(VTraceAgent, "update", record)
+    run_training(tmp_path, environment_max_steps=300)
+    assert seen[0] == 0
+    assert 0.8 < seen[-1] < 1
+    assert (np.diff(seen) > 0).all()
+
+
 @pytest.mark.pictures
 def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     run, first = run_training(tmp_path, environment_max_steps=4000, lr=1e-3, lr_end_value=1e-3, log_period=0.05)
@@ -176,10 +195,12 @@ def test_a_resumed_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert (np.diff(after["steps"]) >= 0).all()
     assert (np.diff(after["updates"]) >= 0).all()
     np.testing.assert_array_equal(after["steps"][: len(before["steps"])], before["steps"])
-    # The learning rate is that of the frames counted so far in the new budget, not of a new run: half of it is half the rate.
+    # The learning rate is that of the frames before the update in the new budget: half of it is half the rate.
     resumed = slice(len(before["steps"]), None)
-    wanted = 1e-3 * np.maximum(0, 1 - after["frames"][resumed] / 8000)
-    np.testing.assert_allclose(after["charts/learning_rate"][resumed], wanted, rtol=1e-4, atol=1e-12)
+    used = after["frames"][resumed] / 8000
+    one_update = first.counters.frames / first.counters.updates / 8000
+    assert ((after["charts/learning_rate"][resumed] / 1e-3 - (1 - used) > 0) & (used <= 1 + one_update)).all()
+    np.testing.assert_allclose(after["charts/learning_rate"][resumed], 1e-3 * (1 - used), rtol=0, atol=3e-3 * one_update)
     summary = json.loads(run.summary.read_text())
     assert (summary["steps"], summary["updates"], summary["episodes"]) == (
         *(second.counters.steps, second.counters.updates),

@@ -172,6 +172,7 @@ def test_the_weight_of_the_kl_penalty_adapts_and_is_saved() -> None:
     assert agent.kl_weight == 2.0  # the divergence is above 1.5 targets
     assert float(scalars["losses/clip_fraction"]) >= 0
     assert float(scalars["losses/kl_loss"]) > 0
+    assert float(scalars["losses/kl_weight"]) == 1.0  # that of this update
     other = PPOAgent(config, make_network_here())
     other.load_state_dict(copy.deepcopy(agent.state_dict()), load_optimizer=True)
     assert (other.kl_weight, other.guard.steps) == (2.0, CONFIG.epochs * CONFIG.minibatches)
