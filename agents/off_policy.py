@@ -1,7 +1,8 @@
 """Settings, transitions and updates of the agents that learn from replayed windows: SAC, TD3, DDPG and value-based ones.
 
-A batch has B windows of n consecutive rows, drawn uniformly from all stored rows. Each window becomes one transition: an
-observation, an action, the discounted rewards of the rows that follow it, and the observation to bootstrap from.
+A batch has B windows of n consecutive rows, drawn from all stored rows, uniformly or by their priorities. Each window becomes
+one transition: an observation, an action, the discounted rewards of the rows that follow it, and the observation to bootstrap
+from.
 """
 
 from __future__ import annotations
@@ -234,11 +235,12 @@ class OffPolicyAgent(GuardedAgent):
 
     def update(self, batch: Batch, progress: float) -> Updated:
         inputs = self.finite_inputs(batch)
-        # There are no fresh columns, so the running moments are those of drawn windows: of their first rows, which are uniform.
+        # There are no fresh columns, so the running moments are those of drawn windows: of their first rows, which are uniform
+        # unless the replay is prioritised.
         learned = self.scaled(replace(batch, is_replay=torch.zeros_like(batch.is_replay)))
         learning_rate = self.set_learning_rate(progress)
         parts = transitions(learned, self.config).split(self.config.batches_at_once)
-        found = [self._learn(part, inputs) for part in parts]
+        found = [self.learn(part, inputs) for part in parts]
         self.end_update()
         sound = torch.stack([each.step.sound for each in found]).any()
         self.after_update(progress, sound)
@@ -248,11 +250,16 @@ class OffPolicyAgent(GuardedAgent):
         scalars = {**means_of_steps([each.scalars for each in found]), **self.gradient_metrics(norms)}
         return Updated(scalars, learning_rate, self.guard.steps, _priorities(found))
 
-    def _learn(self, batch: Transitions, inputs: Mapping[str, Tensor]) -> Learned:
-        """Take one step on a batch."""
+    @property
+    def most_threads(self) -> int:
+        """How many threads may share a step."""
+        return self.passes.threads
+
+    def learn(self, batch: Transitions, inputs: Mapping[str, Tensor]) -> Learned:
+        """Take one step on a batch. inputs: scalars that must be finite."""
         constants = self.constants(batch)
         rows = len(batch.returns)
-        threads = passes.threads_for(rows * self._multiplications, min(self.passes.threads, rows))
+        threads = passes.threads_for(rows * self._multiplications, min(self.most_threads, rows))
         parts = list(_parts(batch, constants, threads))
         found = self.passes.each(self._gradients, parts)
         for parameter in self._parameters:

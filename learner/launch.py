@@ -183,6 +183,11 @@ def _check_environment(config: Config, machine: Machine) -> None:
             f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
             f"observations of shape {shape}, which takes {needed / 1e9:.1f} GB to train"
         )
+    if config.replay_settings.compress_replay and config.needs.window and all(part.is_vector for part in network.parts):
+        raise ValueError(
+            f"compress_replay: wanted false with agent {config.agent} for observations without images, because vectors hardly "
+            "get smaller and each window would unpack a whole trajectory; got true"
+        )
     check_protocol_of_env(config.settings["protocol"], config.env)
 
 

@@ -43,6 +43,8 @@ class Actor(FeatureNetwork):
         acts_randomly: float32 `[]`, 1 until learning starts: actions are uniform until then. It travels with the weights.
     """
 
+    heads_read: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation")
+
     acts_randomly: Tensor
 
     def make_heads(self) -> None:

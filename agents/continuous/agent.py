@@ -99,15 +99,15 @@ class ContinuousAgent(OffPolicyAgent):
             dropout=self.config.critic_dropout,
         )
         self.critics: Critics = critics.to(network.policy_head.weight.device)
-        self.target_critics = TargetNetwork(self.critics, self.target_period, self.config.target_update_rate)
+        self.target_critics = TargetNetwork(self.critics, rate=self.config.target_update_rate)
         self.actor_parameters = network.actor_parameters
         self.critic_parameters = [*self.critics.parameters(), *network.encoder_parameters]
         return {CRITICS: self.critics}
 
     @property
-    def target_period(self) -> int:
-        """Optimiser steps between two moves of the target networks."""
-        return 1
+    def most_threads(self) -> int:
+        """One with dropout: several threads would draw their masks in another order each time."""
+        return 1 if self.config.critic_dropout else super().most_threads
 
     @property
     def followers(self) -> Mapping[str, TargetNetwork]:

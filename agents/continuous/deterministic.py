@@ -15,7 +15,7 @@ from agents.continuous.agent import TARGETS, ContinuousAgent, ContinuousConfig, 
 from agents.continuous.losses import critic_errors, critic_loss, hard_targets, smoothed_actions
 from agents.guarded import LearningRate
 from agents.networks.base import NetworkConfig
-from agents.off_policy import Objective, Objectives, Transitions
+from agents.off_policy import Learned, Objective, Objectives, Transitions
 from agents.target_network import TargetNetwork
 from setting import Setting
 
@@ -44,6 +44,11 @@ class DeterministicConfig(ContinuousConfig):
     noise_dt: Annotated[float, Setting("Time of a step, for ou noise.", "a number in (0, 1]", 1e-6, 1)] = 0.01
 
     @property
+    def epsilon(self) -> float:
+        """Evaluations act without noise, so they are greedy."""
+        return 0.0
+
+    @property
     def policy_delay(self) -> int:
         """Steps of the critics for each step of the actor."""
         return 1
@@ -70,13 +75,14 @@ class DeterministicAgent(ContinuousAgent):
 
     def make_modules(self) -> dict[str, nn.Module]:
         modules = super().make_modules()
-        self.target_actor = TargetNetwork(self.network, self.target_period, self.config.target_update_rate)
-        self._steps = 0  # of the critics
+        self.target_actor = TargetNetwork(self.network, rate=self.config.target_update_rate)
+        self._steps = 0  # of the critics, also refused ones: the host does not wait to learn which a GPU refuses
         return modules
 
     @property
-    def target_period(self) -> int:
-        return self.config.policy_delay
+    def actor_learns(self) -> bool:
+        """Whether actor and targets move in the step that is being taken."""
+        return (self._steps + 1) % self.config.policy_delay == 0
 
     @property
     def followers(self) -> Mapping[str, TargetNetwork]:
@@ -97,7 +103,7 @@ class DeterministicAgent(ContinuousAgent):
             targets = hard_targets(part.returns, part.discounts, self.target_critics.network(next_encoded, next_actions))
         q = self.critics(encoded, part.actions)
         terms = {"critic_loss": Objective(critic_loss(q, targets, part.weights), self.critic_parameters)}
-        if (self._steps + 1) % self.config.policy_delay == 0:
+        if self.actor_learns:
             actions = network.policy(part.observations, encoded)
             terms["actor_loss"] = Objective(-self.critics(encoded.detach(), actions)[0].mean(), self.actor_parameters)
         # A metric has a value in every step; NaN where there is nothing to measure.
@@ -105,9 +111,14 @@ class DeterministicAgent(ContinuousAgent):
         metrics = {"losses/q": q.detach().mean(), "losses/target": targets.mean(), **missing}
         return Objectives(terms, metrics, critic_errors(q, targets))
 
-    def after_step(self) -> None:
+    def learn(self, batch: Transitions, inputs: Mapping[str, Tensor]) -> Learned:
+        learned = super().learn(batch, inputs)
         self._steps += 1
-        super().after_step()
+        return learned
+
+    def after_step(self) -> None:
+        if self.actor_learns:
+            super().after_step()
 
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
         return {**super().own_numbers(), STEPS: {"count": torch.tensor(self._steps)}}

@@ -69,7 +69,7 @@ def soft_choice_policy_loss(q: Tensor, logits: Tensor, temperature: Tensor) -> T
     return (log_probs.exp() * (temperature * log_probs - q.amin(0))).sum(-1).mean()
 
 
-def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: Tensor | float) -> Tensor:
     """Loss of the temperature in the form of Stable-Baselines3, in log alpha: log alpha (H(pi) - target).
 
     The paper's form (equation 18) has alpha in place of log alpha; its gradient is alpha times as large.

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -109,6 +110,8 @@ class FeatureNetwork(nn.Module, ABC):
     """Last numbers of `exploration` that are a state."""
     exported: ClassVar[tuple[str, ...]] = ()
     """Outputs of the heads that an exported policy returns beside its action."""
+    heads_read: ClassVar[tuple[str, ...]] = ()
+    """Settings of `NetworkSettings` that the heads depend on, beside the torso."""
     explores_by_epsilon: ClassVar[bool] = False
     """Whether `exploration` is the probability of a random action, `[N, 1]`, so that an evaluation may set it."""
 
@@ -122,8 +125,9 @@ class FeatureNetwork(nn.Module, ABC):
         if settings.normalise_observations and not any(self._normalised):
             shape = list(self.parts[0].shape)
             raise ValueError(f"normalise_observations: wanted vectors, got images {shape}; --calibrate_input scales images")
-        self.torso = make_joint_torso(settings, self.parts, config.precision)
-        self.value_torso = make_joint_torso(settings, self.parts, config.precision) if settings.separate_value else None
+        make_torso = partial(make_joint_torso, settings, self.parts, config.precision, self.heads_read)
+        self.torso = make_torso()
+        self.value_torso = make_torso() if settings.separate_value else None
         torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
         self.core = make_core(settings.core, torso_features, settings.core_size, settings.core_memory)
         self.state_size = self.core.state_size if self.core else 0

@@ -49,16 +49,16 @@ class JointTorso(nn.Module):
 
 
 def make_joint_torso(
-    settings: NetworkSettings, parts: Sequence[InputPart], precision: str = "float32"
+    settings: NetworkSettings, parts: Sequence[InputPart], precision: str = "float32", also_read: Sequence[str] = ()
 ) -> Torso | OwnTorso | JointTorso:
     """The torso that reads these parts. Raises ValueError if it cannot, or if a setting would have no effect.
 
-    precision: see `NetworkConfig`. It is only checked, for a class of the user's.
+    precision: see `NetworkConfig`. It is only checked, for a class of the user's. also_read: settings that heads depend on.
     """
     torso = _of_part(settings, parts[0], precision) if len(parts) == 1 else JointTorso(settings, parts, precision)
     for name in ("hidden_sizes", "activation", "conv"):
         default, got = settings_of(NetworkSettings)[name].default, getattr(settings, name)
-        if name not in torso.reads and got != default:
+        if name not in (*torso.reads, *also_read) and got != default:
             raise ValueError(f"{name}: wanted {default} with --network={settings.network}, which does not use it, got {got}")
     return torso
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,16 @@ from agents.continuous.losses import (
     soft_targets,
     temperature_loss,
 )
-from agents.distributions import SquashedGaussian
+from agents.distributions import ILLEGAL_LOGIT, SquashedGaussian
 from agents.networks.base import NetworkConfig
 from agents.off_policy import Objective, Objectives, Transitions
 from setting import Setting
-from wrappers.spaces import Box, Discrete
+from wrappers.spaces import Discrete
 
 TEMPERATURE = "temperature"
 """Name of the module in a checkpoint."""
 CHOICE_ENTROPY = 0.98
-"""Target entropy of one choice, as a part of the largest entropy."""
+"""Target entropy of one choice, as a part of the largest entropy, the logarithm of the number of legal actions."""
 CRITIC_WEIGHT = 0.5
 """Weight of each critic's mean squared error."""
 
@@ -49,7 +49,7 @@ class SACConfig(ContinuousConfig):
         float,
         Setting(
             "Entropy that the temperature aims at, in nats: times -1 for each number of an action, or times 0.98 log A for one "
-            "choice of A.",
+            "choice of A legal ones.",
             "a number from -100 to 100",
             -100,
             100,
@@ -67,6 +67,20 @@ class Temperature(nn.Module):
     def forward(self) -> Tensor:
         """alpha, `[]`, without gradient."""
         return self.log_alpha.detach().exp()
+
+
+class Found(NamedTuple):
+    """The quantities of N transitions that the losses of SAC are made of.
+
+    q: `[2, N]`, Q-values of the actions taken, with gradient. targets: `[N]`. actor_loss: `[]`, with gradient. entropy: `[]`,
+    the policy's mean entropy in nats. usual_entropy: in nats, which the temperature aims at unless a setting scales it.
+    """
+
+    q: Tensor
+    targets: Tensor
+    actor_loss: Tensor
+    entropy: Tensor
+    usual_entropy: Tensor | float
 
 
 class SACAgent(ContinuousAgent):
@@ -92,16 +106,7 @@ class SACAgent(ContinuousAgent):
     def make_modules(self) -> dict[str, nn.Module]:
         modules = super().make_modules()
         self.temperature = Temperature(self.config.temperature).to(self.network.policy_head.weight.device)
-        self.target_entropy = self.config.target_entropy_scale * self._usual_entropy()
         return {**modules, TEMPERATURE: self.temperature}
-
-    def _usual_entropy(self) -> float:
-        """Target entropy in nats. That of real numbers in [-1, 1] is at most log 2 for each, that of one choice log A."""
-        action = self.network.config.action
-        if isinstance(action, Discrete):
-            return CHOICE_ENTROPY * math.log(action.count)
-        assert isinstance(action, Box)
-        return -float(len(action.low))
 
     @property
     def is_choice(self) -> bool:
@@ -115,41 +120,42 @@ class SACAgent(ContinuousAgent):
 
     def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
         alpha = self.temperature()
-        found = self._choice(part, alpha) if self.is_choice else self._numbers(part, alpha, constants[0])
-        q, targets, actor_loss, entropy = found
+        found = self._choice(part, alpha) if self.is_choice else self._numbers(part, alpha, *constants[0].unbind(1))
         terms = {
-            "critic_loss": Objective(CRITIC_WEIGHT * critic_loss(q, targets, part.weights), self.critic_parameters),
-            "actor_loss": Objective(actor_loss, self.actor_parameters),
+            "critic_loss": Objective(CRITIC_WEIGHT * critic_loss(found.q, found.targets, part.weights), self.critic_parameters),
+            "actor_loss": Objective(found.actor_loss, self.actor_parameters),
         }
         if self.config.learn_temperature:
-            loss = temperature_loss(self.temperature.log_alpha, entropy, self.target_entropy)
+            wanted = self.config.target_entropy_scale * found.usual_entropy
+            loss = temperature_loss(self.temperature.log_alpha, found.entropy, wanted)
             terms["temperature_loss"] = Objective(loss, [self.temperature.log_alpha])
         metrics = {
-            "losses/q": q.detach().mean(),
-            "losses/target": targets.mean(),
-            "losses/entropy": entropy,
+            "losses/q": found.q.detach().mean(),
+            "losses/target": found.targets.mean(),
+            "losses/entropy": found.entropy,
             "losses/temperature": alpha,
         }
-        return Objectives(terms, metrics, critic_errors(q, targets))
+        return Objectives(terms, metrics, critic_errors(found.q, found.targets))
 
-    def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Q-values `[2, N]`, targets `[N]`, the actor's loss and the policy's mean entropy, for actions of real numbers."""
+    def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor, next_normals: Tensor) -> Found:
+        """For actions of D real numbers. normals, next_normals: `[N, D]`, which draw the policy's actions."""
         network, distribution = self.network, self.network.distribution
         assert isinstance(distribution, SquashedGaussian)
         encoded = network.encode(part.observations)
         with torch.no_grad():
             next_encoded = network.encode(part.next_observations)
             next_policy = network.policy(part.next_observations, next_encoded)
-            next_actions, next_log_probs = distribution.reparametrised(next_policy, normals[:, 1])
+            next_actions, next_log_probs = distribution.reparametrised(next_policy, next_normals)
             next_q = self.target_critics.network(next_encoded, next_actions)
             targets = soft_targets(part.returns, part.discounts, next_q, next_log_probs, alpha)
-        actions, log_probs = distribution.reparametrised(network.policy(part.observations, encoded), normals[:, 0])
-        of_policy = self.critics(encoded.detach(), actions)
-        loss = soft_policy_loss(of_policy, log_probs, alpha)
-        return self.critics(encoded, part.actions), targets, loss, -log_probs.detach().mean()
+        q = self.critics(encoded, part.actions)
+        # The actor's loss passes through the critics to the actions. It changes neither the critics nor a shared encoder.
+        actions, log_probs = distribution.reparametrised(network.policy(part.observations, encoded), normals)
+        actor_loss = soft_policy_loss(self.critics(encoded.detach(), actions), log_probs, alpha)
+        return Found(q, targets, actor_loss, -log_probs.detach().mean(), -float(actions.shape[-1]))
 
-    def _choice(self, part: Transitions, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same for one choice. An illegal action has probability 0, so its value counts nowhere."""
+    def _choice(self, part: Transitions, alpha: Tensor) -> Found:
+        """For one choice. An illegal action has probability 0, so its value counts nowhere."""
         network = self.network
         encoded = network.encode(part.observations)
         with torch.no_grad():
@@ -161,4 +167,7 @@ class SACAgent(ContinuousAgent):
         logits = network.policy(part.observations, encoded)
         loss = soft_choice_policy_loss(q.detach(), logits, alpha)
         index = part.actions.long().expand(len(q), -1).unsqueeze(-1)
-        return q.gather(-1, index).squeeze(-1), targets, loss, mean_entropy(logits)
+        # The largest entropy of a state is the logarithm of its LEGAL actions: a target above it would let alpha grow for ever.
+        legal = (logits.detach() > ILLEGAL_LOGIT / 2).sum(-1)
+        usual_entropy = CHOICE_ENTROPY * legal.log().mean()
+        return Found(q.gather(-1, index).squeeze(-1), targets, loss, mean_entropy(logits), usual_entropy)

@@ -57,9 +57,21 @@ def load_saved_replay(
         reason = str(error)
         if count:
             log.info("The replays start empty (%s): %s trajectories fill them before training resumes", reason, f"{count:,}")
+            _warn_of_a_small_budget(config, checkpoint, count)
     if config.training.reproducible and UNDER_WAY not in (state or {}):
         log.warning("The run resumes with fresh episodes, so it will not be bit-identical (%s)", reason)
     return None if config.workers.on_policy and UNDER_WAY not in (state or {}) else state
+
+
+def _warn_of_a_small_budget(config: Config, checkpoint: Checkpoint, to_fill: int) -> None:
+    left = config.training.environment_max_steps - checkpoint.counters.steps
+    needed = config.training.learner_count * to_fill * config.training.unroll_length
+    if needed >= left:
+        log.warning(
+            "Filling the replays takes %s steps, but --environment_max_steps leaves %s: the run ends after one update",
+            f"{needed:,}",
+            f"{left:,}",
+        )
 
 
 def restore_replays(state: dict[str, Any], mixture: Mixture) -> None:

@@ -162,8 +162,17 @@ def _check_paced(flat: Settings, replays: tuple[ReplayConfig, ...], needs: Needs
                 f"replay_parameters: wanted standard or prioritised replays with {agent}, got {strategy}, "
                 "which compares policies"
             )
+    if flat["replay_fill_fraction"]:
+        raise ValueError(
+            f"replay_fill_fraction: wanted 0 with {agent}, because --learning_starts says when it begins; got "
+            f"{flat['replay_fill_fraction']:g}"
+        )
     if not needs.window:
         return
+    if needs.window > flat["unroll_length"]:
+        raise ValueError(
+            f"n_step: wanted at most the {flat['unroll_length']} rows of a trajectory (--unroll_length), got {needs.window}"
+        )
     windows = f"agent {flat['agent']}, which draws windows of {needs.window} rows"
     if flat["burn_in"]:
         raise ValueError(f"burn_in: wanted 0 with {windows}, got {flat['burn_in']}")

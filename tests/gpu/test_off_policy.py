@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from agents import AGENTS
 from agents.continuous.agent import ContinuousAgent
 from agents.sac.agent import SACAgent
+from learner.metrics.writer import read_metrics
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.gpu.support import assert_a_gpu_learns_the_same
+from tests.learner.test_skipping import spoil_updates
 
 SETTINGS = {
     "env": "Reach-v0",
@@ -30,11 +33,20 @@ SETTINGS = {
 }
 
 
+UPDATES = 29
+
+
 def replay(device: str) -> str:
     return f'[{{"type": "standard", "steps": 200, "sample_ratio": 1.0, "device": "{device}"}}]'
 
 
 @pytest.mark.parametrize("agent", ["sac", "td3"])
-def test_a_gpu_learns_what_a_cpu_learns_and_waits_nowhere_else(agent: str, gpu: SimulatedGpu, tmp_path: Path) -> None:
+def test_a_gpu_learns_what_a_cpu_learns_and_waits_nowhere_else(
+    agent: str, gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an update whose three steps were refused: an odd number, so that a delay of two could lose its turn."""
     made = (ContinuousAgent.make_modules, SACAgent.make_modules)
-    assert_a_gpu_learns_the_same(gpu, tmp_path, replay, {**SETTINGS, "agent": agent}, made)
+    spoil_updates(monkeypatch, lambda number: number % UPDATES == 4, kind=AGENTS[agent])
+    run = assert_a_gpu_learns_the_same(gpu, tmp_path, replay, {**SETTINGS, "agent": agent}, made)
+    columns = read_metrics(run.metrics)
+    assert (columns["updates"][-1], columns["updates/skipped"][-1]) == (UPDATES, 1)

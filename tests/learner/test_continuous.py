@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from learner.metrics.writer import read_metrics
+from learner.runs.directory import RunDirectory
 from tests.learner.launching import command
+from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
 from tests.learner.solving import solves
 from tests.learner.test_action_spaces import SOLVED
 from tests.learner.test_train import run_training
@@ -39,6 +41,14 @@ SMALL = {
     "replay_fill_fraction": 0.0,
     "replay_parameters": '[{"type": "standard", "steps": 40, "sample_ratio": 1.0}]',
 }
+
+
+PRIORITISED = json.dumps(
+    [
+        {"type": "prioritised", "steps": 40, "sample_ratio": 0.5},
+        {"type": "standard", "capacity": 9, "retention": "reservoir", "sample_ratio": 0.5},
+    ]
+)
 
 
 def small(agent: str, combination: str, **own: Any) -> dict[str, Any]:
@@ -75,6 +85,24 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, combination: st
     assert max(described["largest_difference"].values()) < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("agent", "own"),
+    [
+        ("sac", {"learn_temperature": False, "critic_dropout": 0.1}),
+        ("td3", {"exploration_noise_kind": "ou", "n_step": 3, "batches_at_once": 3, "replay_parameters": PRIORITISED}),
+        ("ddpg", {"normalise_rewards": True}),
+    ],
+)
+def test_a_killed_run_ends_as_if_nothing_had_happened(agent: str, own: dict[str, Any], tmp_path: Path) -> None:
+    kept = {"environment_max_steps": 200, "checkpoint_period": 10, "return_window": 2}
+    settings = small(agent, "vector-box", **kept, **own)
+    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
+    play(straight, **settings)
+    checkpoint, replay = play_until_killed(broken, **settings)
+    play(broken, checkpoint, replay, **settings)
+    assert_same_end(straight, broken)
+
+
 @EACH
 def test_the_same_seed_gives_the_same_bits(agent: str, tmp_path: Path) -> None:
     found = []
@@ -99,3 +127,25 @@ def test_another_agent_s_checkpoint_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"^agent: wanted td3 as in the checkpoint, got {agent}$") as refused:
             command(tmp_path, "train_w_load", load="latest", agent=agent)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"compress_replay": True}, "compress_replay: wanted false with agent sac for observations without images"),
+        ({"n_step": 9}, r"n_step: wanted at most the 8 rows of a trajectory \(--unroll_length\), got 9"),
+        ({"replay_fill_fraction": 0.5}, "replay_fill_fraction: wanted 0 with agent sac"),
+    ],
+)
+def test_what_cannot_pay_is_refused_in_one_line(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as refused:
+        command(tmp_path, "train", **{**REACH, "agent": "sac", **given})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_resumed_run_says_that_its_budget_ends_before_the_replays_are_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", tmp_path, **small("sac", "vector-box", reproducible=False)) == 0
+    assert run("train_w_load", tmp_path, load="latest", environment_max_steps=70) == 0
+    assert "Filling the replays takes 20 steps, but --environment_max_steps leaves" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -13,7 +14,9 @@ from agents import AGENTS
 from agents.continuous.actors import Actor
 from agents.continuous.agent import ContinuousAgent
 from agents.continuous.critics import Critics
-from agents.networks.base import NetworkConfig, Thought
+from agents.continuous.deterministic import STEPS
+from agents.distributions import ILLEGAL_LOGIT
+from agents.networks.base import NetworkConfig, Thought, make_network
 from agents.networks.settings import NetworkSettings
 from agents.off_policy import transitions
 from replay.batch import Batch
@@ -53,6 +56,8 @@ def test_a_non_finite_update_changes_nothing(name: str, inputs: float, reward: f
     agent.take_skip_reasons()
     learn(agent, bad)
     assert agent.take_skip_reasons() == ["observations" if inputs else "rewards"]
+    if STEPS in before["numbers"]:  # refused steps count too: a GPU tells later which they were
+        before["numbers"][STEPS]["count"] += 2
     assert same(before, agent.state_dict())
 
 
@@ -208,6 +213,33 @@ def test_discrete_actions_obey_the_entropy_form_and_their_mask() -> None:
         agent.network.acts_randomly.fill_(randomly)
         chosen = agent.network.choose(Thought(output, torch.zeros(500, 8)), None).actions
         assert set(chosen.tolist()) == {0, 2}
+
+
+def test_the_temperature_aims_at_the_entropy_that_legal_actions_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three actions are legal. The policy is as random as it can be, so the temperature falls."""
+    agent = agent_of("sac", action=CHOICE)
+    policy, mask = agent.network.policy, torch.tensor([1, 0, 1])
+    monkeypatch.setattr(agent.network, "policy", lambda *inputs: policy(*inputs).masked_fill(mask == 0, ILLEGAL_LOGIT))
+    update = agent.update(windows(action=CHOICE), 0.0)
+    assert float(update.scalars["losses/entropy"]) == pytest.approx(math.log(2), abs=1e-3)
+    found = agent.state_dict()["modules"]["temperature"]["log_alpha"]
+    assert float(found) < 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dropout_gives_the_same_bits_with_any_number_of_threads(threads: int, divided: None) -> None:
+    one, other = (agent_of("sac", critic_dropout=0.3, threads=each) for each in (1, threads))
+    for agent in (one, other):
+        learn(agent, windows(rows=13), 2)
+    assert same(one.state_dict(), other.state_dict())
+
+
+def test_hidden_layers_that_follow_a_shared_encoder_may_be_chosen() -> None:
+    settings = NetworkSettings("nature", hidden_sizes="7", activation="tanh", calibrate_input=False)
+    kind = AGENTS["sac"]
+    network = make_network(NetworkConfig(settings, IMAGES, SPACE, kind.network_class, agent=kind.config_class()))
+    assert network.policy_head.in_features == 7
+    assert any(isinstance(layer, nn.Tanh) for layer in network.hidden)
 
 
 def test_a_fixed_temperature_stays() -> None:
