@@ -36,6 +36,7 @@ from agents.surrogate import (
     KL_WEIGHT,
     Clip,
     LastClip,
+    RatioBounds,
     approx_kl,
     clip_fraction,
     last_clip,
@@ -263,16 +264,23 @@ class AsynchronousAgent(ActorCriticAgent):
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Loss(used_mean(excess, used), config.action_bound_loss_weight, "mean")
-        log_rhos, log_ratios = (log_probs.policy - log_probs.behaviour).detach(), found.log_ratios.detach()
+        metrics |= self._metrics(batch, log_probs, found, bounds, values.detach())
+        return Losses(terms, metrics)
+
+    def _metrics(
+        self, batch: Columns, log_probs: LogProbs, found: Estimates, bounds: RatioBounds, values: Tensor
+    ) -> dict[str, Tensor]:
+        """How far the policies are from each other, how much the clipping removes, and how good the values `[T, b]` are."""
+        part, used, log_ratios = batch.batch, batch.batch.action_used, found.log_ratios.detach()
+        log_rhos = (log_probs.policy - log_probs.behaviour).detach()
         effective = replay_metrics(part, used, log_rhos, torch.ones_like(used), self.replay_names)
-        metrics |= {
+        return {
             "losses/approx_kl": used_mean(approx_kl(log_rhos), used),
             "losses/clip_fraction": used_mean(clip_fraction(log_ratios, batch.clip), used),
             "losses/zero_gradient_fraction": used_mean(zero_gradient_fraction(log_ratios, bounds), used),
-            **value_metrics(values.detach(), found.targets, used),
+            **value_metrics(values, found.targets, used),
             **{name: value for name, value in effective.items() if name.endswith("effective_sample_size")},
         }
-        return Losses(terms, metrics)
 
     def _log_probs(self, batch: Columns, policy: Tensor) -> LogProbs:
         part, distribution = batch.batch, self.network.distribution

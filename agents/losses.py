@@ -47,6 +47,7 @@ def entropy_loss(entropies: Tensor, weights: Tensor | None = None) -> Tensor:
 
 def masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
     """Sum of terms `[T, B]` over the steps of the mask, all by default. What a masked step holds does not matter."""
+    # `where` and not a product: 0 times a number that is not finite would not be 0.
     return terms.sum() if mask is None else torch.where(mask.bool(), terms, 0.0).sum()
 
 

@@ -1,4 +1,4 @@
-"""Settings, transitions and updates of the agents that learn from replayed windows: SAC, TD3, DDPG and value-based ones.
+"""Settings and updates of the agents that learn from replayed windows: SAC, TD3, DDPG and value-based ones.
 
 A batch has B windows of n consecutive rows, drawn from all stored rows, uniformly or by their priorities. Each window becomes
 one transition: an observation, an action, the discounted rewards of the rows that follow it, and the observation to bootstrap
@@ -20,8 +20,8 @@ from agents.base import Needs, Updated
 from agents.guarded import GuardedAgent, LearnedConfig, LearningRate, OptimizerName, Step
 from agents.metrics import means_of_steps
 from agents.optimizers import clip_gradients
-from agents.returns.nstep import n_step
-from agents.rewards import REWARD_CLIPPING, clip_rewards
+from agents.rewards import REWARD_CLIPPING
+from agents.transitions import Transitions, transitions
 from replay.batch import Batch
 from setting import Setting
 
@@ -113,6 +113,11 @@ class OffPolicyConfig(LearnedConfig):
             raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {self.lr_end_value:g}")
 
     @property
+    def reward_clipping(self) -> str | None:
+        """A name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards."""
+        return self.reward_clipping_method if self.clip_rewards else None
+
+    @property
     def last_learning_rate(self) -> float:
         return self.lr if self.lr_end_value < 0 else self.lr_end_value
 
@@ -126,41 +131,6 @@ class OffPolicyConfig(LearnedConfig):
             batches_at_once=self.batches_at_once,
             priorities=True,
         )
-
-
-class Transitions(NamedTuple):
-    """N transitions.
-
-    observations, next_observations: `[N, S, *frame_shape]`; next ones are those to bootstrap from. actions: `[N, *shape]`.
-    returns: discounted rewards in between, `[N]`. discounts: factor of the next observation's value, `[N]`, 0 after an end.
-    weights: importance weights of prioritised replay, which multiply the losses of the rows, `[N]`; 1 without priorities.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    returns: Tensor
-    discounts: Tensor
-    next_observations: Tensor
-    weights: Tensor
-
-    def split(self, parts: int) -> Iterator[Transitions]:
-        """Equal parts. Every replay of a mixture gives each part its share, and the largest weight of a part is 1."""
-        for index in range(parts):
-            part = Transitions(*(tensor[index::parts] for tensor in self))  # the columns of a replay stand together
-            yield part._replace(weights=part.weights / part.weights.amax())
-
-
-@torch.no_grad()
-def transitions(batch: Batch, config: OffPolicyConfig) -> Transitions:
-    """The transitions of a batch of windows, whose first rows are actions that were used."""
-    rewards = clip_rewards(batch.rewards, config.reward_clipping_method if config.clip_rewards else None)
-    found = n_step(rewards, batch.terminated, batch.action_used, config.gamma)
-    if len(batch.rewards) == 1:
-        following = batch.observations[1]
-    else:  # a window ends early at the end of an episode or of its trajectory
-        following = batch.observations[found.rows, torch.arange(len(found.rows), device=found.rows.device)]
-    weights = torch.ones_like(found.returns) if batch.weights is None else batch.weights
-    return Transitions(batch.observations[0], batch.actions[0], found.returns, found.discounts, following, weights)
 
 
 class Objective(NamedTuple):
@@ -239,16 +209,17 @@ class OffPolicyAgent(GuardedAgent):
         # unless the replay is prioritised.
         learned = self.scaled(replace(batch, is_replay=torch.zeros_like(batch.is_replay)))
         learning_rate = self.set_learning_rate(progress)
-        parts = transitions(learned, self.config).split(self.config.batches_at_once)
-        found = [self.learn(part, inputs) for part in parts]
+        windows = transitions(learned, gamma=self.config.gamma, reward_clipping=self.config.reward_clipping)
+        parts = windows.split(self.config.batches_at_once)
+        steps = [self.learn(part, inputs) for part in parts]
         self.end_update()
-        sound = torch.stack([each.step.sound for each in found]).any()
+        sound = torch.stack([each.step.sound for each in steps]).any()
         self.after_update(progress, sound)
         first_rows = replace(learned, observations=learned.observations[:2])
         self.merge_moments(first_rows, sound)
-        norms = torch.stack([each.step.gradient_norm for each in found])
-        scalars = {**means_of_steps([each.scalars for each in found]), **self.gradient_metrics(norms)}
-        return Updated(scalars, learning_rate, self.guard.steps, _priorities(found))
+        norms = torch.stack([each.step.gradient_norm for each in steps])
+        scalars = {**means_of_steps([each.scalars for each in steps]), **self.gradient_metrics(norms)}
+        return Updated(scalars, learning_rate, self.guard.steps, _priorities(steps))
 
     @property
     def most_threads(self) -> int:
@@ -262,6 +233,7 @@ class OffPolicyAgent(GuardedAgent):
         threads = passes.threads_for(rows * self._multiplications, min(self.most_threads, rows))
         parts = list(_parts(batch, constants, threads))
         found = self.passes.each(self._gradients, parts)
+        # All gradients are taken before any step, so that one check of all numbers decides for every network.
         for parameter in self._parameters:
             parameter.grad = None  # the optimiser leaves a parameter without a gradient as it is
         values = self._join(found, [len(part.returns) / rows for part, _ in parts])

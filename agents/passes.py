@@ -116,6 +116,7 @@ class NetworkPasses:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             return
+        # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
         torch.autograd.backward(losses, weights)
         sizes = [part[0].shape[self._axis] for part in self._parts]
         of_outputs = zip(*(_gradient(output).split(sizes, self._axis) for output in outputs), strict=True)
@@ -123,10 +124,11 @@ class NetworkPasses:
         def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(pair[0], parameters, pair[1])
 
+        # Stage 2: each thread goes on through its own graph, from its part of the outputs to the weights.
         of_parts = self.each(of_part, list(zip(self._parts, of_outputs, strict=True)))
         self._parts = ()
         for parameter, first, *others in zip(parameters, *of_parts, strict=True):
-            for share in others:
+            for share in others:  # in the order of the parts, so that the rounding is always the same
                 first.add_(share)
             parameter.grad = first
 

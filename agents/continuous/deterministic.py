@@ -15,8 +15,9 @@ from agents.continuous.agent import TARGETS, ContinuousAgent, ContinuousConfig, 
 from agents.continuous.losses import critic_errors, critic_loss, hard_targets, smoothed_actions
 from agents.guarded import LearningRate
 from agents.networks.base import NetworkConfig
-from agents.off_policy import Learned, Objective, Objectives, Transitions
+from agents.off_policy import Learned, Objective, Objectives
 from agents.target_network import TargetNetwork
+from agents.transitions import Transitions
 from setting import Setting
 
 TARGET_ACTOR = "target_actor"

@@ -24,9 +24,9 @@ from agents.off_policy import (
     Objective,
     Objectives,
     OffPolicyAgent,
-    Transitions,
     UpdatesPerStep,
 )
+from agents.transitions import Transitions
 from agents.values.agent import ValueAgent, stored_errors
 from agents.values.config import ValueConfig
 from agents.values.q_learning import munchausen_targets, weighted_mean

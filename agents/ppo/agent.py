@@ -74,7 +74,7 @@ class PPOAgent(ActorCriticAgent):
         for epoch in range(config.epochs):
             if epoch == 0 or config.recompute_advantages:
                 rows, values = self._rows(learned)
-                epochs = self._epochs(rows, learned, clip)
+                epochs = self._epochs(rows, learned, clip)  # without end; each `next` is one epoch over these rows
                 metrics = metrics or values
             if not self._learn(next(epochs), self._most_minibatches(batch), inputs, report):
                 break

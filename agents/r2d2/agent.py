@@ -138,6 +138,7 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         target: QOutput = self.target_passes.without_gradient(batch.observations, batch.recurrent_state, batch.reset)
         self.network.draw_noise()
         leaves, outputs = self._forward(batch)
+        # Burn-in rows only make the state. The learned network's pass leaves them out; those of the target's are cut off.
         errors = self.errors(Sequences(learned, target.q[batch.overlap :]), outputs)
         terms, metrics = self.losses(learned, (outputs, errors))
         step = self.take_step(terms, leaves, inputs)

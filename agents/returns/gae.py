@@ -54,8 +54,10 @@ def gae(
             raise ValueError(f"{name}: wanted {list(rewards.shape)} as rewards, got {list(tensor.shape)}")
     if bootstrap_value.shape != rewards.shape[1:]:
         raise ValueError(f"bootstrap_value: wanted {list(rewards.shape[1:])}, got {list(bootstrap_value.shape)}")
+    # The value after step t is that of row t + 1, also at a time limit: its next row holds the final observation.
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     # `where` and not a product: the reward of an ignored action may be anything, also not a number.
     errors = torch.where(mask, rewards + discounts * next_values - values, 0.0)
+    # A masked step has decay 0, which also keeps the next episode's advantages out of this one's.
     advantages = accumulate_backwards(errors, torch.where(mask, lambda_ * discounts, 0.0))
     return Advantages(advantages, advantages + values)

@@ -35,8 +35,8 @@ def n_step(rewards: Tensor, terminated: Tensor, action_used: Tensor, gamma: floa
         action_used: bool `[n, B]`.
         gamma: Discount per step.
     """
-    alive = action_used.cumprod(0)
-    if len(rewards) > 1:
+    alive = action_used.cumprod(0)  # 1 up to the first unused row, 0 from there on
+    if len(rewards) > 1:  # a row that terminates still counts, and those behind it do not
         alive[1:] *= (~terminated[:-1]).cumprod(0)
     powers = gamma ** torch.arange(len(rewards) + 1, dtype=rewards.dtype, device=rewards.device)
     rows = alive.sum(0)

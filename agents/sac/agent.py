@@ -23,7 +23,8 @@ from agents.continuous.losses import (
 )
 from agents.distributions import ILLEGAL_LOGIT, SquashedGaussian
 from agents.networks.base import NetworkConfig
-from agents.off_policy import Objective, Objectives, Transitions
+from agents.off_policy import Objective, Objectives
+from agents.transitions import Transitions
 from setting import Setting
 from wrappers.spaces import Discrete
 

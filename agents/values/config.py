@@ -101,4 +101,4 @@ class ValueConfig(OffPolicyConfig):
 
     def clipped(self, rewards: Tensor) -> Tensor:
         """Rewards of any shape, as they are learned from."""
-        return clip_rewards(rewards, self.reward_clipping_method if self.clip_rewards else None)
+        return clip_rewards(rewards, self.reward_clipping)

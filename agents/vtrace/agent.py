@@ -156,6 +156,7 @@ class VTraceAgent(ActorCriticAgent):
         entropies = self.network.distribution.entropy(policy)
         masks = self._masks(policy.detach(), batch)
         log_rhos = self._log_rhos(log_probs.detach(), batch)
+        # Targets and advantages are constants of the update: gradients pass through log_probs, entropies and values alone.
         targets = self._targets(batch, log_rhos, fixed_values, masks)
         current = Current(policy, log_probs, entropies, values[:-1])
         terms = self._terms(batch, current, targets, masks)

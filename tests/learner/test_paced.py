@@ -12,7 +12,8 @@ from torch import Tensor
 
 from agents import AGENTS
 from agents.networks.actor_critic import ActorCritic
-from agents.off_policy import Objective, Objectives, OffPolicyAgent, Transitions
+from agents.off_policy import Objective, Objectives, OffPolicyAgent
+from agents.transitions import Transitions
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.writer import read_metrics

@@ -18,7 +18,7 @@ from agents.continuous.deterministic import STEPS
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.base import NetworkConfig, Thought, make_network
 from agents.networks.settings import NetworkSettings
-from agents.off_policy import transitions
+from agents.transitions import transitions
 from replay.batch import Batch
 from tests.agents.continuous.support import SPACE, agent_of, windows
 from tests.support import golden, same
@@ -139,7 +139,7 @@ def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
 def test_a_shared_encoder_learns_from_the_critics_alone(name: str) -> None:
     agent = agent_of(name, IMAGES, network="nature", n_step=2)
     assert agent.network.shares
-    part = next(transitions(windows(IMAGES, length=2), agent.config).split(1))
+    part = next(transitions(windows(IMAGES, length=2), gamma=0.99).split(1))
     found = agent.objectives(part, agent.constants(part)).terms
     reached = {name: {id(weight) for weight in term.parameters} for name, term in found.items()}
     torso = {id(weight) for weight in agent.network.torso.parameters()}

@@ -16,8 +16,9 @@ from agents.guarded import GuardedAgent
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.q_network import QNetwork
 from agents.networks.settings import NetworkSettings
-from agents.off_policy import OffPolicyAgent, Transitions
+from agents.off_policy import OffPolicyAgent
 from agents.r2d2.agent import R2d2Agent
+from agents.transitions import Transitions
 from learner.ranks.group import Group
 from replay.batch import Batch
 from tests.agents.continuous.support import ROWS, agent_of, windows
