@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agents.continuous.actors import DeterministicActor
 from agents.continuous.agent import TARGETS, ContinuousAgent, ContinuousConfig, check_distribution
-from agents.continuous.losses import critic_errors, critic_loss, hard_targets, smoothed_actions
+from agents.continuous.losses import critic_errors, critic_loss, deterministic_policy_loss, hard_targets, smoothed_actions
 from agents.guarded import LearningRate
 from agents.networks.base import NetworkConfig
 from agents.off_policy import Learned, Objective, Objectives
@@ -106,7 +106,9 @@ class DeterministicAgent(ContinuousAgent):
         terms = {"critic_loss": Objective(critic_loss(q, targets, part.weights), self.critic_parameters)}
         if self.actor_learns:
             actions = network.policy(part.observations, encoded)
-            terms["actor_loss"] = Objective(-self.critics(encoded.detach(), actions)[0].mean(), self.actor_parameters)
+            terms["actor_loss"] = Objective(
+                deterministic_policy_loss(self.critics(encoded.detach(), actions)), self.actor_parameters
+            )
         # A metric has a value in every step; NaN where there is nothing to measure.
         missing = {} if "actor_loss" in terms else {"losses/actor_loss": torch.full_like(targets[0], math.nan)}
         metrics = {"losses/q": q.detach().mean(), "losses/target": targets.mean(), **missing}

@@ -60,6 +60,11 @@ def soft_policy_loss(q: Tensor, log_probs: Tensor, temperature: Tensor) -> Tenso
     return (temperature * log_probs - q.amin(0)).mean()
 
 
+def deterministic_policy_loss(q: Tensor) -> Tensor:
+    """Loss of the policy of TD3 (section 5.2) and DDPG (equation 6): - mean Q_1. q: of the policy's own actions, `[k, M]`."""
+    return -q[0].mean()
+
+
 def soft_choice_policy_loss(q: Tensor, logits: Tensor, temperature: Tensor) -> Tensor:
     """The same for one choice: mean over rows of the SUM over actions of pi (alpha log pi - min_k Q_k).
 

@@ -98,7 +98,7 @@ class TrainingConfig:
     batch_size: Annotated[
         int,
         Setting(
-            "Trajectories in one update, or auto.",
+            "Trajectories in one update, or auto. Windows of steps in each batch, with an agent that learns from windows.",
             "auto or a whole number of trajectories >= 1",
             1,
             65536,

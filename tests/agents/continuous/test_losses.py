@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.continuous.actors import ActorOutput
 from agents.continuous.losses import (
     critic_loss,
+    deterministic_policy_loss,
     hard_targets,
     mean_entropy,
     next_noise,
@@ -21,7 +23,10 @@ from agents.continuous.losses import (
     temperature_loss,
 )
 from agents.distributions import SquashedGaussian
+from agents.networks.base import Thought
+from tests.agents.continuous.support import agent_of
 from tests.support import golden
+from wrappers.spaces import Box
 
 CASES = {name: {case["name"]: case for case in golden(f"{name}.json")} for name in ("sac", "sac_discrete", "td3", "ddpg")}
 SMOOTHED = [name for name in CASES["td3"] if not name.startswith("policy_delay")]
@@ -122,6 +127,24 @@ def test_ddpg_has_the_golden_losses_and_gradients() -> None:
     loss = critic_loss(q.unsqueeze(0), targets)
     recorded.check("critic_loss_mean", loss)
     recorded.check("grad_critic_loss_mean_wrt_q_online", torch.autograd.grad(loss, q)[0])
+    before = recorded.policy_before_tanh.requires_grad_()
+    of_policy = recorded.critic_constant + (recorded.critic_slope * before.tanh()).sum(-1)
+    actor_loss = deterministic_policy_loss(of_policy.unsqueeze(0))
+    recorded.check("actor_loss_mean", actor_loss)
+    recorded.check("grad_actor_loss_mean_wrt_policy_before_tanh", torch.autograd.grad(actor_loss, before)[0])
+
+
+def test_noise_is_clipped_before_the_action_is_stored_and_rescaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded("ddpg", "gaussian_noise")
+    space = Box(tuple(recorded.low.tolist()), tuple(recorded.high.tolist()))
+    network = agent_of("ddpg", action=space, exploration_noise=recorded.case["sigma"]).network
+    network.acts_randomly.zero_()
+    monkeypatch.setattr(Tensor, "normal_", lambda tensor, generator=None: tensor.copy_(recorded.normals))
+    thought = Thought(ActorOutput(recorded.policy_actions), torch.empty(0))
+    stored = network.choose(thought, None, torch.tensor([[recorded.case["sigma"]]], dtype=torch.float64)).actions
+    recorded.check("stored_actions", stored)
+    for found, wanted in zip(space.to_environment(stored.numpy()), recorded.outputs["environment_actions"], strict=True):
+        assert found == pytest.approx(wanted, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ou_dt_1", "ou_dt_0.01"])
