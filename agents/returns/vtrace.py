@@ -74,7 +74,7 @@ def vtrace(
     _check_settings(rho_bar, c_bar, pg_rho_bar, lambda_)
     _check_shapes(log_rhos, bootstrap_value, discounts=discounts, rewards=rewards, values=values, mask=mask)
     _check_shapes(log_rhos, bootstrap_value, next_values=next_values, trace_continues=trace_continues)
-    if next_values is None:  # V'_t is the value of the next row, and of the bootstrap observation for the last row
+    if next_values is None:
         next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     elif trace_continues is None:
         raise ValueError("next_values needs trace_continues, or the next episode flows into the one before; got None")
@@ -85,8 +85,7 @@ def vtrace(
     if mask is not None:
         errors, decays = (torch.where(mask.bool(), each, 0.0) for each in (errors, decays))
     vs = values + accumulate_backwards(errors, decays)
-    # The advantage looks one row ahead: v_{t+1} takes the place of V(x_{t+1}). Behind the last row only the value is known.
-    next_vs = torch.cat([vs[1:], next_values[-1:]])
+    next_vs = torch.cat([vs[1:], next_values[-1:]])  # v_{t+1}; behind the last row only the value is known
     if trace_continues is not None:
         next_vs = torch.where(trace_continues.bool(), next_vs, next_values)
     pg_advantages = clipped_rhos(log_rhos, pg_rho_bar) * (rewards + discounts * next_vs - values)
