@@ -77,7 +77,6 @@ def test_each_preset_is_described_in_a_sentence() -> None:
         ("ppo_atari", {"batch_size": 8, "unroll_length": 128, "epochs": 4, "minibatches": 4, "clip": 0.1, "lr": 2.5e-4}),
         ("ppo_hopper", {"batch_size": 1, "unroll_length": 2048, "epochs": 10, "minibatches": 32}),
         ("a3c", {"agent": "a2c", "unroll_length": 5, "lr": 7e-4, "gae_lambda": 1.0}),
-        ("appo_atari", {"agent": "appo", "unroll_length": 32, "lr": 1e-4, "clip": 0.1, "entropy_loss_weight": 0.003}),
         ("impact_atari", {"agent": "impact", "unroll_length": 50, "lr": 5e-4, "clip": 0.4, "target_worker_clip": 2.0}),
     ],
 )
