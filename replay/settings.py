@@ -18,8 +18,8 @@ class ReplaySettings:
         str,
         Setting(
             "JSON list of replays: type (queue, circular, standard, prioritised, elite, attentive, custom), capacity "
-            "(trajectories), steps (of the environments) or memory (a size such as 8GB), sample_ratio (sum 1), and what the type "
-            "takes; see docs/algorithms.md.",
+            "(trajectories), steps (of the environments) or memory (a size such as 8GB), sample_ratio (sum 1), and what the "
+            "type takes; see docs/algorithms.md.",
             check=parse_replay_parameters,
             stored=True,
         ),
