@@ -35,6 +35,9 @@ GROWING = {".csv", ".jsonl", ".txt"}
 SENDING = ".sending_"
 """Prefix of the second name of a checkpoint that waits for its replay to be sent."""
 
+LISTINGS = 5
+"""Times that the run directory is read again if a checkpoint was saved meanwhile."""
+
 UNFINISHED = {"candidate.pt"}
 SHOWN = 5  # names of missing files in a message
 
@@ -162,7 +165,8 @@ class Mirror:
         with self._kept_until_sent(replays) as kept:
             # A replay is large. Newer checkpoints may be saved while it is sent, and the run then removes both.
             gone = {self._checkpoint_of(name) for name in replays if name not in kept}
-            for name in (*replays, *(name for name in checkpoints if name not in replays)):
+            # The newest checkpoint comes first: only its replay is kept, and a run may be killed before the others are sent.
+            for name in (*replays, *(name for name in reversed(checkpoints) if name not in replays)):
                 if name not in gone:  # a checkpoint without its replay waits for the next one, which comes with its own
                     self._send(name, changed[name], kept.get(name))
         if checkpoints and not self._only_new:
@@ -213,8 +217,13 @@ class Mirror:
             self._store.remove(name.as_posix())
 
     def _changed(self) -> dict[str, tuple[int, int]]:
-        """Files that differ from what was sent, oldest checkpoint first."""
-        return {name: state for name, state in sorted(self._files()) if self._sent.get(name) != state}
+        """Files that differ from what was sent, oldest checkpoint first. No replay that is there is missing in the list."""
+        for _ in range(LISTINGS):
+            files = dict(sorted(self._files()))
+            # A checkpoint that was saved while the folder was read may be listed without its replay.
+            if all(path.relative_to(self._run.path).as_posix() in files for path in self._run.replay_paths()):
+                break
+        return {name: state for name, state in files.items() if self._sent.get(name) != state}
 
     def _files(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Name, size and time of change of each finished file. Hidden files are being written, or belong to this machine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,12 @@ def test_whatever_a_checkpoint_needs_is_in_the_store_before_it(tmp_path: Path) -
     with make_mirror(run, store):
         pass
     sent = [name.rsplit("/", 1)[1] for name in store.transfers]
-    assert sent == ["config.json", "metrics.csv", *files(2, kind="replay"), *files(1, 2)]
+    assert sent == [
+        "config.json",
+        "metrics.csv",
+        *files(2, kind="replay"),
+        *files(2, 1),
+    ]  # the newest first, which has a replay
 
 
 def test_reports_that_grow_are_not_sent_at_every_look(tmp_path: Path) -> None:
@@ -145,7 +151,26 @@ def test_a_checkpoint_whose_replay_is_gone_waits_for_the_next_one(tmp_path: Path
     with make_mirror(run, store):
         wait_until(lambda: files(2)[0] in checkpoints_in(store))
     sent = [name.rsplit("/", 1)[1] for name in store.transfers]
-    assert [name for name in sent if name.endswith(".pt")] == [*files(2, kind="replay"), *files(1, 2)]
+    assert [name for name in sent if name.endswith(".pt")] == [*files(2, kind="replay"), *files(2), *files(1)]
+
+
+def test_a_checkpoint_that_was_saved_while_the_folder_was_read_is_sent_with_its_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reading finds the checkpoint and not the replay that was saved just before it."""
+    run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
+    save(run, 1, replay=True)
+    read, readings = Mirror._files, []
+
+    def read_too_early(self: Mirror) -> Iterator[tuple[str, tuple[int, int]]]:
+        readings.append(None)
+        return ((name, state) for name, state in read(self) if len(readings) > 1 or "replay_" not in name)
+
+    monkeypatch.setattr(Mirror, "_files", read_too_early)
+    with make_mirror(run, store):
+        wait_until(lambda: files(1)[0] in checkpoints_in(store))
+    sent = [name.rsplit("/", 1)[1] for name in store.transfers]
+    assert [name for name in sent if name.endswith(".pt")] == [*files(1, kind="replay"), *files(1)]
 
 
 def test_later_checkpoints_in_the_store_are_put_aside_when_an_earlier_one_is_resumed(tmp_path: Path) -> None:
