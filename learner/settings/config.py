@@ -72,7 +72,7 @@ class Config:
 
     @property
     def epsilon(self) -> float | None:
-        """Probability of a random action in test mode and evaluations; None for an agent that does not explore by epsilon."""
+        """Probability of a random action in test mode and evaluations; None for a policy that is sampled there."""
         return getattr(self.agent_settings, "epsilon", None)
 
     @property
