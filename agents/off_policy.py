@@ -19,7 +19,7 @@ from agents import passes
 from agents.base import Needs, Updated
 from agents.guarded import GuardedAgent, LearnedConfig, LearningRate, OptimizerName, Step
 from agents.metrics import means_of_steps
-from agents.optimizers import clip_gradients
+from agents.optimizers import clip_gradients, give_gradients
 from agents.rewards import REWARD_CLIPPING
 from agents.transitions import Transitions, transitions
 from replay.batch import Batch
@@ -275,8 +275,7 @@ class OffPolicyAgent(GuardedAgent):
                 torch._foreach_add_(total, others)
             weighted = zip(shown, fractions, strict=True)
             shown = [{name: fraction * value for name, value in each.items()} for each, fraction in weighted]
-        for parameter, gradient in zip(parameters, total, strict=True):
-            parameter.grad = gradient
+        give_gradients(parameters, total)
         return {name: sum((each[name] for each in shown[1:]), shown[0][name]) for name in shown[0]}
 
     def _step_and_follow(self) -> None:

@@ -30,6 +30,19 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module]) -> torch.optim.Opt
 
 
 @torch.no_grad()
+def give_gradients(parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
+    """Set `grad` of each parameter, in the parameter's own memory layout.
+
+    A convolution returns the gradient of its kernel in the layout of its input. `backward` converts it, and
+    `torch.autograd.grad` does not. PyTorch's fused Adam checks no strides: it pairs numbers by their place in memory, so in
+    another layout each weight would move by another weight's gradient.
+    """
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        same = gradient.stride() == parameter.stride()
+        parameter.grad = gradient if same else torch.empty_like(parameter).copy_(gradient)
+
+
+@torch.no_grad()
 def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
     """Scale the gradients of all parameters down to a global norm of at most `largest_norm`; 0 only measures the norm.
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from agents import compute
+from agents.optimizers import give_gradients
 
 WORTH_DIVIDING = 100_000_000
 """Multiplications of the smallest pass that is divided.
@@ -113,8 +114,7 @@ class NetworkPasses:
         parameters = self._parameters
         if not self._parts:
             gradients = torch.autograd.grad(losses, parameters, weights, materialize_grads=True)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+            give_gradients(parameters, gradients)
             return
         # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
         torch.autograd.backward(losses, weights)
@@ -127,10 +127,10 @@ class NetworkPasses:
         # Stage 2: each thread goes on through its own graph, from its part of the outputs to the weights.
         of_parts = self.each(of_part, list(zip(self._parts, of_outputs, strict=True)))
         self._parts = ()
-        for parameter, first, *others in zip(parameters, *of_parts, strict=True):
-            for share in others:  # in the order of the parts, so that the rounding is always the same
-                first.add_(share)
-            parameter.grad = first
+        total, *others = of_parts
+        for gradients in others:  # in the order of the parts, so that the rounding is always the same
+            torch._foreach_add_(total, gradients)
+        give_gradients(parameters, total)
 
     def _threads(self, observations: Tensor, state: Tensor | None) -> int:
         rows = observations.shape[:1] if state is None else observations.shape[:2]
