@@ -85,12 +85,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_configure() -> None:
-    """Under nohup the programs that tests start would ignore SIGHUP, as they should for a user, and never end."""
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--hammer_seconds", type=float, default=0.6, help="how long each replay kind is hammered by two threads")
 
@@ -105,6 +99,14 @@ def as_ever() -> Iterator[None]:
     log = logging.getLogger("springbok")
     log.handlers.clear()
     log.propagate = True
+
+
+@pytest.fixture
+def heeds_hangup() -> Iterator[None]:
+    """Programs that the test starts end on SIGHUP. Under nohup they would ignore it, as they should for a user."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

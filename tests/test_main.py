@@ -126,6 +126,7 @@ def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Pat
     assert sorted(path.name for path in run.checkpoints.iterdir()) == kept
 
 
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize(
     ("number", "whole_group"),
     [

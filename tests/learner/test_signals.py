@@ -52,6 +52,7 @@ def test_signals_of_the_same_moment_are_one_request(program: Program, again: sig
     assert program.poll() is None
 
 
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_later_signal_ends_the_program_at_once(program: Program, number: signal.Signals) -> None:
     program.send_signal(number)
