@@ -20,6 +20,7 @@ from agents.acting import Acting
 from agents.compute import PRECISIONS
 from agents.distributions import Distribution
 from agents.networks.cores import make_core, zeroed
+from agents.networks.initial_weights import INITIAL_WEIGHTS
 from agents.networks.inputs import (
     InputScale,
     calibrate,
@@ -355,18 +356,11 @@ class FeatureNetwork(nn.Module, ABC):
         return self.eval().requires_grad_(False)
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw orthogonal weights from `generator` (None: PyTorch's global one) and set biases to zero.
-
-        PyTorch's default initialisation was seen to leave the value equal for all states after millions of steps.
-        """
+        """Draw the weights of `--initial_weights` from `generator` (None: PyTorch's global one)."""
+        draw = INITIAL_WEIGHTS[self.config.settings.initial_weights]
         for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                gain = self._gain(module)
-                if gain is None:
-                    continue
-                nn.init.orthogonal_(module.weight, gain, generator=generator)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+            if isinstance(module, nn.Conv2d | nn.Linear) and (gain := self._gain(module)) is not None:
+                draw(module, gain, generator)
         if self.core:
             self.core.initialise(generator)
 

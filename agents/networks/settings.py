@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from agents.distributions import ACTION_DISTRIBUTIONS, LOG_STD_RANGE
 from agents.networks.cores import NO_CORE, core_names
+from agents.networks.initial_weights import INITIAL_WEIGHTS
 from setting import Setting, check_fields
 
 HIDDEN_SIZES = "256,256"
@@ -151,6 +152,14 @@ class NetworkSettings:
         Literal["shared", "network"],
         Setting("Standard deviations of gaussian actions: shared by all observations, or computed by the network."),
     ] = "shared"
+    initial_weights: Annotated[
+        str,
+        Setting(
+            "First weights of convolutions and linear layers: orthogonal, with biases of 0 and small outputs; uniform within "
+            "1 / sqrt(inputs), with their biases (PyTorch's default).",
+            choices=INITIAL_WEIGHTS,
+        ),
+    ] = "orthogonal"
     initial_log_std: Annotated[
         float,
         Setting("Logarithm of the standard deviations before the first update.", "a number from -5 to 2", *LOG_STD_RANGE),

@@ -233,6 +233,7 @@ OTHER: dict[str, Any] = {
     "env_wrappers": "minigrid.wrappers:OneHotPartialObsWrapper",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
     "relevance": "behaviour",
+    "initial_weights": "uniform",
     "precision": "bfloat16",
     "preset": "quick",
     "results_dir": "elsewhere",
