@@ -1,4 +1,7 @@
-"""How the weights of convolutions and linear layers begin."""
+"""How the weights of convolutions and linear layers begin.
+
+Cores, noisy layers and the critics of SAC, TD3 and DDPG draw their own weights, whatever the setting.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def draw_orthogonal(layer: Layer, gain: float, generator: torch.Generator | None
 
 
 def draw_uniform(layer: Layer, gain: float, generator: torch.Generator | None) -> None:
-    """Weights and biases uniform within 1 / sqrt(inputs), as PyTorch draws them, whatever the gain."""
+    """Weights and biases uniform in [-1, 1] / sqrt(inputs), as PyTorch draws them, whatever the gain."""
     bound = layer.weight[0].numel() ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     if layer.bias is not None:
@@ -32,6 +35,7 @@ INITIAL_WEIGHTS: dict[str, Callable[[Layer, float, torch.Generator | None], None
 }
 """Name on the command line (`--initial_weights`) -> function that draws a layer's weights from the generator (None: PyTorch's).
 
-Uniform weights were seen to leave V-trace's value equal for all states after millions of steps. DQN learns MinAtar's Asterix
-with them. With orthogonal ones it does not: they are larger, so an update changes the features less for their size.
+Uniform weights were seen to leave V-trace's value equal for all states after millions of steps. With orthogonal ones DQN was
+seen not to learn MinAtar's Asterix, which it learns with uniform ones. Perhaps because orthogonal weights are larger, so that
+an update changes the features less for their size.
 """

@@ -155,8 +155,8 @@ class NetworkSettings:
     initial_weights: Annotated[
         str,
         Setting(
-            "First weights of convolutions and linear layers: orthogonal, with biases of 0 and small outputs; uniform within "
-            "1 / sqrt(inputs), with their biases (PyTorch's default).",
+            "First weights of convolutions and linear layers. orthogonal: with biases of 0 and small outputs. uniform: those "
+            "of PyTorch, weights and biases in [-1, 1] / sqrt(inputs).",
             choices=INITIAL_WEIGHTS,
         ),
     ] = "orthogonal"
