@@ -210,6 +210,7 @@ class AsynchronousAgent(ActorCriticAgent):
         learned = self.scaled(batch.without_overlap())
         learning_rate = self.set_learning_rate(progress)
         clip = linear_schedule(config.clip, config.last_clip, progress)
+        # The target network's policy is computed once, since no step of this update changes it.
         target_policy = self.target.policy(batch) if self.target else None
         # The loss reads outputs instead of observations, so those of a minibatch are copied once, for the forward pass.
         all_columns = Columns(replace(learned, observations=learned.observations[:0]), target_policy, clip)
@@ -233,6 +234,7 @@ class AsynchronousAgent(ActorCriticAgent):
                 # The divergence counts just before a copy, since just after one it is 0.
                 following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
                 self.kl_weight = torch.where(copied, following, self.kl_weight)
+        # Moments come last, so that all steps see the inputs scaled as acting did.
         self.merge_moments(learned, sound)
         norms = torch.stack([step.gradient_norm for step in steps])
         return Updated({**means, **self.gradient_metrics(norms)}, learning_rate, self.guard.steps)
@@ -243,6 +245,7 @@ class AsynchronousAgent(ActorCriticAgent):
         # Row T has an observation and a value to bootstrap from, but no action.
         policy, values, used = outputs.policy[:-1], outputs.values[:-1], part.action_used
         log_probs = self._log_probs(batch, policy)
+        # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
         found = self.estimates(part, log_probs, outputs.values.detach())
         advantages = normalised(found.advantages, used) if config.normalise_advantages else found.advantages
         bounds = ratio_bounds(advantages, batch.clip)
@@ -326,6 +329,7 @@ class AsynchronousAgent(ActorCriticAgent):
 
 def rewards_and_discounts(batch: Batch, config: AsynchronousConfig) -> tuple[Tensor, Tensor]:
     """Clipped rewards and d_t, `[T, B]` each."""
+    # Only a termination has no future. After a time limit the value of the final observation follows, in the next row.
     return clip_rewards(batch.rewards, config.reward_clipping), config.gamma * (~batch.terminated).to(batch.rewards.dtype)
 
 

@@ -156,6 +156,7 @@ class GuardedAgent(Agent):
 
     def set_learning_rate(self, progress: float) -> float:
         """Set the learning rate of the update. progress: the part of the run's budget that is used, in [0, 1]."""
+        # Every update sets it anew, so a resumed run and a changed budget need nothing else.
         learning_rate = linear_schedule(self.config.lr, self.config.last_learning_rate, progress)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate

@@ -62,6 +62,7 @@ class LearnedAgent(GuardedAgent):
     def update(self, batch: Batch, progress: float) -> Updated:
         inputs = self.finite_inputs(batch)
         leaves, outputs = self._forward(batch)
+        # Rows of burn-in are in the pass, because they make the core's state, but not in the loss.
         learned = self.scaled(batch.without_overlap())
         terms, metrics = self.losses(learned, outputs)
         learning_rate = self.set_learning_rate(progress)
@@ -86,6 +87,7 @@ class LearnedAgent(GuardedAgent):
         """
         weights = [self._weight(weight) for weight in self.peers.weights(terms)]
         self.passes.backward([term.value for term in terms.values()], outputs, weights)
+        # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**inputs, **{name: term.value for name, term in terms.items()}}
         sums = any(term.reduction == "sum" for term in terms.values())
         return self._clip_and_step(numbers, self.peers.add_gradients(self._parameters, numbers, used, sums=sums))
@@ -115,6 +117,7 @@ class LearnedAgent(GuardedAgent):
         if batch.recurrent_state is not None:
             leaves = self.passes.forward(batch.observations, batch.recurrent_state, batch.reset, batch.overlap)
             return leaves, leaves
+        # Without a core no row depends on another, so all are one batch.
         leaves = self.passes.forward(batch.observations.flatten(0, 1))
         rows = batch.observations.shape[:2]
         return leaves, type(leaves)(*(leaf.unflatten(0, rows) for leaf in leaves))

@@ -209,6 +209,7 @@ class OffPolicyAgent(GuardedAgent):
         # unless the replay is prioritised.
         learned = self.scaled(replace(batch, is_replay=torch.zeros_like(batch.is_replay)))
         learning_rate = self.set_learning_rate(progress)
+        # All windows of the update are cut at once, then divided into the batches that were drawn together.
         windows = transitions(learned, gamma=self.config.gamma, reward_clipping=self.config.reward_clipping)
         parts = windows.split(self.config.batches_at_once)
         steps = [self.learn(part, inputs) for part in parts]

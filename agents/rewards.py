@@ -71,6 +71,7 @@ class RewardScale:
         assert batch.discounted_returns is not None
         counted = batch.action_used & ~batch.is_replay  # a step whose action was ignored belongs to no return
         fresh = moments_of(batch.discounted_returns.reshape(-1, 1), counted.flatten())
+        # The batch counts before it is scaled, but only `settle` keeps it: a refused step leaves the moments as they were.
         self._next = self.moments.with_batch(fresh)
         deviation = (self._next.variance + VARIANCE_EPSILON).sqrt()
         return replace(batch, rewards=(batch.rewards / deviation).clamp(-CLIP, CLIP).to(batch.rewards.dtype))

@@ -75,6 +75,7 @@ def ratio_bounds(advantages: Tensor, clip: float | None, dual_clip: float | None
     if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip: wanted a number above 1, or None for none; got {dual_clip}")
     free = torch.full_like(advantages, LARGEST_LOG_RATIO)
+    # A good action (A > 0) gains nothing from a ratio above 1 + eps, and a bad one nothing from a ratio below 1 - eps.
     low = free.neg() if clip is None else torch.where(advantages < 0, math.log1p(-clip), -free)
     high = free if clip is None else torch.where(advantages > 0, math.log1p(clip), free)
     return RatioBounds(low, high if dual_clip is None else torch.where(advantages < 0, math.log(dual_clip), high))
@@ -88,6 +89,7 @@ def surrogate(log_ratios: Tensor, advantages: Tensor, bounds: RatioBounds) -> Te
         advantages: A_t, constants of the same shape.
         bounds: `ratio_bounds` of the advantages.
     """
+    # A clamped step has no gradient: it no longer moves the policy.
     return advantages * torch.clamp(log_ratios, bounds.low, bounds.high).exp()
 
 
@@ -100,6 +102,7 @@ def clipped_value_errors(values: Tensor, old_values: Tensor, targets: Tensor, cl
         targets: G_t of the same shape.
         clip: c > 0, in units of the value.
     """
+    # The larger error counts: a value that came more than c nearer to its target has no further gradient.
     near = old_values + (values - old_values).clamp(-clip, clip)
     return 0.5 * torch.maximum((values - targets).square(), (near - targets).square())
 

@@ -65,6 +65,7 @@ class TargetNetwork:
                 _replace_where(due, self._buffers, self._learned_buffers, 1.0)
             self.age.masked_fill_(due, 0.0)
         elif self._period == 1 or due:
+            # target + rate (learned - target), in place for all weights at once.
             torch._foreach_lerp_(self._weights, self._learned, self._rate)
             self._copy_buffers()
             self.age.zero_()

@@ -44,6 +44,7 @@ def transitions(batch: Batch, *, gamma: float, reward_clipping: str | None = Non
         gamma: discount per step.
         reward_clipping: a name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards.
     """
+    # A window ends early where an episode does; its discount is 0 only if the episode terminated.
     found = n_step(clip_rewards(batch.rewards, reward_clipping), batch.terminated, batch.action_used, gamma)
     if len(batch.rewards) == 1:
         following = batch.observations[1]

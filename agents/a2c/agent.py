@@ -54,6 +54,7 @@ class A2CAgent(ActorCriticAgent):
         # Row T has an observation and a value to bootstrap from, but no action.
         policy, values = outputs.policy[:-1], outputs.values[:-1]
         log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))
+        # Advantages and targets are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = estimate(batch, outputs.values.detach(), config)
         entropy = used_mean(distribution.entropy(policy), used)
         terms = {

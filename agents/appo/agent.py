@@ -59,6 +59,7 @@ class APPOAgent(AsynchronousAgent):
         config = self.config
         log_ratios = log_probs.policy - log_probs.behaviour
         rewards, discounts = rewards_and_discounts(batch, config)
+        # GAE takes every ratio for 1, so its estimates are those of the policy that acted.
         if config.advantages == "gae":
             found = gae(
                 rewards=rewards,
@@ -69,6 +70,7 @@ class APPOAgent(AsynchronousAgent):
                 mask=batch.action_used,
             )
             return Estimates(log_ratios, found.advantages, found.targets, {})
+        # Without the gradient of the ratios: the surrogate alone moves the policy by them.
         vs = vtrace_of(batch, log_ratios.detach(), values, config).vs
         return Estimates(log_ratios, one_step_advantages(rewards, discounts, values, vs, batch.action_used), vs, {})
 
@@ -83,5 +85,6 @@ def one_step_advantages(rewards: Tensor, discounts: Tensor, values: Tensor, vs: 
         vs: `[T, B]`, the targets of V-trace.
         mask: bool `[T, B]`, the steps that may be used.
     """
+    # Row T has no target of its own: it has no action, and its value bootstraps.
     next_vs = torch.cat([vs[1:], values[-1:]])
     return torch.where(mask, rewards + discounts * next_vs - values[:-1], 0.0)

@@ -87,6 +87,7 @@ class Actor(FeatureNetwork):
 
     def policy(self, observations: Tensor, encoded: Tensor) -> Tensor:
         """The policy's output `[N, P]`, with gradient for `actor_parameters` alone. encoded: of the same observations."""
+        # Detached, so that the actor's loss does not change a shared encoder.
         features = encoded.detach() if self.shares else self.features_of_inputs([encoded.unflatten(1, self.parts[0].shape)])
         output: ActorOutput = self._outputs(features, observations)
         return output.policy
@@ -138,6 +139,7 @@ class StochasticActor(Actor):
         if greedy:
             return Chosen(distribution.action(distribution.mode(policy)), {})
         if isinstance(distribution, Categorical):
+            # Equal logits for all legal actions: they are uniform until learning starts.
             legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)
             return Chosen(distribution.sample(torch.where(self.acts_randomly > 0, legal, policy), generator), {})
         return Chosen(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
@@ -204,4 +206,5 @@ class DeterministicActor(Actor):
             kept = torch.cat([exploration[:, :1], noise], -1)
         else:
             noise = exploration * noise
+        # Actions are in [-1, 1] here; the environment's bounds come later, so noise has the same size for each number.
         return Chosen(self.uniform_or((actions + noise).clamp(-1, 1), generator), {}, kept)

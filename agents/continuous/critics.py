@@ -76,5 +76,6 @@ class Critics(nn.Module):
     def forward(self, observations: Tensor, actions: Tensor | None = None) -> Tensor:
         """Values of described observations `[N, F]` and actions `[N, D]`, `[count, N]`; or of all actions, `[count, N, A]`."""
         inputs = observations if actions is None else torch.cat([observations, actions], -1)
+        # All critics read the same rows, so `expand` copies nothing.
         values: Tensor = self.layers(inputs.expand(self.count, *inputs.shape))
         return values if actions is None else values.squeeze(-1)

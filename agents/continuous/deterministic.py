@@ -98,6 +98,7 @@ class DeterministicAgent(ContinuousAgent):
         encoded = network.encode(part.observations)
         with torch.no_grad():
             next_encoded = network.encode(part.next_observations)
+            # The action of the target policy, not the stored one: windows of any age teach the value of the present policy.
             next_actions = target_actor.policy(part.next_observations, next_encoded)
             if constants:
                 next_actions = smoothed_actions(next_actions, constants[0], *self.config.smoothing)
@@ -105,6 +106,7 @@ class DeterministicAgent(ContinuousAgent):
         q = self.critics(encoded, part.actions)
         terms = {"critic_loss": Objective(critic_loss(q, targets, part.weights), self.critic_parameters)}
         if self.actor_learns:
+            # The gradient passes through the critic to the action; `Objective` names the actor's weights, so no critic changes.
             actions = network.policy(part.observations, encoded)
             terms["actor_loss"] = Objective(
                 deterministic_policy_loss(self.critics(encoded.detach(), actions)), self.actor_parameters

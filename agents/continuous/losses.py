@@ -16,6 +16,7 @@ def soft_targets(returns: Tensor, discounts: Tensor, next_q: Tensor, next_log_pr
         next_log_probs: `[M]`.
         temperature: alpha, `[]`.
     """
+    # The smallest critic, since a policy finds and exploits what one critic overestimates.
     return returns + discounts * (next_q.amin(0) - temperature * next_log_probs)
 
 
@@ -81,6 +82,7 @@ def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: T
 
     entropy: mean entropy of the policy, `[]`, constant.
     """
+    # An entropy below its target makes the gradient negative, so the temperature grows.
     return log_temperature * (entropy - target_entropy)
 
 

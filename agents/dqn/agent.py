@@ -95,6 +95,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         return (self._targets(window, target, selecting, now),)
 
     def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+        # Only this pass has a gradient; the targets came from `constants`.
         online: Output = self.network(part.observations)
         choices = self._choices(part)
         errors = ERRORS[self.config.distributional](online, constants[0], choices, self.network.counts)
@@ -112,6 +113,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         if not self.config.double:
             return target, target
         self.network.draw_noise()
+        # Double: the learned network selects the action and the target network values it, so their errors do not add up.
         selecting: Output = self.passes.without_gradient(observations)
         return target, selecting
 

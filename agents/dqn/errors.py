@@ -55,6 +55,7 @@ def expected_targets(window: Window, target: Output, selecting: Output, counts: 
         selecting: of the network that selects the next action, at x'.
         counts: values of each component.
     """
+    # Without double learning `selecting` is the target network's own output, so this is its largest value.
     best = best_choices(selecting.q, counts)
     return q_targets(window.returns, window.discounts, chosen_values(target.q, best, counts).mean(-1))
 
@@ -68,12 +69,14 @@ def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tu
         choices: int64 `[B, D]`, the actions taken.
         counts: values of each component.
     """
+    # Each component learns the value of the whole action.
     errors = targets.unsqueeze(-1) - chosen_values(online.q, choices, counts)
     return Errors(huber(errors).mean(-1), errors.detach().abs().mean(-1))
 
 
 def categorical_targets(window: Window, target: Any, selecting: Output, atoms: Tensor) -> Tensor:
     """C51: the probabilities m of the atoms, `[B, K]`. atoms: float32 `[K]`, their values. Others as for `expected_targets`."""
+    # Expected values select the action; the target is the whole distribution of that action's return.
     probabilities = torch.softmax(_atoms_of(target, selecting.q.argmax(-1)), -1)
     return project(window.returns, window.discounts, probabilities, atoms)
 

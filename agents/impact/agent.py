@@ -52,6 +52,7 @@ class ImpactAgent(AsynchronousAgent):
     def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:
         config = self.config
         assert log_probs.target is not None
+        # The target network stands between the two policies: its ratio to mu corrects the targets, and changes rarely.
         targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, config)
         log_ratios = impact_log_ratios(log_probs.policy, log_probs.target, log_probs.behaviour, config.target_worker_clip)
         capped = log_probs.behaviour - log_probs.target > math.log(config.target_worker_clip)

@@ -60,6 +60,7 @@ class ActorCritic(FeatureNetwork):
         if self._shares_log_std:
             policy = torch.cat([policy, self.log_std.expand_as(policy)], -1)
         if mask is not None:
+            # After softmax such an action has probability 0 and no gradient.
             policy = policy.masked_fill(mask == 0, ILLEGAL_LOGIT)
         return PolicyOutput(policy=policy, values=self.value_head(of_value).squeeze(-1))
 
@@ -96,6 +97,7 @@ class ActorCritic(FeatureNetwork):
     ) -> Chosen:
         output: PolicyOutput = thought.output
         drawn = self.distribution.mode(output.policy) if greedy else self.distribution.sample(output.policy, generator)
+        # Importance ratios need the policy that acted, whose weights are gone when the row is learned from.
         fields = {"behaviour_policy": output.policy, "behaviour_values": output.values}
         if self.distribution.stores_drawn:
             fields[RAW_ACTION] = drawn

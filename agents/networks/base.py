@@ -222,6 +222,7 @@ class FeatureNetwork(nn.Module, ABC):
         if self.core is None:
             return Thought(self._outputs(features, observations), features)
         assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
+        # The core's output takes the place of the torso's.
         features, state = self.core(features, state)
         return Thought(self._outputs(features, observations), features, state)
 
@@ -239,6 +240,7 @@ class FeatureNetwork(nn.Module, ABC):
         if burn_in:
             with torch.no_grad():
                 _, state = self.core.unroll(self._features_of_rows(observations[:burn_in]), state, reset[: burn_in - 1])
+                # An episode may begin at the first row that is learned from.
                 state = zeroed(state, reset[burn_in - 1])
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
         rows = hidden.shape[:2]
@@ -256,6 +258,7 @@ class FeatureNetwork(nn.Module, ABC):
     def features_of_inputs(self, inputs: Sequence[Tensor]) -> Tensor:
         """The torso's output `[N, F]` as in `features`, of prepared inputs: one `[N, *input_shape]` for each part."""
         dtype = PRECISIONS[self.config.precision]
+        # The torso alone computes in the lower precision; core, heads and losses are float32.
         with torch.autocast(inputs[0].device.type, dtype) if dtype != torch.float32 else nullcontext():
             features: Tensor = self.torso(*inputs)
             if self.value_torso is not None:

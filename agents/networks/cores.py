@@ -93,6 +93,7 @@ class Core(nn.Module, ABC):
         hidden = []
         for t, projected in enumerate(rows):
             if t:
+                # reset[t - 1] says that observation t is an episode's first.
                 parts = tuple(zeroed(part, reset[t - 1]) for part in parts)
             parts = self.cell(projected, parts)
             hidden.append(parts[0])
@@ -138,6 +139,7 @@ class GRU(Core):
         in_r, in_z, in_n = projected.chunk(3, -1)
         of_r, of_z, of_n = functional.linear(h, self.weight_hh, self.bias_hh).chunk(3, -1)
         z = (in_z + of_z).sigmoid()
+        # The reset gate multiplies behind the product, bias included, as in cuDNN.
         n = (in_n + (in_r + of_r).sigmoid() * of_n).tanh()
         return ((1 - z) * n + z * h,)
 

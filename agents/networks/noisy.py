@@ -49,6 +49,7 @@ class NoisyLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Inputs `[N, inputs]` to outputs `[N, outputs]`."""
+        # The outer product of two short vectors takes inputs + outputs random numbers instead of inputs * outputs.
         weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)
         return functional.linear(inputs, weight, self.bias + self.bias_sigma * self.noise_out)
 

@@ -94,6 +94,7 @@ class QNetwork(FeatureNetwork):
         atoms = self.action_head(features).unflatten(-1, (-1, self.atom_count))
         if self.state_head is not None:
             values = self.state_head(features)
+            # The components of one action share the state's value and have advantages of their own.
             atoms = torch.cat([dueling(values, part) for part in atoms.split(list(self.counts), 1)], 1)
         q = self._values(atoms)
         if mask is not None:
@@ -153,6 +154,7 @@ class QNetwork(FeatureNetwork):
             epsilon = self.epsilon if exploration is None else exploration[:, 0]
             explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)
             taken = with_probability(epsilon, explored, best, generator)
+        # With both values stored, a replay can tell a new trajectory's priority without a pass of the network.
         fields = {
             BEHAVIOUR_Q: chosen_values(q, taken, self.counts).mean(-1),
             BEHAVIOUR_Q_MAX: chosen_values(q, best, self.counts).mean(-1),

@@ -72,6 +72,7 @@ class PPOAgent(ActorCriticAgent):
         report = Report(clip)
         metrics: dict[str, Tensor] = {}
         for epoch in range(config.epochs):
+            # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
             if epoch == 0 or config.recompute_advantages:
                 rows, values = self._rows(learned)
                 epochs = self._epochs(rows, learned, clip)  # without end; each `next` is one epoch over these rows
@@ -136,6 +137,7 @@ class PPOAgent(ActorCriticAgent):
         if self.config.advantage_normalisation == "batch":
             advantages = normalised(advantages, batch.action_used)
         log_mu = self.network.distribution.log_prob(behaviour, drawn)
+        # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
         return Rows(batch.observations[:-1], behaviour, drawn, log_mu, values[:-1], advantages, targets), metrics
 
     def _outputs(self, batch: Batch) -> PolicyOutput:
@@ -171,6 +173,7 @@ class PPOAgent(ActorCriticAgent):
             leaves, outputs = self._forward_minibatch(minibatch)
             terms, seen = self.losses(minibatch, outputs)
             log_ratios, used = seen["log_ratios"], minibatch.used
+            # The check precedes the step: a minibatch on which the policy is too far from mu is not learned from.
             if self._stops_early(log_ratios, used, minibatch.mask):
                 return False
             step = self.take_step(terms, leaves, inputs, used)
@@ -193,6 +196,7 @@ class PPOAgent(ActorCriticAgent):
 
     def _adapt_kl_weight(self, batch: Batch) -> None:
         """Let the weight of the KL penalty follow the divergence after the update."""
+        # Forwards, KL(mu || pi), over the whole batch and with the weights after the last step.
         divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self._outputs(batch).policy[:-1])
         divergence = self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
         self.kl_weight = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)

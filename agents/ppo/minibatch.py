@@ -113,6 +113,7 @@ def epochs_of_columns(
         mask = used.index_select(1, columns)
         if normalisation == "minibatch":
             taken = taken._replace(advantages=normalised(taken.advantages, mask))
+        # A column begins with the state that acting had. It has rows 0 to T-1, so the reset before row T is left out.
         of_core = (None, None) if state is None else (state[columns], reset[:-1].index_select(1, columns))
         return Minibatch(taken, clipping.bounds(taken.advantages), mask, *of_core)
 
@@ -134,6 +135,7 @@ def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisatio
     """order: t * B + b of the used steps, int64 `[n]`."""
     gathered = Rows(*(_take(tensor, order) for tensor in rows))
     if normalisation == "minibatch":
+        # Behind the shuffle, so that each minibatch has a mean and a deviation of its own.
         gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
     bounds = clipping.bounds(gathered.advantages)
     sizes = [len(run) for run in cut(order, parts)]

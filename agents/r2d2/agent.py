@@ -172,6 +172,7 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         Rows without a window have a number without a meaning, which the losses leave out.
         """
         config, batch, counts = self.config, sequences.batch, self.network.counts
+        # Row T has values to bootstrap from, but no action: values of actions are those of rows 0 to T-1.
         selecting = outputs.q.detach() if config.double else sequences.target
         values = chosen_values(sequences.target, best_choices(selecting, counts), counts).mean(-1)  # [T+1, B]
         taken = chosen_values(outputs.q[:-1], self._choices(batch), counts).mean(-1)

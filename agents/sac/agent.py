@@ -146,6 +146,7 @@ class SACAgent(ContinuousAgent):
         with torch.no_grad():
             next_encoded = network.encode(part.next_observations)
             next_policy = network.policy(part.next_observations, next_encoded)
+            # New actions of the present policy, not the stored ones.
             next_actions, next_log_probs = distribution.reparametrised(next_policy, next_normals)
             next_q = self.target_critics.network(next_encoded, next_actions)
             targets = soft_targets(part.returns, part.discounts, next_q, next_log_probs, alpha)

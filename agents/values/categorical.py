@@ -34,7 +34,9 @@ def project(returns: Tensor, discounts: Tensor, probabilities: Tensor, atoms: Te
     """
     low, high = atoms[0], atoms[-1]
     width = (high - low) / (len(atoms) - 1)
+    # Each atom's value is discounted and shifted; beyond the support it counts as the nearest end.
     moved = (returns.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms).clamp(low, high)
+    # Between two atoms its mass goes to both, more to the nearer one.
     shares = (1 - (moved.unsqueeze(-2) - atoms.unsqueeze(-1)).abs() / width).clamp(0, 1)  # [B, N of m, N of p']
     return (shares @ probabilities.unsqueeze(-1)).squeeze(-1).detach()
 

@@ -71,6 +71,7 @@ def munchausen_targets(
 
     Returns y `[B]`, without gradient.
     """
+    # Bounded from below, or one unlikely action would outweigh all rewards.
     taken = value_of(_scaled_log_policy(target_values, temperature), actions).clamp(lowest, 0.0)
     log_policy = _scaled_log_policy(next_target_values, temperature)
     policy = torch.softmax(next_target_values / temperature, -1)

@@ -26,5 +26,6 @@ def quantile_loss(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Ten
     tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
     errors = targets.detach().unsqueeze(-2) - quantiles.unsqueeze(-1)  # [B, N, M]
     sizes = huber(errors, kappa) if kappa else errors.abs()
+    # Targets above a quantile pull with tau and those below with 1 - tau, so it rests where a part tau lies below it.
     slopes = (tau.unsqueeze(-1) - (errors.detach() < 0).to(tau.dtype)).abs()
     return (slopes * sizes).mean(-1).sum(-1)

@@ -27,4 +27,5 @@ def sequence_priorities(errors: Tensor, learned: Tensor, eta: float = ETA) -> Te
         eta: weight of the largest error.
     """
     sizes = torch.where(learned, errors.detach().abs(), 0.0)
+    # A mean alone would hide the one large error of a long sequence; the largest alone forgets all others.
     return eta * sizes.amax(0) + (1 - eta) * sizes.sum(0) / learned.sum(0).clamp(min=1)

@@ -27,6 +27,7 @@ def windows_of_rows(rewards: Tensor, terminated: Tensor, action_used: Tensor, st
 
 def _unfolded(rows: Tensor, steps: int) -> Tensor:
     """Rows t to t + steps - 1 for each t, `[steps, T * B]`; zeros beyond the last row. rows: `[T, B]`."""
+    # Padded with zeros, which for `action_used` means unused: a window ends at row T-1.
     beyond = functional.pad(rows.unsqueeze(0), (0, 0, 0, steps - 1)).squeeze(0)
     return beyond.unfold(0, steps, 1).flatten(0, 1).t()
 
@@ -45,6 +46,7 @@ def targets_of(windows: NStep, values: Tensor, *, rescaling: bool) -> Tensor:
         values: V, `[T+1, B]`.
         rescaling: whether values are learned as h(V) (`agents.values.rescaling`).
     """
+    # The recursion holds for real returns, so values are scaled back, discounted, and rescaled.
     plain = unscaled(values) if rescaling else values
     targets = windows.returns + windows.discounts * behind(plain, windows)
     return (rescaled(targets) if rescaling else targets).detach()

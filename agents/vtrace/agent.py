@@ -200,6 +200,8 @@ class VTraceAgent(ActorCriticAgent):
         config = self.config
         return vtrace(
             log_rhos=log_rhos,
+            # Only a termination has no future. After a time limit the next row holds the final observation, whose value
+            # follows.
             discounts=config.gamma * (~batch.terminated).to(values.dtype),
             rewards=clip_rewards(batch.rewards, config.reward_clipping),
             values=values[:-1],
@@ -217,6 +219,7 @@ class VTraceAgent(ActorCriticAgent):
         # Cloning ignores the trust region. With the trust region, entropy is rewarded on fresh columns only (LASER).
         explores = masks.chosen & ~batch.is_replay if config.use_kl_mask else masks.chosen
         learned = masks.chosen & masks.trusted
+        # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
         advantages = normalised(targets.pg_advantages, learned) if config.normalise_advantages else targets.pg_advantages
         policy_loss = policy_gradient_loss(current.log_probs, advantages, learned)
         terms = {
