@@ -29,8 +29,9 @@ LOADER_WITHOUT_MEMORY = "failed to map segment"
 def main(command: list[str]) -> int:
     """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
     open_missing_streams()
-    # Threads of the learner that wait for each other must not spin on cores the workers need; read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that share operations spin for some microseconds before they sleep. Always asleep they would gain nothing, and
+    # spinning for long they would keep workers from the cores. Read when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # cuBLAS needs this to repeat itself bit for bit (--reproducible); read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from absl import flags

@@ -41,6 +41,11 @@ class Needs:
     batches_at_once: int = 1
     priorities: bool = False
 
+    @property
+    def workers_wait(self) -> bool:
+        """Whether the workers wait while the learner computes, at least where it limits the run."""
+        return self.on_policy or self.updates_per_step is not None
+
 
 class Updated(NamedTuple):
     """The report of one update.

@@ -97,6 +97,7 @@ class GuardedAgent(Agent):
         replay_names: the run's replays, in the order of `batch.source`; names of metrics.
         threads: how many share the network's passes on a CPU.
         compiled: whether these passes go through torch.compile.
+        idle_cores: whether the workers wait while the learner computes, so that threads may share operations too.
     """
 
     config_class = LearnedConfig
@@ -105,12 +106,19 @@ class GuardedAgent(Agent):
     """Whether a step may leave out some of the parameters."""
 
     def __init__(
-        self, config: Any, network: Any, replay_names: Sequence[str] = (), *, threads: int = 1, compiled: bool = False
+        self,
+        config: Any,
+        network: Any,
+        replay_names: Sequence[str] = (),
+        *,
+        threads: int = 1,
+        compiled: bool = False,
+        idle_cores: bool = False,
     ) -> None:
         self.config = config
         self.network: FeatureNetwork = network
         self.replay_names = tuple(replay_names)
-        self.passes = NetworkPasses(network, threads, compiled=compiled)
+        self.passes = NetworkPasses(network, threads, compiled=compiled, idle_cores=idle_cores)
         self.modules = {NETWORK: network, **self.make_modules()}
         self._parameters = [parameter for module in self.modules.values() for parameter in module.parameters()]
         self.optimizer = make_optimizer(config, self.modules.values())

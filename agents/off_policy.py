@@ -231,9 +231,13 @@ class OffPolicyAgent(GuardedAgent):
         """Take one step on a batch. inputs: scalars that must be finite."""
         constants = self.constants(batch)
         rows = len(batch.returns)
-        threads = passes.threads_for(rows * self._multiplications, min(self.most_threads, rows))
+        multiplied = rows * self._multiplications
+        threads = passes.threads_for(multiplied, min(self.most_threads, rows))
         parts = list(_parts(batch, constants, threads))
-        found = self.passes.each(self._gradients, parts)
+        whole = multiplied if threads == 1 else 0  # threads that divide the rows leave no core to share operations with
+        with self.passes.operations.sharing(whole):
+            found = self.passes.each(self._gradients, parts)
+        self.passes.operations.end_pass(whole)
         # All gradients are taken before any step, so that one check of all numbers decides for every network.
         for parameter in self._parameters:
             parameter.grad = None  # the optimiser leaves a parameter without a gradient as it is

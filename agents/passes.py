@@ -6,12 +6,14 @@ lock, which each operation needs for some microseconds. So small batches take lo
 
 PyTorch's own threads (`torch.set_num_threads`) synchronise at every operation. While workers keep all cores busy, each
 synchronisation waits for a thread that has lost its core. That was slower than a single thread, many times so in bfloat16.
+They share the operations of small passes only in runs whose workers wait for the learner, see `agents/sharing.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from agents import compute
 from agents.optimizers import give_gradients
+from agents.sharing import SharedOperations
 
 WORTH_DIVIDING = 100_000_000
 """Multiplications of the smallest pass that is divided.
@@ -47,14 +50,18 @@ class NetworkPasses:
         network: a `FeatureNetwork`, or another module that maps observations `[N, ...]` to outputs.
         threads: how many divide the work.
         compiled: whether the pass goes through torch.compile, for the first batch size; once another comes, for any.
+        idle_cores: whether the workers wait while the learner computes, so that a small pass may have the threads too.
     """
 
-    def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False) -> None:
+    def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False, idle_cores: bool = False) -> None:
         if threads < 1:
             raise ValueError(f"threads: wanted 1 or more, got {threads}")
         self.network = network
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner") if threads > 1 else None
+        self.operations = SharedOperations(threads if idle_cores else 1)
+        # A thread of the pool has its operations for itself.
+        alone = partial(torch.set_num_threads, 1)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner", initializer=alone) if threads > 1 else None
         self._forward: Callable[..., Any] = network
         if compiled:
             self._forward = compute.compiled(self._forward)
@@ -62,6 +69,7 @@ class NetworkPasses:
         self._multiplications = multiplications(self._parameters)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
+        self._multiplied = 0  # by the last pass
 
     def forward(
         self,
@@ -82,7 +90,9 @@ class NetworkPasses:
         arguments = _divide(threads, observations, state, reset, burn_in)
         if threads == 1:
             self._parts = ()
-            return self._forward(*arguments[0])
+            self._multiplied = self._multiplications * _rows(observations, state)
+            with self.operations.sharing(self._multiplied):
+                return self._forward(*arguments[0])
         self._parts = self.each(lambda each: self._forward(*each), arguments)
         leaves = [_joined(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
         return type(self._parts[0])(*leaves)
@@ -113,7 +123,9 @@ class NetworkPasses:
         """
         parameters = self._parameters
         if not self._parts:
-            gradients = torch.autograd.grad(losses, parameters, weights, materialize_grads=True)
+            with self.operations.sharing(self._multiplied):
+                gradients = torch.autograd.grad(losses, parameters, weights, materialize_grads=True)
+            self.operations.end_pass(self._multiplied)
             give_gradients(parameters, gradients)
             return
         # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
@@ -133,8 +145,7 @@ class NetworkPasses:
         give_gradients(parameters, total)
 
     def _threads(self, observations: Tensor, state: Tensor | None) -> int:
-        rows = observations.shape[:1] if state is None else observations.shape[:2]
-        return threads_for(rows.numel() * self._multiplications, self.threads)
+        return threads_for(_rows(observations, state) * self._multiplications, self.threads)
 
     def each(self, function: Callable[[Given], Made], arguments: Sequence[Given]) -> list[Made]:
         """The results of a function for each argument, in order. The threads share the calls."""
@@ -151,6 +162,11 @@ def multiplications(parameters: Iterable[Tensor]) -> int:
 def threads_for(multiplied: int, threads: int) -> int:
     """How many of the threads should share a pass of so many multiplications."""
     return threads if multiplied >= WORTH_DIVIDING else 1
+
+
+def _rows(observations: Tensor, state: Tensor | None) -> int:
+    """Observations of a pass: the first dimension, or with a core the first two."""
+    return (observations.shape[:1] if state is None else observations.shape[:2]).numel()
 
 
 def _divide(parts: int, observations: Tensor, state: Tensor | None, reset: Tensor | None, burn_in: int) -> list[Any]:

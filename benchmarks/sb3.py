@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import time
@@ -55,9 +54,7 @@ def is_installed() -> bool:
 def measure_sb3(job: Sb3Job, seconds: float) -> float:
     """Steps per second in a process of its own. Raises RuntimeError with its last line if it fails."""
     command = [sys.executable, "-m", "benchmarks.sb3", json.dumps(asdict(job)), f"--seconds={seconds}"]
-    # As in main.py, threads that wait must not spin.
-    variables = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=variables)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"Stable-Baselines3 failed on {job.env}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     return float(done.stdout.split()[-1])

@@ -40,9 +40,12 @@ def make_network_shapes(config: Config) -> FeatureNetwork:
 
 
 def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, compiled: bool = False) -> Agent:
-    """The run's agent, which learns with `network`. threads and compiled: see `agents.learned.LearnedAgent`."""
+    """The run's agent, which learns with `network`. threads and compiled: see `agents.guarded.GuardedAgent`."""
     make: Any = agent_class(config)
-    return make(config.agent_settings, network, replay_names(config.replays), threads=threads, compiled=compiled)
+    # Threads that share an operation round its sums in another way than one does, and when they do depends on the time.
+    idle_cores = config.needs.workers_wait and config.training.device == "cpu" and not config.training.reproducible
+    replays = replay_names(config.replays)
+    return make(config.agent_settings, network, replays, threads=threads, compiled=compiled, idle_cores=idle_cores)
 
 
 def make_contract(config: Config) -> TrajectoryContract:

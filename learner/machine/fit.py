@@ -161,7 +161,8 @@ def _choose_paced(choices: Choices, machine: Machine, costs: Costs | None) -> No
     if small and costs is None:
         choices.choose("worker_count", 1, "the learner sets the pace")
     if small and settled["network"] == "mlp":
-        choices.choose("learner_threads", 1, "one thread takes the many steps of a small network sooner than several")
+        why = "they share the operations of a small network as long as cores are idle"
+        choices.choose("learner_threads", min(machine.cores, MOST_LEARNER_THREADS), why)
     choices.choose("learner_threads", *_learner_threads(costs, machine.cores, gpu=settled["device"] == "cuda", small=small))
     choices.choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=False))
 
