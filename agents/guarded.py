@@ -97,7 +97,8 @@ class GuardedAgent(Agent):
         replay_names: the run's replays, in the order of `batch.source`; names of metrics.
         threads: how many share the network's passes on a CPU.
         compiled: whether these passes go through torch.compile.
-        idle_cores: whether the workers wait while the learner computes, so that threads may share operations too.
+        idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a
+            small pass.
     """
 
     config_class = LearnedConfig

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -50,7 +49,7 @@ class NetworkPasses:
         network: a `FeatureNetwork`, or another module that maps observations `[N, ...]` to outputs.
         threads: how many divide the work.
         compiled: whether the pass goes through torch.compile, for the first batch size; once another comes, for any.
-        idle_cores: whether the workers wait while the learner computes, so that a small pass may have the threads too.
+        idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a small pass.
     """
 
     def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False, idle_cores: bool = False) -> None:
@@ -59,9 +58,8 @@ class NetworkPasses:
         self.network = network
         self.threads = threads
         self.operations = SharedOperations(threads if idle_cores else 1)
-        # A thread of the pool has its operations for itself.
-        alone = partial(torch.set_num_threads, 1)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="learner", initializer=alone) if threads > 1 else None
+        # Threads that divide a pass must not share their operations with further ones.
+        self._pool = ThreadPoolExecutor(threads, "learner", torch.set_num_threads, (1,)) if threads > 1 else None
         self._forward: Callable[..., Any] = network
         if compiled:
             self._forward = compute.compiled(self._forward)
