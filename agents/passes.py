@@ -49,7 +49,8 @@ class NetworkPasses:
         network: a `FeatureNetwork`, or another module that maps observations `[N, ...]` to outputs.
         threads: how many divide the work.
         compiled: whether the pass goes through torch.compile, for the first batch size; once another comes, for any.
-        idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a small pass.
+        idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a
+            small pass.
     """
 
     def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False, idle_cores: bool = False) -> None:
