@@ -22,6 +22,9 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(count, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        if self.weight.shape[-1] == 1:
+            # A CPU takes four times as long for a batched product with a single column as for this sum.
+            return (inputs * self.weight.transpose(1, 2)).sum(-1, keepdim=True) + self.bias
         return torch.baddbmm(self.bias, inputs, self.weight)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agents import AGENTS
 from agents.continuous.actors import Actor
 from agents.continuous.agent import ContinuousAgent
-from agents.continuous.critics import Critics
+from agents.continuous.critics import Critics, StackedLinear
 from agents.continuous.deterministic import STEPS
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.base import NetworkConfig, Thought, make_network
@@ -150,21 +150,28 @@ def test_a_shared_encoder_learns_from_the_critics_alone(name: str) -> None:
     assert changed(before, agent.network.torso)
 
 
-def test_critics_of_stacked_weights_are_the_single_ones() -> None:
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_critics_of_stacked_weights_are_the_single_ones(outputs: int) -> None:
     torch.manual_seed(1)
-    critics = Critics(2, 5, 1, (7, 6), "relu", layer_norm=True)
-    observations, actions = torch.randn(9, 3), torch.randn(9, 2)
-    found = critics(observations, actions)
+    critics = Critics(2, 5, outputs, (7, 6), "relu", layer_norm=True)
+    inputs = torch.randn(9, 5)
+    found = critics(inputs)
+    found.square().sum().backward()
     for index in range(2):
         hidden = [[nn.Linear(before, size), nn.LayerNorm(size), nn.ReLU()] for before, size in ((5, 7), (7, 6))]
-        layers = nn.Sequential(*hidden[0], *hidden[1], nn.Linear(6, 1))
+        layers = nn.Sequential(*hidden[0], *hidden[1], nn.Linear(6, outputs))
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        stacked = [layer for layer in critics.layers if hasattr(layer, "weight") and layer.weight.dim() == 3]
+        stacked = [layer for layer in critics.layers if isinstance(layer, StackedLinear)]
         with torch.no_grad():
             for layer, source in zip(linear, stacked, strict=True):
                 layer.weight.copy_(source.weight[index].T)
                 layer.bias.copy_(source.bias[index, 0])
-        torch.testing.assert_close(found[index], layers(torch.cat([observations, actions], -1)).squeeze(-1))
+        wanted = layers(inputs)
+        wanted.square().sum().backward()
+        torch.testing.assert_close(found[index], wanted)
+        for layer, source in zip(linear, stacked, strict=True):
+            torch.testing.assert_close(source.weight.grad[index].T, layer.weight.grad)
+            torch.testing.assert_close(source.bias.grad[index, 0], layer.bias.grad)
 
 
 def test_dropout_leaves_hidden_units_out_in_learning() -> None:
