@@ -14,7 +14,7 @@ from learner.settings.check import check_given
 from learner.settings.help import describe
 from learner.settings.renames import RENAMED, rename_settings
 from learner.settings.schema import Settings, every_setting
-from setting import MODES, SettingField
+from setting import MODES, SettingField, listed
 
 OP_MODE = "op_mode"
 
@@ -38,7 +38,7 @@ def op_mode(values: flags.FlagValues) -> str:
     """The mode of the command, one of `MODES`. Raises ValueError for any other."""
     mode = MODES[0] if values[OP_MODE].value is None else values[OP_MODE].value
     if mode not in MODES:
-        raise ValueError(f"{OP_MODE}: wanted {' or '.join(MODES)}, got {mode!r}")
+        raise ValueError(f"{OP_MODE}: wanted {listed(MODES)}, got {mode!r}")
     return mode
 
 

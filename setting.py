@@ -27,6 +27,12 @@ SWITCH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": F
 Kind = Literal["run", "machine", "output", "command"]
 
 
+def listed(names: Iterable[str], last: str = "or") -> str:
+    """The names in one phrase, such as "a, b or c". last: the word before the last name."""
+    *others, final = names
+    return f"{', '.join(others)} {last} {final}" if others else final
+
+
 @dataclass(frozen=True)
 class Setting:
     """The declaration of a setting, besides its type and its default.
@@ -83,7 +89,7 @@ class SettingField:
     def wanted(self) -> str:
         """The accepted values in words."""
         if choices := self.choices():
-            return " or ".join((*choices, self.setting.wanted) if self.setting.pattern else choices)
+            return listed((*choices, self.setting.wanted) if self.setting.pattern else choices)
         defaults = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         return self.setting.wanted or defaults[self.type]
 

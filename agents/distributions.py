@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from setting import listed
 from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
 ILLEGAL_LOGIT = -1e8
@@ -342,7 +343,7 @@ def make_distribution(space: ActionSpace, name: str = "auto") -> Distribution:
     fitting = tuple(_OF_BOX) if isinstance(space, Box) else ("categorical",)
     chosen = fitting[0] if name == "auto" else name
     if chosen not in fitting:
-        raise ValueError(f"action_distribution: wanted auto or {' or '.join(fitting)} for {space.summary()}, got {name}")
+        raise ValueError(f"action_distribution: wanted {listed(('auto', *fitting))} for {space.summary()}, got {name}")
     if isinstance(space, Discrete):
         return Categorical(space.count)
     if isinstance(space, MultiDiscrete):

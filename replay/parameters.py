@@ -15,6 +15,7 @@ from replay.kinds.distances import DISTANCES
 from replay.kinds.selection import STRATEGIES
 from replay.memory import parse_size
 from replay.ring.retention import INSERTIONS, RETENTIONS
+from setting import listed
 
 RATIO_TOLERANCE = 1e-3  # of the sum of ratios, so that three times 0.333 is accepted
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
@@ -129,7 +130,8 @@ def _parse_entry(where: str, entry: object) -> ReplayConfig:
     if missing := sorted(set(ALWAYS) - set(given)):
         raise ValueError(f"{where}: wanted the key {missing[0]!r}, got none")
     if given["type"] != "circular" and len(named := set(SIZES) & set(given)) != 1:
-        raise ValueError(f"{where}: wanted either capacity, steps or memory, got {' and '.join(sorted(named)) or 'none'}")
+        got = listed(sorted(named), "and") if named else "none"
+        raise ValueError(f"{where}: wanted either capacity, steps or memory, got {got}")
     values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in given.items()}
     _check_combination(where, values)
     if values["type"] == "custom":
@@ -157,7 +159,7 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
             return f"strategy{value}"
         if not isinstance(value, str) or value not in CHOICES[key]:
             numbered = ", or its number 1 to 4" if key == "elite_sampling_strategy" else ""
-            raise ValueError(f"{wanted} {' or '.join(CHOICES[key])}{numbered}, got {_short(repr(value))}")
+            raise ValueError(f"{wanted} {listed(CHOICES[key])}{numbered}, got {_short(repr(value))}")
         return value
     if key == "memory":
         try:

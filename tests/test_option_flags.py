@@ -15,7 +15,7 @@ from agents import AGENTS
 from learner.settings.renames import RENAMED
 from learner.settings.schema import DEFAULTS, SHARED, table_of
 from option_flags import define_flags, given_settings, op_mode
-from setting import AUTO, MODES
+from setting import AUTO, MODES, listed
 from tests.support import REPOSITORY, run_main
 
 TABLE = table_of("vtrace")
@@ -125,7 +125,7 @@ def test_words_that_are_no_choice_are_refused(name: str) -> None:
 def test_modes_are_four(mode: str) -> None:
     assert op_mode(parse(f"--op_mode={mode}")) == mode
     assert MODES == ("train", "train_w_load", "test", "export")
-    with pytest.raises(ValueError, match="^op_mode: wanted train or train_w_load or test or export, got 'play'$"):
+    with pytest.raises(ValueError, match="^op_mode: wanted train, train_w_load, test or export, got 'play'$"):
         op_mode(parse("--op_mode=play"))
 
 
@@ -190,4 +190,4 @@ def test_help_shows_every_flag_once() -> None:
 def test_help_of_an_agent_that_is_not_there_is_refused() -> None:
     done = run_main("--help", "--agent=other")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: agent: wanted {' or '.join(sorted(AGENTS))}, got 'other'\n"
+    assert done.stderr == f"error: agent: wanted {listed(sorted(AGENTS))}, got 'other'\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
 
-from setting import AUTO, Setting, check_fields, settings_of
+from setting import AUTO, Setting, check_fields, listed, settings_of
 
 REGISTRY: dict[str, int] = {"b": 1}
 
@@ -91,3 +92,11 @@ def test_a_setting_without_a_default_is_refused() -> None:
 
     with pytest.raises(TypeError, match="^count: wanted a setting with a default"):
         settings_of(Wrong)
+
+
+@pytest.mark.parametrize(
+    ("names", "phrase"), [(["a"], "a"), (["a", "b"], "a or b"), (("a", "b", "c"), "a, b or c"), ({"a": 1, "b": 2}, "a or b")]
+)
+def test_names_are_listed_in_one_phrase(names: Iterable[str], phrase: str) -> None:
+    assert listed(names) == phrase
+    assert listed(names, "and") == phrase.replace(" or ", " and ")

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, toy
 from wrappers.previous import PreviousEnv, with_previous
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
@@ -153,5 +154,5 @@ def _family(env_id: str) -> Family:
         return ENVIRONMENTS[name]
     ids = {known.lower(): usual for family in ENVIRONMENTS.values() for known, usual in family.known_ids().items()}
     close = dict.fromkeys(ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=SUGGESTED))
-    hint = f"did you mean {' or '.join(close)}?" if close else f"for example {EXAMPLES}"
+    hint = f"did you mean {listed(close)}?" if close else f"for example {EXAMPLES}"
     raise ValueError(f"env: wanted an environment of the families {', '.join(ENVIRONMENTS)}, got {env_id!r}; {hint}")

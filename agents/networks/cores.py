@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from setting import listed
+
 _FORGET_BIAS = 1.0
 NO_CORE = "none"
 
@@ -158,7 +160,7 @@ def make_core(name: str, input_size: int, size: int, memory: int = 0) -> Core | 
     if name == NO_CORE:
         return None
     if name not in CORES:
-        raise ValueError(f"core: wanted {' or '.join(core_names())}, got {name!r}")
+        raise ValueError(f"core: wanted {listed(core_names())}, got {name!r}")
     return CORES[name](input_size, size, memory)
 
 

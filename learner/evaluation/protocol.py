@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from setting import listed
 from wrappers import EnvConfig, EnvSpec, describe_env, make_spec
 from wrappers.atari_protocols import PROTOCOLS as ATARI_PROTOCOLS
 from wrappers.spaces import ActionSpace, Discrete, action_space, leaves_to_json
@@ -142,7 +143,7 @@ def check_protocol_of_env(protocol: str, config: EnvConfig) -> None:
     """Raise ValueError if the environment's family has no protocol of this name."""
     known = (AS_SET, *describe_env(config).protocols)
     if protocol not in known:
-        raise ValueError(f"protocol: wanted {' or '.join(known)} for {config.env}, got {protocol}")
+        raise ValueError(f"protocol: wanted {listed(known)} for {config.env}, got {protocol}")
 
 
 def check_same_protocol(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

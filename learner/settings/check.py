@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from agents import AGENTS
 from learner.evaluation.protocol import check_protocol
 from learner.settings.schema import DEFAULT_AGENT, SHARED, agent_of, agent_settings, every_setting, table_of
-from setting import AUTO, SettingField
+from setting import AUTO, SettingField, listed
 from workers import groups_of
 from wrappers import family_of
 
@@ -48,14 +48,12 @@ def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         if name not in table:
             find_setting(name)
             others = [other for other in AGENTS if name in agent_settings(other)]
-            raise ValueError(f"{name}: not a setting of agent {agent}; {_and(others)} take{'s' * (len(others) == 1)} it")
+            raise ValueError(
+                f"{name}: not a setting of agent {agent}; {listed(sorted(others), 'and')} take{'s' * (len(others) == 1)} it"
+            )
         families = table[name].setting.families
         if families and family and family not in families:
-            raise ValueError(f"{name}: not a setting of {env}; {_and(families)} environments take it")
-
-
-def _and(names: Iterable[str]) -> str:
-    return " and ".join(sorted(names))
+            raise ValueError(f"{name}: not a setting of {env}; {listed(sorted(families), 'and')} environments take it")
 
 
 def check_settings(flat: Mapping[str, Any]) -> None:

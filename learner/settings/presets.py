@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.settings.renames import rename_settings
+from setting import listed
 
 FOLDER = Path(__file__).resolve().parents[2] / "presets"
 NO_PRESET = "none"
@@ -34,5 +35,5 @@ def describe_presets() -> dict[str, str]:
 
 def _read(name: str) -> dict[str, Any]:
     if name not in PRESETS:
-        raise ValueError(f"preset: wanted {' or '.join((NO_PRESET, *PRESETS))}, got {name!r}")
+        raise ValueError(f"preset: wanted {listed((NO_PRESET, *PRESETS))}, got {name!r}")
     return json.loads((FOLDER / f"{name}.json").read_text())

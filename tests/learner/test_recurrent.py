@@ -109,5 +109,5 @@ def test_burn_in_without_a_core_is_refused() -> None:
     wanted = r"^burn_in: wanted 0 without a core \(--core=lstm or --core=gru\), got 40$"
     with pytest.raises(ValueError, match=wanted):
         small_config(burn_in=40)
-    with pytest.raises(ValueError, match="^core: wanted none or gru or lstm, got 'rnn'$"):
+    with pytest.raises(ValueError, match="^core: wanted none, gru or lstm, got 'rnn'$"):
         check_settings({"agent": "vtrace", "core": "rnn"})

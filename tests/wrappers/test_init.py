@@ -21,7 +21,7 @@ def test_an_id_finds_its_family() -> None:
     [
         ("BreakoutNoFramskip-v4", "BreakoutNoFrameskip-v4"),
         ("Pong", r"did you mean PongNoFrameskip-v4\?"),
-        ("pong-v4", "did you mean PongNoFrameskip-v4 or "),
+        ("pong-v4", "did you mean PongNoFrameskip-v4, "),
         ("ALE/Braekout-v5", "did you mean BreakoutNoFrameskip-v4"),
         ("ms_pacman", r"did you mean MsPacmanNoFrameskip-v4"),
         ("Catch", "Catch-v0"),

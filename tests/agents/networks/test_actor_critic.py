@@ -259,7 +259,7 @@ def test_convolutions_refuse_vectors(name: str) -> None:
 
 
 def test_unknown_names_and_impossible_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="network: wanted auto or .* or impala_deep or .* or FILE.py:CLASS, got 'alexnet'"):
+    with pytest.raises(ValueError, match="network: wanted auto, .* impala_deep, .* or FILE.py:CLASS, got 'alexnet'"):
         network_of("alexnet", (4, 84, 84), 6)
     with pytest.raises(ValueError, match="actions: wanted 1 or more, got 0"):
         network_of("nature", (4, 84, 84), 0)

@@ -125,5 +125,5 @@ def test_equal_generators_give_equal_cores() -> None:
 
 def test_an_unknown_core_is_refused() -> None:
     assert make_core("none", 3, 4) is None
-    with pytest.raises(ValueError, match="^core: wanted none or gru or lstm, got 'rnn'$"):
+    with pytest.raises(ValueError, match="^core: wanted none, gru or lstm, got 'rnn'$"):
         make_core("rnn", 3, 4)

@@ -79,7 +79,7 @@ def test_sizes_are_read_in_order() -> None:
         ("conv", (1, 4), {}, r"network conv: wanted observations \[S, H, W\] .*, got \[1, 4\]; --network=mlp fits"),
         ("conv", (1, 30, 99), {}, "network conv: wanted frames of at least 36x36, got 30x99; --network=impala_shallow fits"),
         ("nature", (1, 10, 5), {}, "network nature: wanted frames of at least 36x36, got 10x5; --network=mlp fits"),
-        ("mlp", (1, 4), {"activation": "sine"}, "activation: wanted relu or tanh or elu or silu or gelu, got 'sine'"),
+        ("mlp", (1, 4), {"activation": "sine"}, "activation: wanted relu, tanh, elu, silu or gelu, got 'sine'"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_names_what_fits(

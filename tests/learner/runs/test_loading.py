@@ -17,6 +17,7 @@ from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.settings.config import DEFAULTS, Config
+from setting import listed
 from tests.builders import network_of
 from tests.learner.runs.support import make_checkpoint
 from tests.support import same, small_config
@@ -125,7 +126,7 @@ def test_unknown_settings_of_a_checkpoint_are_left_out_and_named() -> None:
 def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
     with pytest.raises(ValueError, match="^agent: wanted vtrace as in the checkpoint, got other$"):
         merge_settings({"agent": "other"}, {"lr": 0.1})
-    with pytest.raises(ValueError, match=f"^agent: wanted {' or '.join(sorted(AGENTS))}, got 'other'$"):
+    with pytest.raises(ValueError, match=f"^agent: wanted {listed(sorted(AGENTS))}, got 'other'$"):
         merge_settings({}, {"agent": "other"})
 
 

@@ -50,7 +50,7 @@ def test_workers_on_other_machines_take_no_memory_and_no_cores_of_this_one() -> 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "ray://10.0.0.1:10001", "anywhere", ":1"])
 def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="^ray_address: wanted local or auto or HOST:PORT, got "):
+    with pytest.raises(ValueError, match="^ray_address: wanted local, auto or HOST:PORT, got "):
         check_settings({**DEFAULTS, "ray_address": address})
 
 
