@@ -54,6 +54,7 @@ def make_contract(config: Config) -> TrajectoryContract:
     shapes = make_network_shapes(config)
     scales_rewards = getattr(config.agent_settings, "normalise_rewards", False)
     return TrajectoryContract(
+        # Rows of burn-in repeat the trajectory before, so they come on top of the rows that are learned from.
         unroll_length=config.training.unroll_length + burn_in,
         frames_stacked=spec.frames_stacked,
         frame=Field(spec.frame_shape, spec.frame_dtype),

@@ -47,6 +47,7 @@ class HeadStart:
     def take_workers(self, config: Config, network: FeatureNetwork) -> Workers:
         """The workers of the run, with running processes. config: the final settings, after the measurements."""
         setup = worker_setup(config, self._resumed)
+        # The measurement has changed settings that these processes were started with.
         if self._workers and self._workers.setup != setup:
             self._end_workers()
         workers, self._workers = self._workers, None
@@ -70,6 +71,7 @@ class HeadStart:
 
 def run_seeds(config: Config, resumed: Checkpoint | None) -> tuple[np.random.SeedSequence, np.random.SeedSequence]:
     """The seeds of the workers and of the replays' draws. They differ after every resume."""
+    # The count of updates is part of the seed, so that a resumed run does not repeat its first episodes and draws.
     seeds = np.random.SeedSequence(config.training.seed, spawn_key=(resumed.counters.updates,) if resumed else ())
     workers, sampling = seeds.spawn(2)
     return workers, sampling

@@ -64,6 +64,7 @@ class Parts:
     def stop(self) -> None:
         """End the processes and threads that run next to the loop. May be called at any time, also twice."""
         self.evaluations.stop()
+        # The feeder's thread reads the workers' slots, whose memory `workers.stop` gives back.
         self.feeder.stop()
         self.workers.stop()
 

@@ -65,7 +65,9 @@ class StopSignals:
             self._requested_at = now
             if not self._is_silent:
                 with contextlib.suppress(OSError):  # the terminal is gone
+                    # Not print, which raises if the signal has interrupted a write to the same stream.
                     os.write(2, self._first)
         elif now - self._requested_at > SAME_REQUEST:
             self._at_once()
+            # Not an exception: the interrupted code might catch it, and the exit would wait for threads.
             os._exit(128 + number)

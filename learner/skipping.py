@@ -42,6 +42,7 @@ class SkippedUpdates:
 
     def keep(self) -> None:
         """Keep a copy of weights and moments. Call it only when the newest update was applied."""
+        # A copy is needed, because the next update changes the tensors of the state in place.
         self._kept = copy.deepcopy(self._agent.state_dict())
         self._kept_at = self._updates
 
@@ -51,6 +52,7 @@ class SkippedUpdates:
         everything: include a GPU's newest update, which makes the host wait for it.
         """
         for quantity in self._agent.take_skip_reasons(everything=everything):
+            # Updates are counted here, because a GPU's finite check is read one update late.
             self._updates += 1
             if quantity:
                 self._skip(quantity)
@@ -74,6 +76,7 @@ class SkippedUpdates:
                 f"restored after {self._most} (max_skipped_updates={self._most}); first cause: {self._first}"
             )
         if self.in_a_row == self._most:
+            # A second copy is needed, because the optimiser would adopt the kept moments and change them.
             self._agent.load_state_dict(copy.deepcopy(self._kept), load_optimizer=True)
             log.warning(
                 "%d updates in a row were skipped: the weights of update %s are restored", self._most, f"{self._kept_at:,}"

@@ -57,6 +57,7 @@ def train(
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1
     except (RankError, WorkerError, torch.OutOfMemoryError):
+        # Leaving comes first: saving must not wait for an exchange with a learner that may be gone.
         ranks.leave()
         parts.feeder.stop()
         _save_what_is_left(parts)
@@ -74,6 +75,7 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
 
     Raises ReplayStopped or KeyboardInterrupt if a signal comes meanwhile.
     """
+    # Weights are published first, because workers begin to act as soon as `start` gives them slot blocks.
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)
@@ -98,6 +100,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
     while counters.steps < settings.environment_max_steps and not ranks.stops(signals.asked):
         with recorder.stage("wait"):
             prepared = parts.feeder.next_batch(should_stop)
+        # An update exchanges gradients, so it begins only when every learner has its batch.
         arrivals = ranks.meet(prepared.arrivals, signals.asked) if prepared else None
         if prepared is None or arrivals is None:
             break
@@ -113,6 +116,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         parts.feedback.put(host.tickets, updated.priorities)
         recorder.add_update(updated, host)
         with recorder.stage("publish"):
+            # Skipped updates are handled before publishing: after too many in a row the last good weights are restored here.
             parts.skipped.look()
             parts.workers.weights.publish(parts.network, counters.updates)
             parts.feeder.release_held()  # after the new version is there, so that an on-policy agent's rollouts act with it
@@ -120,6 +124,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):
             recorder.add_evaluation(found)
+        # No checkpoint is written in a streak of skipped updates, since it would not hold the length of the streak.
         if counters.updates % parts.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()

@@ -22,4 +22,5 @@ def announced(line: str, patience: float = PATIENCE) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        # The line must not be logged after the wait has ended.
         timer.join()

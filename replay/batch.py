@@ -113,6 +113,7 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
     """Turn B stored trajectories into a batch on `device`. No other place swaps the axes."""
 
     def up(array: np.ndarray) -> Tensor:
+        # The transfer may still run after this returns: page-locked memory is reused only behind a fence (`HostBuffers`).
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     fields = {name: up(host.columns[name]).transpose(0, 1) for name in contract.batch_fields}
@@ -157,6 +158,7 @@ def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tens
     else:
         for position in range(frames_stacked):
             innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
+    # The host finds the few affected stacks, so it does not wait for a number from the device.
     row, column, missing = _before_first_frame(reset, frames_stacked)
     if len(row):
         hidden = np.arange(frames_stacked) < missing[:, None]  # [n, S]
@@ -190,6 +192,7 @@ def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
 def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which stacks reach back beyond their episode: row in `[T+1]`, column in `[B]`, and how many frames are missing."""
     unroll_length = reset.shape[1]
+    # Row 0 counts as old: its frames from before an episode were black when they were stored.
     age = np.full(reset.shape[0], frames_stacked)  # observations since the episode's first one, as far as it matters
     found = []
     for row in range(1, unroll_length + 1) if reset.any() else ():

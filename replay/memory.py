@@ -60,6 +60,7 @@ def settle_capacities(
     """
     settled = []
     for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):
+        # A queue gives each trajectory once, so it must hold the largest share. A ring can give one trajectory twice.
         wanted = share if config.type == "queue" else max(1, math.ceil(config.sample_ratio * batch_size))
         if contract.window:  # any number of windows comes out of one trajectory
             wanted = 1
@@ -69,6 +70,7 @@ def settle_capacities(
                     f"replay_parameters[{index}]: wanted memory for the {wanted} trajectories that a batch takes, "
                     f"{least:,} bytes, got {config.memory:,}"
                 )
+            # The bytes are linear in the number of trajectories. Their constant part is that of the storage's own pages.
             without, one = (most_bytes(config, contract, count) for count in (0, 1))
             config = replace(config, capacity=(config.memory - without) // (one - without))
         if config.type == "queue":
@@ -99,6 +101,7 @@ def replay_bytes(
     for config in settle_capacities(configs, contract, batch_size):
         size = most_bytes(config, contract, config.capacity)
         if config.type != "queue" and config.memory is not None:
+            # Such a ring holds more trajectories than its capacity promises, until its memory is full.
             size = config.memory
         elif config.keeps_newest and not config.compress and config.device == "cpu":
             frame_bytes = storage_class(config).layout(contract)[0] + PAGE_OVERHEAD

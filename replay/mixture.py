@@ -42,6 +42,7 @@ def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tupl
     if len(ratios) == 1:
         return shares + batch_size, credit
     if batch_size >= MANY_PLACES:
+        # Enough places remain for the loop, which evens out the credit that rounding down leaves.
         shares = np.floor(ratios * (batch_size - MANY_PLACES // 2)).astype(np.int64)
         credit += ratios * shares.sum() - shares
     for _ in range(batch_size - int(shares.sum())):
@@ -87,6 +88,7 @@ class Mixture:
         self.batch_size = batch_size
         self.pace = pace
         self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
+        # The lock is reentrant, because `can_insert` calls `can_sample`, and a save holds it around `state_dict`.
         self.lock = threading.RLock()
 
     def can_insert(self) -> bool:
@@ -121,6 +123,7 @@ class Mixture:
                     if (frames := replay.sample(int(share), part)) is not None:
                         device_frames.append((first, frames))
                 first += int(share)
+            # The next batch's shares are fixed in advance, because `can_sample` asks each replay for exactly these.
             self._shares, self._credit = next_shares(self.ratios, self.batch_size, self._credit)
             if self.pace:
                 self.pace.spend()

@@ -57,6 +57,7 @@ class Pace:
         """One trajectory has come in."""
         before = self._steps
         self._steps += self._steps_of_trajectory
+        # A trajectory that crosses `learning_starts` earns only for its steps beyond it.
         learned = self._steps - max(before, self.config.learning_starts)
         self._owed += self.config.updates_per_step * max(0, learned)
 

@@ -86,6 +86,7 @@ def _offsets(layout: Mapping[str, Field]) -> tuple[dict[str, int], int]:
 
 def _anonymous_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
+        # A program that an environment executes must not keep the arena alive, so the file is closed on exec.
         descriptor = os.memfd_create("trajectories", os.MFD_CLOEXEC)
     else:
         with tempfile.TemporaryFile() as file:

@@ -144,6 +144,7 @@ class TrajectoryContract:
         if not self.window:
             return self.allocate(count)
         contract = self.of_batch
+        # No loss reads `policy_version`; the metric of policy lag does.
         wanted = ("frames", *contract.batch_fields, "policy_version")
         return {name: np.empty((count, *contract.fields[name].shape), contract.fields[name].dtype) for name in wanted}
 

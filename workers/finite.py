@@ -40,6 +40,7 @@ def float_parts(packing: Packing | None, observations: np.ndarray) -> Iterator[t
         return
     for leaf in packing.leaves:
         if np.dtype(leaf.dtype).kind == "f":
+            # The older frames of a stack were checked when they were the newest.
             yield leaf.name, np.ascontiguousarray(observations[:, -1, packing.parts[leaf.name]]).view(leaf.dtype)
 
 

@@ -38,6 +38,7 @@ class RandomPlay:
         try:
             self._process = start_process(_play, env_config, seed, threads, self._shared, words, name="random play")
         finally:
+            # Only the process may hold this end: then its death is an end of file in `observations`.
             words.close()
 
     def observations(self) -> Tensor:

@@ -94,13 +94,16 @@ class Rollout:
             begins = self._recurrent and t % (self.unroll_length - self.overlap) == 0
             with self.clocks.stage("act"):
                 self.policy.ask(self.observations, self.first, with_state=begins)
+            # The yield is outside the stage, or the steps of another group would be counted as acting too.
             yield
             self._step(rows, t, begins=begins)
         if self.return_discount is not None:
+            # Rows of burn-in came with their returns; computing these again would count their rewards twice.
             played = {name: rows[name][:, start:] for name in RETURN_FIELDS}
             self.returns = discount_returns(played, self.returns, self.return_discount)
         if self.overlap:
             self._tail = {name: rows[name][:, -self.overlap :].copy() for name in rows if name not in WITHOUT_ROWS}
+        # One check for each slot block is enough, because the block is handed over only after it.
         check_environments("rewards", rows["rewards"], self.environment_ids)
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,6 +127,7 @@ class Rollout:
             rows["frames"][:, :stack] = self.observations  # with the S-1 frames before the first one
             return 0
         rows[RECURRENT_STATE][:], rows["frames"][:, :stack] = self._starts.popleft()
+        # The first S frames are the stack of row 0. The frames of the tail are the newest ones of rows 1 to `overlap`.
         for name, values in self._tail.items():
             start = stack if name == "frames" else 0
             rows[name][:, start : start + self.overlap] = values
@@ -140,6 +144,7 @@ class Rollout:
             if t == 0:
                 rows[RECURRENT_STATE][:] = acted.state
             else:
+                # The policy and the environment may reuse these arrays at the next step, long before the trajectory begins.
                 self._starts.append(Start(acted.state.copy(), self.observations.copy()))
         with self.clocks.stage("env"):
             step = self.env.step(acted.actions)

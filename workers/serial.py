@@ -49,6 +49,7 @@ class SerialWorkers(Workers):
 
         Published weights are not among it. Tensors look at the slots' own memory where they can.
         """
+        # The order is part of the state, because it decides which worker collects next.
         free = [block.worker for block in self._free]
         filled = [worker for worker in range(len(self._rollouts)) if worker not in free]
         return {

@@ -205,6 +205,7 @@ class AtariVector(VectorEnv):
         life_lost = (lives < self._lives) & (lives > 0) & ~reset
         self._lives = lives
         self._ended = ended
+        # Only a lost life needs this: at the start of a game the native environment presses FIRE by itself.
         if self._fire is not None:
             self._press_fire = life_lost
         if self._episodic_life:

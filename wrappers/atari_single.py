@@ -104,6 +104,7 @@ class SkipPoolResize(AtariWrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> AtariReset:
         screen, info = self.env.reset(seed=seed, options=options)
         self._screens[0] = screen
+        # One frame is known after a reset, and zeros do not change the maximum.
         self._screens[1] = 0
         self._frames = 0
         return self._observation(), info

@@ -98,6 +98,7 @@ class EnvPoolVector(NativeVector):
         self._config = config
         self._threads = num_threads
         self._render_mode = render_mode
+        # Only a reset tells whether info holds an action mask.
         pool, (_, info) = self._begin_pool(FIRST_SEED, num_envs)
         first = {name: value[0] for name, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
         self.metadata: Mapping[str, Any] = pool.metadata

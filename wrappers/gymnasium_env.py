@@ -138,6 +138,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
     started = time.perf_counter()
     registered = find(config.env)
     variables = rendering_variables() if render else {}
+    # The variables come first: mujoco and pygame read them when they are loaded.
     os.environ.update(variables)
     env = make_env(registered, config, "rgb_array" if render else None)
     try:
@@ -305,6 +306,7 @@ def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
 
 def _make_native(registered: Registered, config: EnvConfig, num_envs: int, translation: Translation) -> NativeVector | None:
     """The id's own vector environment, or None if it has none that resets as we do and fits the single environment."""
+    # A vector environment would lack the wrappers of the single one.
     if registered.vector_entry_point is None or registered.additional_wrappers or config.env_wrappers != NO_NAME:
         return None
     try:

@@ -199,6 +199,7 @@ def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, 
 
 def _image_name(part: Part) -> str:
     name = part.name if part.path else "image"
+    # Other leaves may have these names, and the names of leaves must differ.
     return f"{name}_image" if name in (VECTOR, ACTION_MASK, "previous_action", "previous_reward") else name
 
 
@@ -257,6 +258,7 @@ class FrameBuffer:
             if part.counts:
                 chosen = array.reshape(len(array), -1) - np.array(part.starts)
                 counts = np.array(part.counts)
+                # A wrong value would otherwise set the place of another component.
                 if (chosen < 0).any() or (chosen >= counts).any():
                     raise RuntimeError(f"observation {part.name}: wanted values of its space, got {array.tolist()}")
                 self._vector[self._everyone, begin + chosen + np.cumsum(counts) - counts] = 1.0

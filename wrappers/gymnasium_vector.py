@@ -136,6 +136,7 @@ class NativeVector(TranslatedEnv):
         reset = self._ended
         observations, rewards, terminated, truncated, info = self._vector.step(decoded)
         self._buffer.put(slice(None), observations, info)
+        # The step of an autoreset belongs to no episode, whatever the environment returns for it.
         rewards = np.where(reset, 0, rewards).astype(np.float32)
         return self._finish(rewards, np.array(terminated, bool) & ~reset, np.array(truncated, bool) & ~reset, reset)
 
@@ -162,6 +163,7 @@ class OneOfVector(SingleEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         held, self._held = self._held, None
+        # A reset with a seed begins anew, so it drops an observation that is held.
         if held and seed is None:
             return held
         if self._mode == AutoresetMode.NEXT_STEP and seed is None and self._last_action is not None:

@@ -39,6 +39,7 @@ class JournaledEnv(VectorEnv):
 
     def step(self, actions: np.ndarray) -> Step:
         step = self.env.step(actions)
+        # Recorded after the step: an action that the environment refused must not be replayed.
         self._actions += actions.astype(self._dtype).tobytes()
         return step
 
@@ -48,6 +49,7 @@ class JournaledEnv(VectorEnv):
     def state_dict(self) -> dict[str, Any]:
         """Return the seed, and the actions as `[steps, N, *action_shape]`, uint8 if that holds all of them."""
         shape = (-1, self.num_envs, *self.spec.action.shape)
+        # The bytes are copied, because a bytearray cannot grow while an array shares its memory.
         actions = np.frombuffer(bytes(self._actions), self._dtype).reshape(shape)
         return {"seed": self._seed, "actions": torch.from_numpy(actions.copy())}
 

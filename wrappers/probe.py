@@ -27,6 +27,7 @@ def answer(request: str) -> dict[str, Any]:
 
 def main() -> None:
     standard_output = os.dup(1)
+    # Standard output is kept for the answer, because the environment may print to it.
     os.dup2(2, 1)
     reply = json.dumps(answer(sys.argv[1]))
     with os.fdopen(standard_output, "w") as output:

@@ -201,6 +201,7 @@ class Box(ActionSpace):
         low, high, bounded = np.array(self.low), np.array(self.high), self.bounded
         below, above = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         inside = (below + above) / 2 + (above - below) / 2 * np.clip(actions, -1.0, 1.0)
+        # A component may have only one bound, so all are clipped once more.
         return np.clip(np.where(bounded, inside, actions), low, high).astype(np.float32)
 
     def _bounds(self) -> list[tuple[float, float]]:

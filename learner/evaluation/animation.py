@@ -66,6 +66,7 @@ class EpisodeCamera(VectorEnv):
         return step
 
     def _take(self, observations: np.ndarray) -> np.ndarray:
+        # A copy, because the environment may reuse its arrays at the next step.
         return observations[0, -1].copy()
 
 

@@ -107,6 +107,7 @@ class Evaluator:
     def ask(self, network: nn.Module, counters: Counters) -> None:
         """Request an evaluation of the network as it is now. Wanted: `ready`."""
         self._weights.publish(network, counters.updates)
+        # A copy, because training continues to count.
         self._under_way = Counters(steps=counters.steps, updates=counters.updates)
         self._send_request()
 

@@ -117,9 +117,11 @@ class EvaluationLoop:
             self._network, torch.device("cpu"), greedy=setup.greedy, seed=int(action_seed), epsilon=setup.epsilon
         )
         quotas = divide_episodes(setup.episodes, setup.environments)
+        # Environment i gets seed + i, and emulators take seeds from 1 to 2^31 - 1.
         seed = int(first_seed) % 2**30 + 1
         camera = self._make_camera()
         episodes: list[EpisodeResult] = []
+        # The wait for this request is no step, so the heartbeat's clock leaves it out.
         self._last_tick = perf_counter()
         play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=lambda _: self._tick(), stop=stop)
         if self._rendered and self._animation_is_due() and not stop():

@@ -72,6 +72,7 @@ class Window(Screen):
         if self.closed:
             return
         enlarged = enlarge(picture, self._display)
+        # Tk reads PPM by itself, so the window needs no imaging package.
         header = f"P6 {enlarged.shape[1]} {enlarged.shape[0]} 255\n".encode()
         image = self._image(data=header + enlarged.tobytes(), format="PPM")
         self._label.configure(image=image)
@@ -79,6 +80,7 @@ class Window(Screen):
         self._root.update()
         now = time.monotonic()
         time.sleep(max(0.0, self._next - now))
+        # A late picture moves the schedule, so the window does not hurry to catch up.
         self._next = max(self._next, now) + 1.0 / self._display.steps_per_second
 
     def close(self) -> None:

@@ -80,6 +80,7 @@ def write_results(folder: Path, update: int, content: dict[str, Any]) -> Path:
     while True:
         path = folder / f"evaluation_{update}_{stamp}.json"
         try:
+            # Mode x checks and creates in one step, so two commands never take the same name.
             file = path.open("x")
         except FileExistsError:
             stamp += 1

@@ -67,6 +67,7 @@ class EvaluationSchedule:
         return found
 
     def _is_due(self, updates: int) -> bool:
+        # Evaluations are due at multiples of the period, however late the last one began; a resumed run keeps to them too.
         if self._period and updates // self._period > self._last_update // self._period:
             return True
         return self._seconds > 0 and monotonic() - self._last_time >= self._seconds
@@ -113,6 +114,7 @@ class EvaluationLog:
         try:
             with self._run.evaluations.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+            # The candidate is missing if it could not be saved when the evaluation began.
             if (self._best is None or evaluation.mean_return > self._best) and self._candidate.is_file():
                 self._candidate.replace(self._run.best)
                 self._best = evaluation.mean_return

@@ -130,6 +130,7 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
         log.error("error: %s contains non-finite weights: its training diverged", checkpoint_path)
         return 1
+    # No agent divides the passes here, so PyTorch's own threads share them.
     torch.set_num_threads(config.training.learner_threads)
     folder = run.path if run else checkpoint_path.parent
     test = CheckpointTest(config, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))

@@ -64,6 +64,7 @@ class BackgroundFeeder(Feeder):
                     return None
                 self._changed.wait(POLL_SECONDS)
             batch = self._prepared.popleft()
+            # A batch that waited for trajectories would not have come earlier with a greater depth.
             late = waited and not batch.starved
             self.depth.take(len(self._prepared), late=late)
             self._taken += 1
@@ -89,6 +90,7 @@ class BackgroundFeeder(Feeder):
     def _prepare(self) -> None:
         try:
             while self._wait_for_room():
+                # The lock is not held here, so that the learner can take finished batches meanwhile.
                 batch = self._feeder.next_batch(lambda: self._stopping)
                 with self._changed:
                     if batch:

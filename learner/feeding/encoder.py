@@ -60,6 +60,7 @@ class Encoder:
         steps, count = observations.shape[:2]
         thoughts = self._unrolled(observations, trajectories) if self.network.state_size else self._by_row(observations)
         found = [torch.cat(parts, -2).to("cpu", non_blocking=True) for parts in zip(*thoughts, strict=True)]
+        # One wait covers the copies of features and policies.
         self._done.record()
         self._done.wait()
         return Encoded(*(tensor.reshape(steps, count, -1).transpose(0, 1).numpy() for tensor in found))
@@ -75,6 +76,7 @@ class Encoder:
         columns = max(1, OBSERVATIONS_AT_ONCE // len(observations))
         names = (RECURRENT_STATE, "reset")
         state, reset = (torch.from_numpy(trajectories[name]).to(self.device, non_blocking=True) for name in names)
+        # The reset of row t clears the state before row t+1, so that of the last row has no effect here.
         parts = (observations.split(columns, 1), state.split(columns), reset.transpose(0, 1)[:-1].split(columns, 1))
         for part in zip(*parts, strict=True):
             thought = self.network.unroll(*part)

@@ -113,6 +113,7 @@ class BatchFeeder(Feeder):
 
     def next_batch(self, should_stop: Callable[[], bool]) -> PreparedBatch | None:
         starved = False
+        # Arrived trajectories are inserted first, even if a batch could be drawn, so that their slots go back early.
         self._receive(0.0)
         while not self.mixture.can_sample():
             starved = True
@@ -122,6 +123,7 @@ class BatchFeeder(Feeder):
         with self.clock("sample"):
             columns = self.buffers.take()
             host = self.mixture.sample(columns)
+        # Arrivals travel with their batch: counters must match the batches that the loop has taken, not those prepared.
         arrivals = Arrivals(self._trajectories, self._episodes)
         self._trajectories, self._episodes = 0, []
         return PreparedBatch(host, arrivals, starved, partial(self.buffers.give_back, columns))
@@ -164,6 +166,7 @@ class BatchFeeder(Feeder):
         self.seconds[FEEDER_CLOCKS.index(name)] += perf_counter() - started
 
     def _receive(self, timeout: float) -> None:
+        # While a block waits for room, another one could only wait too, and a serial worker would have to play it now.
         if not self._pending:
             with self.clock("wait_workers"):
                 self._pending.extend((block, 0) for block in self.workers.poll(timeout))
@@ -176,10 +179,12 @@ class BatchFeeder(Feeder):
             return False
         block, taken = self._pending.popleft()
         slot = block.first_slot + taken
+        # These are views of shared memory: every replay copies what it keeps before the slots go back.
         trajectory = {name: array[slot] for name, array in self.workers.slots.items()}
         self.mixture.insert(trajectory)
         self._trajectories += 1
         self._episodes += ended_episodes(trajectory)
+        # Slots go back as a whole block, because a worker fills all slots of a block together.
         if taken + 1 == block.slot_count:
             if self._hold_slots:
                 self._held.append(block)

@@ -168,6 +168,7 @@ def learning(config: Config, batch_size: int) -> Part:
     contract = make_contract(config)
     batch_size *= config.needs.batches_at_once
     columns = HostBuffers(contract, batch_size, pinned=gpu).take()
+    # Fresh memory may hold non-finite numbers, and the update would then be refused.
     for array in columns.values():
         array.fill(0)
     columns["frames"][:] = random_frames(make_spec(config.env), columns["frames"].shape[:2])
@@ -179,6 +180,7 @@ def learning(config: Config, batch_size: int) -> Part:
         for _ in range(updates):
             batch = make_batch(HostBatch(columns, nothing.astype(bool), nothing), contract, device)
             agent.update(batch, ALMOST_OVER)
+            # A run reads these once per update too; unread ones would accumulate.
             agent.take_skip_reasons()
         if gpu:
             torch.cuda.synchronize(device)

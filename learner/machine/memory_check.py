@@ -110,6 +110,7 @@ def _arena_bytes(config: Config) -> int:
     central = workers.worker_kind == "central"
     acting = exchange_layout(contract, workers) if central else weights_layout(make_network_shapes(config))
     sizes = [prod(field.shape) * np.dtype(field.dtype).itemsize for field in (*slots.values(), *acting.values())]
+    # Clocks take one cache line for each worker, and padding takes at most one for each array.
     return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count)
 
 

@@ -42,6 +42,7 @@ def settle_as_before(
         return settings, []
     if not settings["reproducible"]:
         fixed = {name for name, (value, _) in REPRODUCIBLE.items() if name not in given and settings[name] == value}
+        # The batch size is part of what is learned, so it stays.
         return {**settings, **dict.fromkeys(fixed - {"batch_size"}, AUTO)}, []
     unsettled = [name for name in ONCE_FITTED if name not in given and saved.get(name, AUTO) == AUTO]
     before = _settings_of(config_file)

@@ -69,6 +69,7 @@ class Evidence:
     def starved(self) -> float:
         """Fraction of its time that the learner waits for trajectories, without the time that it waits for a batch of them."""
         missing = self.fraction("feeder_wait_workers")
+        # With batches prepared ahead, the feeder may wait for trajectories while the learner still has batches.
         return min(self.fraction("learner_wait"), missing) if self.ahead else missing
 
     @property
@@ -121,6 +122,7 @@ class BottleneckReport:
 
     def overall(self) -> Bottleneck | None:
         """The bottleneck of all records, weighted by their seconds; None if they cover too little time."""
+        # Every record has this number, so its seconds are those of all records.
         if self._seconds.get("cores/idle", 0.0) < MIN_SECONDS:
             return None
         means = {name: total / self._seconds[name] for name, total in self._sums.items()}
@@ -129,6 +131,7 @@ class BottleneckReport:
 
 def _other_programs(evidence: Evidence) -> Bottleneck | None:
     others = evidence.number("cores/others")
+    # Other programs take nothing from the run while cores are idle.
     if not evidence.full or others <= CROWDED * evidence.cores:
         return None
     own = evidence.cores - evidence.idle - others
@@ -141,6 +144,7 @@ def _another_learner(evidence: Evidence) -> Bottleneck | None:
     waits = {rank: evidence.number(f"ranks/wait_{rank}") for rank in range(evidence.config.training.learner_count)}
     if len(waits) == 1 or waits[0] < WAITS:
         return None
+    # The others wait for the learner that waits least itself.
     slowest = min(waits, key=lambda rank: waits[rank])
     line = (
         f"the learner of rank {slowest}: rank 0 waits {_percent(waits[0])} of its time for batches of others, rank {slowest} "
@@ -213,6 +217,7 @@ def _batch_preparation(evidence: Evidence) -> Bottleneck | None:
     insert, sample, move = (evidence.fraction(name) for name in ("feeder_insert", "feeder_sample", "learner_batch"))
     parts = f"inserting {_percent(insert)}, drawing {_percent(sample)}"
     if not evidence.ahead:
+        # A learner that has to wait for trajectories gains nothing from faster preparation.
         if evidence.preparing + move < HEAVY or evidence.starved >= WAITS:
             return None
         parts = f"{parts}, moving {_percent(move)} of the learner's time"
@@ -304,6 +309,7 @@ def _less_learning(evidence: Evidence) -> str:
 
 
 def _less_preparing(evidence: Evidence) -> str:
+    # A thread that is idle at times is fast enough on average, so a greater depth evens out its delays.
     if evidence.fraction("feeder_wait_workers") + evidence.fraction("feeder_wait_learner") >= WAITS:
         return f"--prepared_batches={2 * evidence.config.training.prepared_batches}"
     replays = evidence.config.replays

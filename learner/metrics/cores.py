@@ -51,6 +51,7 @@ class CoreUse:
         used = {name: (seconds - self._before.get(name, 0.0)) / passed for name, seconds in totals.items()}
         self._before = totals
         record = {"cores/workers": used["workers"], "cores/learner": used["learner"]}
+        # The clocks are read at slightly different moments, so a difference may come out below 0.
         record["cores/evaluation"] = max(0.0, own - sum(record.values()))
         if "all" in used:
             record["cores/others"] = max(0.0, used["all"] - sum(record.values()))

@@ -21,6 +21,7 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
     mean = columns.get("charts/episodic_return_mean")
     if mean is None or not np.isfinite(mean).any():
         return False
+    # Not pyplot, which keeps every figure in global state and may look for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -38,6 +38,7 @@ class HardwareMeter:
         ticks = _ticks_by_process()
         record: Record = {}
         if ticks:
+            # The id of a process that has ended may belong to a new one, whose time is smaller.
             used = sum(max(0, now - self._ticks.get(process, 0)) for process, now in ticks.items())
             record["hardware/cpu_percent"] = 100.0 * used / TICKS_PER_SECOND / (passed * self._cores)
             record["hardware/memory_gb"] = self._memory.read(list(ticks)) / GIGABYTE
@@ -105,6 +106,7 @@ def _ticks_by_process() -> dict[int, int]:
     found = {}
     for process in family_of(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
+            # The process's name may hold blanks and brackets, so the fields are counted from its closing bracket.
             fields = (PROC / str(process) / "stat").read_text().rpartition(") ")[2].split()
             found[process] = int(fields[11]) + int(fields[12])  # utime, stime
     return found

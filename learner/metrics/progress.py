@@ -55,6 +55,7 @@ class ProgressLine:
 
     def show(self, text: str) -> None:
         if self.live:
+            # One column stays free, because some terminals wrap a line that fills the last one.
             width = shutil.get_terminal_size().columns - 1
             self._write(f"\r\x1b[2K{text[:width]}")
             self._shown = True

@@ -88,6 +88,7 @@ class Recorder(Counting):
         self._times = TimeFractions({"worker": (CLOCKS, worker_seconds), "feeder": (FEEDER_CLOCKS, feeder_seconds[None])})
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
+        # Workers in a cluster may use the cores of other machines, which are not counted here.
         here = config.workers.uses_this_machine
         self._core_use = CoreUse(
             cores,
@@ -108,7 +109,9 @@ class Recorder(Counting):
         self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
     def add_update(self, updated: Updated, batch: HostBatch) -> None:
+        # Rows of burn-in are not learned from, so their versions do not count.
         versions = batch.columns["policy_version"][:, self._sources.mixture.contract.overlap :]
+        # The lag counts from the version that computed this update, so it comes before the counter grows.
         self._lag.add(self.counters.updates, versions, batch.is_replay, batch.source)
         self._updates.add(updated.scalars)
         self._optimizer_steps = updated.optimizer_steps

@@ -36,6 +36,7 @@ class UpdateMetrics:
         """Means since the last call, over the updates in which a scalar was finite; empty without an update."""
         totals: dict[str, tuple[float, float]] = {}
         for names, sums in self._sums.items():
+            # Only here does the host wait for the device: one transfer for each set of names.
             for name, total, count in zip(names, *sums.tolist(), strict=True):
                 before, counted = totals.get(name, (0.0, 0.0))
                 totals[name] = before + total, counted + count

@@ -61,6 +61,7 @@ def open_tensorboard(run: RunDirectory, from_step: int, agent_charts: Charts) ->
     purge_step = from_step + 1 if from_step else None
     folder = str(run.tensorboard)
     if folder != printable(folder):
+        # `MetricsWriter` turns an OSError into one warning, and training continues.
         raise OSError(f"TensorBoard takes only paths in UTF-8, got {folder!r}")
     writer = SummaryWriter(folder, purge_step=purge_step, max_queue=QUEUE_LENGTH, flush_secs=FLUSH_SECONDS)
     page = charts_page(agent_charts).items()

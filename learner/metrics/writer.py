@@ -116,6 +116,7 @@ class MetricsWriter:
     def _open_tensorboard(self) -> Iterator[SummaryWriter]:
         if self._tensorboard is None:
             self._tensorboard = open_tensorboard(self._run, self._from_step, self._charts)
+            # Another file of this run must not hide the events that the first one wrote.
             self._from_step = 0
         try:
             yield self._tensorboard
@@ -144,6 +145,7 @@ class MetricsWriter:
             self._rewrite(records, list(records[0]))
 
     def _rewrite(self, records: list[dict[str, str]], names: list[str]) -> None:
+        # A kill or a full disk leaves the old file, because the new one gets its name when it is complete.
         new_file = self._path.with_suffix(".new")
         with new_file.open("w", newline="") as file:
             writer = csv.DictWriter(file, names)

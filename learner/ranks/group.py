@@ -92,6 +92,7 @@ class Group(Peers):
     ) -> dict[str, Tensor]:
         started = perf_counter()
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
+        # One bucket serves all exchanges of a set of parameters, because their gradients become views of its memory.
         key = tuple(map(id, parameters))
         if key not in self._buckets:
             self._buckets[key] = _Bucket(parameters, self.count)

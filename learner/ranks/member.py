@@ -99,6 +99,7 @@ def _train(member: Member, words: Connection) -> int:
     launcher.start_fork_server()  # before there is any thread, and before the connections, which no other process may hold
     resumed, replay = _saved(config, checkpoint, member) if checkpoint else (None, None)
     with HeadStart(config, resumed, random_play=False) as head_start:
+        # Rank 0 connects only when all learners are ready, so their start does not count against the time for connecting.
         words.send(READY)
         training = config.training
         group = Group(member.rank, training.learner_count, None, member.port, torch.device(training.device))
@@ -121,6 +122,7 @@ def _saved(config: Config, checkpoint: Checkpoint, member: Member) -> tuple[Chec
     """The checkpoint with this learner's own replay and random states, and the state of that replay, None without one."""
     checkpoint = checkpoint.of_rank(member.rank)
     replay = load_saved_replay(config, checkpoint, member.checkpoint, member.rank)
+    # The checkpoint holds the random states of rank 0 alone, so this learner takes its own file's or fresh ones.
     torch.manual_seed(config.training.seed)
     fresh = generator_states(np.random.default_rng(run_seeds(config, checkpoint)[1]))
     return replace(checkpoint, generators=(replay or {}).get(GENERATORS, fresh)), replay

@@ -67,6 +67,7 @@ class _Members:
             member = Member(rank, config, run.path, checkpoint, self._port, os.getpid())
             words, their_words = multiprocessing.Pipe(duplex=False)
             try:
+                # Processes are spawned and not forked, because this one has already looked at its GPU.
                 self._processes.append(start_program(run_member, member, their_words, name=f"learner-{rank}"))
             except OSError as error:
                 self.end()

@@ -89,6 +89,7 @@ class Several(Ranks):
         if self._left:
             return
         tensors = [tensor for module in agent.state_dict()["modules"].values() for tensor in module.values()]
+        # Sums are enough to notice a difference, and take a few numbers instead of all weights.
         own = torch.stack([tensor.double().sum() for tensor in tensors]).cpu()
         of_all = self._group.gather_on_host(own)
         if different := [rank for rank in range(self.count) if not torch.equal(of_all[rank], of_all[0])]:
@@ -102,6 +103,7 @@ class Several(Ranks):
         return goes_on and not self._stopping
 
     def stops(self, asked: Asked) -> bool:
+        # The last exchange has decided, so that all learners leave the loop after the same update.
         return self._stopping
 
     def stops_waiting(self, asked: Asked) -> bool:
@@ -125,6 +127,7 @@ class Several(Ranks):
 
     def _halts(self) -> bool:
         """Whether the run stops now, before every learner has a batch."""
+        # In `start` a learner reports to be ready without a batch, so stopping there loses nothing.
         is_held = self._whole_updates and self._started and any(report.ready for report in self._reports)
         self._stopping = any(report.stop for report in self._reports) and not is_held
         return self._stopping
@@ -134,6 +137,7 @@ class Several(Ranks):
 
         Returns the first episodes of each learner, float64 `[count, LISTED, 2]`.
         """
+        # In float32 the differences of large totals, such as CPU seconds, would be inexact.
         row = torch.zeros(len(Report._fields) + 2 * LISTED, dtype=torch.float64)
         own = self._report(asked, arrivals)
         row[: len(own)] = torch.tensor(own, dtype=torch.float64)

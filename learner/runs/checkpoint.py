@@ -160,6 +160,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         if not isinstance(part, dict):
             raise ValueError(f"{name} is not a dictionary")
     spec = _upgraded_spec(spec)
+    # Called for its errors: a damaged description of the actions is refused here and not when it is used.
     action_space(spec["action"])
     _of_type(str, spec, "env")
     _of_type(list, spec, "frame_shape")
@@ -211,6 +212,7 @@ def _parse_agent(agent: dict[str, Any]) -> dict[str, Any]:
 
 def _of_type(wanted: type, content: dict[str, Any], name: str) -> Any:
     value = content[name]
+    # Not isinstance, for which a bool is an int.
     if type(value) is not wanted:
         raise ValueError(f"{name} is a {type(value).__name__}")
     return value

@@ -65,6 +65,7 @@ class RunDirectory:
         while True:
             path = results / f"{env.replace('/', '-').replace(':', '-')}_{stamp}"  # Windows takes no colon in a name
             try:
+                # Making the folder also reserves its name, in case two runs start in the same second.
                 path.mkdir()
                 break
             except FileExistsError:
@@ -144,6 +145,7 @@ class RunDirectory:
             indent=2,
         )
         partial = self.config.with_name(f".{self.config.name}_{os.getpid()}")
+        # The new file is complete before the old one is renamed, so a full disk leaves config.json as it is.
         partial.write_text(text + "\n")
         if self.config.exists():
             earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
@@ -184,6 +186,7 @@ def check_run_folder(run: RunDirectory) -> None:
                 f"load: wanted a run directory that can be written to, got {str(folder)!r}; "
                 "--resume_in=new resumes in a new one"
             )
+    # The lock is only tried: training takes it later, but a run directory in use is refused before anything starts.
     with contextlib.suppress(OSError), locked(run.path):  # the training itself reports what cannot be written
         pass
 

@@ -104,6 +104,7 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             f"optimizer: wanted {saved} as in the checkpoint, got {optimizer}; its state is left out with --noload_optimizer"
         )
     try:
+        # A file from anywhere may hold any tensors and numbers here, so it may raise any of these errors.
         make_agent(config, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -60,6 +60,7 @@ def load_saved_replay(
             _warn_of_a_small_budget(config, checkpoint, count)
     if config.training.reproducible and UNDER_WAY not in (state or {}):
         log.warning("The run resumes with fresh episodes, so it will not be bit-identical (%s)", reason)
+    # As above: without its environments an on-policy run begins with an empty queue.
     return None if config.workers.on_policy and UNDER_WAY not in (state or {}) else state
 
 

@@ -117,6 +117,7 @@ class Saver:
             updates = {update_of(path) for path in self._run.checkpoint_paths()}
             replays = self._run.replay_paths()
             for path in replays:
+                # Updates are compared and not files, because each learner has a replay file of the newest update.
                 if update_of(path) != update_of(replays[-1]) or update_of(path) not in updates:
                     path.unlink()
 

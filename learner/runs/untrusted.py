@@ -90,6 +90,7 @@ def _own(value: Any, bytes_left: list[int], seen: set[int], *, mapped: bool) -> 
         return value
     if not isinstance(value, dict | list | tuple):
         raise ValueError(f"it holds a {type(value).__name__}")
+    # Python has only one empty tuple, so an empty container may occur twice.
     if value and id(value) in seen:
         raise ValueError("it contains one part twice")
     seen.add(id(value))

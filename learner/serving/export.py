@@ -127,6 +127,7 @@ def example_inputs(policy: ExportedPolicy, observations: Tensor) -> Inputs:
     network = policy.network
     if not network.state_size:
         return (policy.split(observations),)
+    # States other than zeros show whether the exported file reads its state at all.
     state = network.think(observations.flip(0), torch.zeros(len(observations), network.state_size)).state
     assert state is not None
     return policy.split(observations), state
@@ -138,6 +139,7 @@ def write_program(policy: ExportedPolicy, inputs: Inputs, path: Path) -> torch.e
     of_leaves = dict.fromkeys(policy.leaves, batch) if policy.leaves else batch
     shapes = {name: shape for (name, shape), _ in zip({INPUT: of_leaves, STATE_IN: batch}.items(), inputs, strict=False)}
     with _quietly():
+        # Two examples are needed: PyTorch takes a batch of one for a constant size.
         program = torch.export.export(policy, first_of(inputs, 2), dynamic_shapes=shapes)
         # PyTorch writes to and reads from open files: its own code opens no path that is not UTF-8.
         with path.open("wb") as file:

@@ -99,6 +99,7 @@ class ToEnvironment(nn.Module):
     def __init__(self, box: Box) -> None:
         super().__init__()
         bounded, low, high = (torch.tensor(values) for values in (box.bounded, box.low, box.high))
+        # A component without two bounds gets the middle 0 and the half width 1, which leave it as it is.
         below, above = torch.where(bounded, low, -1.0), torch.where(bounded, high, 1.0)
         self.register_buffer("low", torch.where(bounded, -1.0, low))  # of actions as the policy draws them
         self.register_buffer("high", torch.where(bounded, 1.0, high))

@@ -48,6 +48,7 @@ def settle_network(settings: Settings) -> tuple[Settings, list[str]]:
     parts = input_parts(spec.observation_shape, spec.leaves)
     images = [part for part in parts if not part.is_vector]  # where there are images, a separate mlp reads the vectors
     choices = [suitable_network(part.shape) for part in images or parts]
+    # The same kind of torso reads every image, so the smallest image decides.
     name, reason = min(choices, key=lambda choice: _SMALL_FIRST.index(choice[0]))
     return {**settings, "network": name}, [f"network={name} ({reason})"]
 

@@ -130,6 +130,7 @@ def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool)
     if not names or (not explicit and (not updates or updates[0] <= here)):
         return []
     run.checkpoints.mkdir(parents=True, exist_ok=True)
+    # No training may write into the run directory meanwhile.
     with locked(run.path):
         _fetch_files(store, run, (name for name in names if not name.startswith(f"{CHECKPOINT_FOLDER}/")))
         _fetch_files(store, run, (name for name in names if name == f"{CHECKPOINT_FOLDER}/{BEST}.pt"))
@@ -142,6 +143,7 @@ def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool)
                 break
             replays = (Path(name) for name in names if with_replay and _is_in_checkpoints(name, REPLAY_PATTERN))
             _fetch_files(store, run, (name.as_posix() for name in replays if update_of(name) == update))
+            # The checkpoint comes last, so that a fetch that is cut short leaves no newer checkpoint without its replay.
             checkpoint = run.checkpoint_path(update)
             _fetch_files(store, run, [checkpoint.relative_to(run.path).as_posix()])
             try:

@@ -205,6 +205,7 @@ class Mirror:
             if local.exists():
                 raise
         else:
+            # The state was read before the transfer, so a file that grew meanwhile is sent again at the next look.
             self._sent[name] = state
 
     def _remove_old(self) -> None:

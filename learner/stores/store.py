@@ -55,6 +55,7 @@ class Store:
         try:
             from fsspec import get_filesystem_class
 
+            # Only the class is looked up: making a filesystem starts threads, and the fork server must start before any.
             get_filesystem_class(protocol)
         except ImportError as error:
             raise ValueError(
@@ -91,6 +92,7 @@ class Store:
     def names(self, folder: str = "") -> list[str]:
         """The complete files in a folder and the folders within it, sorted; none if the folder does not exist."""
         with self._reaching():
+            # Other machines write here too, so a cached listing may be out of date.
             self._opened[0].invalidate_cache()
             try:
                 found = self._opened[0].find(self._path(folder))

@@ -71,6 +71,7 @@ class CircularReplay(Replay):
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
         if not self.has_room():
+            # The dropped trajectory counts as spent before the insert, because a full ring may have nothing else to evict.
             self._spent.slots.append(self._waiting.popleft())
             self._dropped += 1
         slot = self.ring.insert(trajectory)
@@ -93,6 +94,7 @@ class CircularReplay(Replay):
         frames = self.ring.give(self._held[slot], out)
         self._uses_left[slot] -= 1
         if not self._uses_left[slot]:
+            # The batch is copied by now, so the ring may evict these trajectories.
             self._spent.slots.extend(self._held[slot].tolist())
             self._held[slot] = -1
         self._update += 1

@@ -89,6 +89,7 @@ def state_distances(
     if name == "ln_norm":
         return np.stack([_norm(one - anchor, p) for anchor in other], axis=1)
     log_one, log_other = _log_softmax(one), _log_softmax(other)
+    # KL(p || q) is sum p log p minus sum p log q, so one matrix product gives the second sum of all pairs.
     return np.sum(np.exp(log_one) * log_one, axis=1)[:, None] - np.exp(log_one) @ log_other.T
 
 

@@ -58,6 +58,7 @@ class PrioritisedReplay(RingReplay):
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
         slot = self.ring.insert(trajectory)
         if slot is not None and self.initial_errors:
+            # The ring has given each leaf that may be drawn the largest priority, which stays if no error is known.
             self.priorities.start(slot, self.initial_errors(trajectory))
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:

@@ -124,6 +124,7 @@ class Priorities:
         whose trajectory was evicted or moved in the meantime.
         """
         there = self._inserted[tickets.slots] == tickets.inserted
+        # A refused update has NaN for errors. A void ticket names a place that holds another trajectory, or none, by now.
         good = there & np.isfinite(errors)
         if good.any():
             numbers = tickets.slots[good] * self._leaves + tickets.rows[good]

@@ -56,6 +56,7 @@ class SumTree:
         nodes = leaves
         for groups, above in zip(self._groups[:-1], self._flat[1:], strict=True):
             nodes = nodes // self._children
+            # Nodes may occur several times. That does no harm, because each time they get the same sum.
             above[nodes] = groups.take(nodes, 0).sum(1)
 
     def find(self, targets: np.ndarray) -> np.ndarray:
@@ -85,4 +86,5 @@ class SumTree:
 
     def give_back(self, first: int) -> None:
         """Return the memory of leaf `first` and all higher ones, which are empty, to the system."""
+        # The levels above stay claimed, because together they take at most about a fifteenth of the leaves' memory.
         self._growing[0].give_back(-(-first // self._children))

@@ -31,8 +31,10 @@ class DeviceStorage(PlainStorage):
 
     def write(self, trajectory: Mapping[str, np.ndarray], packed: np.ndarray, follows: int | None) -> int:
         slot = super().write(trajectory, packed, follows)
+        # The write compares the new frames with the kept ones, so these are dropped only after it.
         if follows is not None:
             self._kept.pop(follows, None)
+        # `packed` may be a view of the worker's slot, which is reused after the insert.
         self._kept[slot] = packed[-self.shared_frames :].copy()
         return slot
 

@@ -57,6 +57,7 @@ class VariedPages(PageLists):
         return self._pages[slot]
 
     def put(self, slot: int, pages: np.ndarray) -> None:
+        # A slice assignment also appends a new slot. The copy frees the joined array that `load` cuts `pages` from.
         self._pages[slot : slot + 1] = [pages.copy()]
 
     def truncate(self, count: int) -> None:

@@ -93,6 +93,7 @@ class Reservoir(Retention):
         heapq.heappush(self._smallest_first, (self._key, slot))
 
     def moved(self, slots: Mapping[int, int]) -> None:
+        # Keys do not change, so the list stays a heap.
         for index, (key, slot) in enumerate(self._smallest_first):
             if slot in slots:
                 self._smallest_first[index] = key, slots[slot]

@@ -79,6 +79,7 @@ class Ring:
         self.inserted += 1
         if not self._retention.accepts():
             return None
+        # Frames are packed first, because their packed size decides how many trajectories must be evicted.
         packed = self.storage.pack(trajectory["frames"])
         while not self.storage.fits(packed):
             if self._must_close_holes():
@@ -86,9 +87,11 @@ class Ring:
                 continue
             evicted = self._retention.slot_to_evict(self)
             if evicted is None:
+                # Evictions before a rejection stand: a reservoir's bar is at or above the evicted keys by then.
                 return None
             self._evict(evicted)
         environment = int(trajectory["environment_id"])
+        # `newest` is read after the evictions, which may have removed the trajectory that this one follows.
         slot = self.storage.write(trajectory, packed, self.newest.get(environment))
         self.newest[environment] = slot
         self.draws[slot] = 0
@@ -180,6 +183,7 @@ class Ring:
             out: `[n, *shape]` each field.
             distances: `[n]`, by which the slots were chosen. None if they were drawn uniformly.
         """
+        # Most draws are with replacement, so a slot may occur twice, and `draws[slots] += 1` would count it once.
         np.add.at(self.draws, slots, 1)
         self._tally.add("age", self.ages(slots))
         self._tally.add("draws", self.draws[slots])
@@ -219,6 +223,7 @@ class Ring:
         return {
             "inserted": self.inserted,
             "newest": dict(self.newest),
+            # The order of the slots is part of the state, because random numbers are drawn as positions in it.
             "slots": torch.from_numpy(slots),
             "draws": torch.from_numpy(self.draws[slots]),
             "inserted_at": torch.from_numpy(self._inserted_at[slots]),

@@ -58,6 +58,7 @@ class Starts:
         """Trajectories have changed their slots: old slot -> new slot. used: bool `[slots, T]`, in the new slots."""
         for old, new in slots.items():
             rows, before = self._numbers(new, used[new]), self._numbers(old, used[new])
+            # Each row keeps its place in the list, so compaction does not change what the next random numbers draw.
             places = self._places[before]
             self._rows[places], self._places[rows] = rows, places
 

@@ -129,6 +129,7 @@ class Storage(ABC):
     def fits(self, packed: np.ndarray) -> bool:
         """Returns whether packed frames can be written now with at most `memory` bytes claimed afterwards."""
         new_slots = 0 if self._free else 1
+        # Frames that turn out to be shared need no page, so this is an upper bound and `memory` is never exceeded.
         new_pages = max(0, len(packed) - self.pool.free)
         return len(self._pages) + new_slots <= self.capacity and self._bytes_with(new_slots, new_pages) <= self.memory
 
@@ -141,6 +142,7 @@ class Storage(ABC):
             follows: Slot of the same environment's newest trajectory, whose frames may be shared. None if not stored.
         """
         pages = self._put(packed, follows)
+        # An empty slot is filled before a new one, because its memory is claimed already.
         slot = self._free.pop() if self._free else len(self._pages)
         self._pages.put(slot, pages)
         for name, column in self.columns.items():
@@ -178,8 +180,10 @@ class Storage(ABC):
         Returns the frames if they are on a device; those of `out` are then not written.
         """
         for name, column in self.columns.items():
+            # NumPy's default mode would fill a buffer first and then copy it into `out`; mode="clip" writes directly.
             np.take(column, slots, axis=0, out=out[name], mode="clip")
         whole = np.zeros(len(slots), np.int64)
+        # Nothing is hidden, because row 0 has the frames that acting saw: those from before an episode are black already.
         return self._read_frames(slots, whole, np.zeros((len(slots), self.frames_stacked), bool), out["frames"])
 
     def read_window(self, slots: np.ndarray, starts: np.ndarray, out: Mapping[str, np.ndarray]) -> Tensor | None:
@@ -213,6 +217,7 @@ class Storage(ABC):
         # `stack_frames` blackens the frames before a reset, for which it needs the row of the reset. A window that starts
         # after that row does not contain it, so these frames must be black in the window, as at a trajectory's own start.
         steps = starts[:, None] + np.arange(1 - self.frames_stacked, 1)
+        # A reset before row 0 needs no mask: the trajectory's first frames were black when they were stored.
         reset = self.columns["reset"][slots[:, None], np.maximum(steps, 0)] & (steps >= 0)
         return hidden_frames(reset, self.frames_stacked)
 
@@ -299,6 +304,7 @@ class PlainStorage(Storage):
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
         places = np.minimum(starts[:, None] + np.arange(out.shape[1]), self._last_place)
         pages = self._pages.take(slots, places)
+        # `take` returns a copy, so hiding frames in it changes no stored list.
         pages[:, : self.frames_stacked][hidden] = self._black
         return self._gather(pages, out)
 

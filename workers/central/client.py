@@ -42,6 +42,7 @@ class CentralPolicy:
         if WITH_STATE in self._exchange:
             self._exchange[WITH_STATE][:] = with_state
         try:
+            # The byte follows the frames, because it hands the group's part of the exchange to the learner's process.
             os.write(self._asks, self._name)
         except BrokenPipeError:
             raise LearnerGone from None

@@ -109,9 +109,11 @@ class DevicePolicy:
         """
         count = sum(map(len, environments))
         np.concatenate(frames, out=self._frames.numpy()[:count])
+        # Environments and `first` go up as one matrix, in one transfer. It is int64, because the numbers are an index.
         np.concatenate(environments, out=self._places.numpy()[:count, 0])
         np.concatenate(first, out=self._places.numpy()[:count, 1], casting="safe")
         with torch.cuda.stream(self._stream):
+            # Weights are read in this stream, so their copy is complete before the pass that uses them.
             if self.version != self.weights.published_version:
                 self.version = self.weights.read(self.network)
             newest = self._frames[:count].to(self.device, non_blocking=True)
@@ -133,6 +135,7 @@ class DevicePolicy:
         """
         first = first.bool()
         older = self._stacks[environments][..., 1:]
+        # A new worker reports `first` for all its environments, so nothing of the failed worker's stacks survives.
         older = older.masked_fill(first.view(-1, *(1 for _ in older.shape[1:])), 0)
         stacks = torch.cat([older, newest.unsqueeze(-1)], -1)
         self._stacks[environments] = stacks

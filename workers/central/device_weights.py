@@ -40,6 +40,7 @@ class DeviceWeights(Weights):
 
     @torch.no_grad()
     def publish(self, network: nn.Module, version: int) -> None:
+        # The wait is outside the lock, so that readers can act while the device computes the update.
         self._written[self._newest].wait()  # from now on no reader starts on the other copy
         with self._lock:
             target = 1 - self._newest
@@ -56,6 +57,7 @@ class DeviceWeights(Weights):
     def read(self, network: nn.Module) -> int:
         with self._lock:
             source = self._readable()
+            # Other readers need no wait, because `_readable` gives them a copy that the device has finished.
             if self._newest_only:
                 self._written[source].hold_back()
             _copy(self._copies[source], network.state_dict().values())

@@ -86,6 +86,7 @@ class InferenceServer:
         except Exception as error:  # a thread's boundary
             self._on_failure(error)
         finally:
+            # Lines that were not admitted yet are closed too, or their workers would wait for answers until they are killed.
             while not self._joining.empty():
                 self._admit(self._joining.get())
             for line in list(self._lines):
@@ -95,6 +96,7 @@ class InferenceServer:
     def _admit(self, line: Line) -> None:
         for other in [other for other in self._lines if other.worker == line.worker]:
             self._dismiss(other)  # its process has exited; what it still asked for must not reach the new one
+        # A worker that is stopped and reads no answers must not block this thread.
         os.set_blocking(line.answers.fileno(), False)
         self._lines.append(line)
         self._selector.register(line.asks, selectors.EVENT_READ, line)
@@ -141,5 +143,6 @@ class InferenceServer:
             if acted.state is not None and exchange[WITH_STATE][0]:
                 exchange[STATE][:] = acted.state[rows]
             exchange[VERSION][:] = self._policy.version
+            # The byte follows the data, because it gives the group its part of the exchange back.
             with contextlib.suppress(OSError):  # its worker is gone
                 os.write(line.answers.fileno(), bytes([group]))

@@ -30,6 +30,7 @@ class CentralWorkers(ProcessWorkers):
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         weights = DeviceWeights(network, newest_only=setup.config.on_policy)
+        # The arena holds no weights, because the policy acts in the learner's process.
         super().__init__(setup, exchange_layout(setup.contract, setup.config), lambda shared: weights)
         policy = self.policy_class(
             setup, weights, setup.config.environments, torch.device(setup.device), policy_seed(setup.seeds)

@@ -97,6 +97,7 @@ class RolloutActor:
         setup = self._setup
         with torch.device("meta"):  # as the learner's network: the one that acts may keep its weights in bfloat16
             layout = weights_layout(make_network(setup.network))
+        # One block is enough: an actor has one call at a time, and Ray copies the result when the call returns.
         one_block = replace(setup, config=replace(setup.config, worker_count=1, blocks_per_group=1))
         arena = allocate_arena(one_block, layout)
         self._weights = SharedWeights(arena)

@@ -133,6 +133,7 @@ class ActorHandle(Handle):
             self._free.append(number)
             self._call()
         elif not self.exited:
+            # The actor's calls run in order, so it closes its environments after the trajectories that it collects now.
             self._actor.close.remote().future().add_done_callback(lambda _: self._events.put(self.kill))
 
     def _call(self) -> None:
@@ -157,6 +158,7 @@ class ActorHandle(Handle):
         if report.error:
             self._fail(Cause(f"worker {self.worker} failed: {report.error.strip().splitlines()[-1]}", report.error.strip()))
             return
+        # The report of `build` has no clocks.
         if len(report.seconds):
             self._seconds += report.seconds
         self._call()

@@ -91,6 +91,7 @@ class RayWorkers(ProcessWorkers):
 
     def _has_work(self, worker: int) -> bool:
         handle = self._handles[worker]
+        # An actor that waits for a free CPU of the cluster does not hang.
         return super()._has_work(worker) and isinstance(handle, ActorHandle) and handle.placed
 
     def _newest_weights(self) -> tuple[ray.ObjectRef, int]:

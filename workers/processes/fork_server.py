@@ -108,6 +108,7 @@ def run_fork_server(requests: socket.socket, parent: int) -> None:
             if not pickled:
                 return  # the parent has closed its end
             status_pipe, *arguments = descriptors
+            # The id is read before the fork, so that the child can tell whether this parent still lives.
             fork_server, pid = os.getpid(), _fork()
             if pid == 0:
                 # The child must not hold what belongs to others: its copies would hide their ends of file.
@@ -163,6 +164,7 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
     fork_server: process id of its parent.
     """
     try:
+        # The pipe of exits is closed in the child, so its number may soon belong to another file.
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent(fork_server)
@@ -174,6 +176,7 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
             os._exit(errno.ENOMEM)
         os.write(STANDARD_ERROR, traceback.format_exc().encode())
     finally:
+        # `function` ends its process by itself, so a return counts as a failure too.
         os._exit(1)
 
 

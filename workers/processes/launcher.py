@@ -77,6 +77,7 @@ def start_process(function: Callable[..., None], *arguments: Any, name: str) -> 
         try:
             return _running_fork_server().fork(request)
         except ForkServerGone:
+            # The old fork server may have died unnoticed since its last request, so a new one gets one more try.
             return _running_fork_server().fork(request)
 
 
@@ -121,6 +122,7 @@ class ForkServer:
     """This process's side of a fork server, which it starts. Raises OSError if it cannot be started."""
 
     def __init__(self) -> None:
+        # This type of socket keeps requests apart and also reports the end of the connection.
         self._requests, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A forked process has everything that is imported here. But other threads may hold locks, and it would inherit them
         # locked for ever; then the fork server is spawned and imports PyTorch for itself.
@@ -215,6 +217,7 @@ class ForkedProcess:
                 code = self._read()
             except BlockingIOError:
                 return None
+            # An end of file without a code: the fork server died, and the kernel killed this process with it.
             self.died_with = self._fork_server if code is None else None
             self._exitcode = -signal.SIGKILL if code is None else code
         return self._exitcode

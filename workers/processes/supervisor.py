@@ -71,6 +71,7 @@ class ProcessWorkers(Workers):
     def start(self) -> None:
         if not self._supervisor.ident:
             self.prepare()
+        # With the lock, a worker that is replaced at this moment gets each of its blocks once.
         with self._lock:
             self._collecting = True
             for handle in self._handles:
@@ -92,6 +93,7 @@ class ProcessWorkers(Workers):
             self._handles[block.worker].send(block.number)
 
     def kill(self) -> None:
+        # The flag precedes the kills, so that the supervisor replaces none of these workers.
         self._ending = True
         for handle in self._handles:
             handle.kill()
@@ -123,6 +125,7 @@ class ProcessWorkers(Workers):
             self._fail(failure)
         finally:
             self._filled.put(None)  # wakes a `poll` that waits for blocks
+            # If the start failed, `prepare` would otherwise wait for ever.
             self._running.set()
             self._end_processes()
 
@@ -157,6 +160,7 @@ class ProcessWorkers(Workers):
 
     def _receive(self, handle: Handle) -> None:
         for number in handle.receive():
+            # The block counts as held before it is queued, because the learner may release it at once.
             with self._lock:
                 self._held[handle.worker].add(number)
             self._filled.put(block_of(self.setup.config, handle.worker, number))
@@ -192,6 +196,7 @@ class ProcessWorkers(Workers):
         if not allowed:
             raise WorkerError(self._budget.message())
         self.restarts += 1  # before the new process can be seen, so that a reader of both never misses a restart
+        # The process starts outside the lock, so that the learner can release blocks meanwhile.
         successor = self._spawn(worker, fresh_seed(self.setup.seeds, self.restarts))
         with self._lock:
             failed.close()

@@ -71,6 +71,7 @@ def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: C
     except LearnerGone:
         pass
     except BaseException as error:  # the boundary of the process: the learner reports the error
+        # The end of a traceback names the error, so a long one loses its beginning.
         os.write(errors.fileno(), failure_text(error).encode()[-MAX_ERROR_BYTES:])
         exit_code = 1
     with contextlib.suppress(OSError):

@@ -96,6 +96,7 @@ class Toy(VectorEnv):
         if isinstance(self.action, Box):
             actions = self.action.to_environment(actions)
         reset = self._ended  # next-step autoreset: these environments ignore their actions and start an episode
+        # Environments that reset move too, since numpy moves all at once; what they return is dropped below.
         self.steps += 1
         rewards, terminated = self.move(actions)
         rewards, terminated = np.where(reset, 0.0, rewards).astype(np.float32), terminated & ~reset
