@@ -212,10 +212,6 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
         raise ValueError(f"env_wrappers: wanted none for {config.env}, which is made as a vector, got {config.env_wrappers}")
     try:
         if registered.entry_point is None:
-            if config.env_wrappers != NO_NAME:
-                raise ValueError(
-                    f"env_wrappers: wanted none for {config.env}, a vector of environments, got {config.env_wrappers}"
-                )
             return OneOfVector(_make_vector(registered, config, 1, render_mode))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on deprecated versions and precision, which every worker would repeat

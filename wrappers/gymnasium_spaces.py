@@ -25,9 +25,10 @@ VECTOR = "vector"
 """Name of the leaf that joins all vectors."""
 
 COLOURS = (1, 3, 4)
+"""Usual numbers of channels of an image. They decide whether a three-dimensional image has its channels first or last."""
+
 TRUE = 255
 """The byte of a true value in an image of truth values. The network divides bytes by 255, so it sees 0 and 1."""
-"""Usual numbers of channels of an image. They decide whether a three-dimensional image has its channels first or last."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +216,10 @@ class FrameBuffer:
         self._mask = np.ones((num_envs, plan.mask_size), np.uint8)
         self._parts = list(zip((*plan.vectors, *plan.images), (*self._numbers, *self._images), strict=True))
 
-    def put(self, where: int | slice, observation: Any, info: Mapping[str, Any], ended: bool = False) -> None:
+    def put(self, where: int | slice, observation: Any, info: Mapping[str, Any], ended: bool | np.ndarray = False) -> None:
         """Take the observation of environment `where`, or the batched observations of all environments for a slice.
 
-        ended: whether the episode is over. Its last info may lack the mask, because no action follows.
+        ended: whether the episode is over, for a slice `[N]`. Its last info may lack the mask, because no action follows.
 
         Raises RuntimeError if info lacks the mask otherwise.
         """
@@ -230,13 +231,20 @@ class FrameBuffer:
         if plan.mask:
             self._mask[where] = np.not_equal(plan.mask.of(observation), 0).reshape(self._mask[where].shape)
         elif plan.mask_in_info:
-            if plan.mask_in_info in info:
-                mask = np.asarray(info[plan.mask_in_info])
-                self._mask[where] = np.not_equal(mask, 0).reshape(self._mask[where].shape)
-            elif ended:
-                self._mask[where] = 1
-            else:
-                raise RuntimeError(f"action_mask: wanted an entry {plan.mask_in_info} of info, got {', '.join(info) or 'none'}")
+            self._mask[where] = self._mask_of(plan.mask_in_info, info, self._mask[where], np.asarray(ended))
+
+    @staticmethod
+    def _mask_of(name: str, info: Mapping[str, Any], like: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """The mask in entry `name` of info, all 1 where it is missing at an episode's end. Arguments as for `put`.
+
+        like: an array of the mask's shape. Raises RuntimeError where the mask is missing otherwise.
+        """
+        # A vector of Gymnasium fills the entry with zeros for an environment without it, and says so under the name "_<name>".
+        given = np.asarray(info.get(f"_{name}", name in info), bool)
+        if not (given | ended).all():
+            raise RuntimeError(f"action_mask: wanted an entry {name} of info, got {', '.join(info) or 'none'}")
+        mask = np.not_equal(np.asarray(info[name]), 0).reshape(like.shape) if name in info else np.ones_like(like)
+        return np.where(given[..., None], mask, 1)
 
     def frames(self) -> np.ndarray:
         """The frames, `[N, *frame_shape]`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -56,7 +56,7 @@ class FrameStack:
 class TranslatedEnv(VectorEnv):
     """Translation, stacks and statistics, which both kinds of vectors share."""
 
-    needs_close: ClassVar[bool] = True
+    needs_close = True
 
     def __init__(self, translation: Translation, num_envs: int) -> None:
         self.spec = translation.spec
@@ -135,7 +135,7 @@ class NativeVector(TranslatedEnv):
         decoded = np.asarray(self._decode(self.spec.action.check(actions, self.num_envs)))
         reset = self._ended
         observations, rewards, terminated, truncated, info = self._vector.step(decoded)
-        self._buffer.put(slice(None), observations, info)
+        self._buffer.put(slice(None), observations, info, ended=np.logical_or(terminated, truncated))
         # The step of an autoreset belongs to no episode, whatever the environment returns for it.
         rewards = np.where(reset, 0, rewards).astype(np.float32)
         return self._finish(rewards, np.array(terminated, bool) & ~reset, np.array(truncated, bool) & ~reset, reset)

@@ -50,6 +50,7 @@ class PreviousEnv(VectorEnv):
         self.env = env
         self.spec = with_previous(env.spec)
         self.num_envs = env.num_envs
+        self.needs_close = env.needs_close
         self._inner = Packing(env.spec.leaves) if env.spec.leaves else None
         self._packing = Packing(self.spec.leaves)
         self._observations = np.zeros((self.num_envs, *self.spec.observation_shape), np.uint8)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -268,7 +268,7 @@ class VectorEnv(ABC):
 
     spec: EnvSpec
     num_envs: int
-    needs_close: ClassVar[bool] = False
+    needs_close: bool = False
 
     @abstractmethod
     def reset(self, seed: int) -> np.ndarray:

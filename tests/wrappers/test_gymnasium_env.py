@@ -266,7 +266,7 @@ def register_envs():
 
 
 def test_ids_of_minatar_are_registered_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of this name stands for the package, which is not installed for tests."""
+    """A module of this name stands for the package, whether that is installed or not."""
     config = EnvConfig(env="MinAtar/Breakout-v1", frames_stacked=1)
     if find_spec("minatar") is None:
         with pytest.raises(ValueError, match=r"^env: wanted the module minatar\.gym .*; pip install minatar$"):
@@ -274,7 +274,7 @@ def test_ids_of_minatar_are_registered_on_request(tmp_path: Path, monkeypatch: p
     (tmp_path / "minatar").mkdir()
     (tmp_path / "minatar" / "__init__.py").touch()
     (tmp_path / "minatar" / "gym.py").write_text(MINATAR)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert make_spec(config).frame_shape == (4,)
 
 

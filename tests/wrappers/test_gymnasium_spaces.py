@@ -1,16 +1,22 @@
-"""Observations of truth values are images of one byte a value, which the network sees as 0 and 1."""
+"""Observations of truth values are images of one byte a value, which the network sees as 0 and 1. Masks may come with info."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from tests.builders import network_of
 from tests.wrappers.environments import HERE
 from wrappers import EnvConfig, make_single_env, make_spec, make_vector_env
 from wrappers.gymnasium_env import import_failed
+from wrappers.gymnasium_spaces import FrameBuffer, ObservationPlan
 from wrappers.gymnasium_vector import picture_of
+from wrappers.spaces import ACTION_MASK
 
 CONFIG = EnvConfig(env=f"{HERE}:TestPlanes-v1", frames_stacked=1)
 
@@ -51,3 +57,25 @@ def test_pictures_of_floats_up_to_1_are_as_bright_as_those_of_bytes() -> None:
 def test_a_missing_package_is_named_with_its_installation(missing: str, hint: str | None) -> None:
     line = import_failed("the module", ModuleNotFoundError("gone", name=f"{missing}.gym"))
     assert line.rpartition("; ")[2] == hint if hint else "pip" not in line
+
+
+def masks_of(info: Mapping[str, Any], ended: list[bool]) -> list[list[int]]:
+    """The masks that three environments of a vector get from info."""
+    plan = ObservationPlan(spaces.Box(-1, 1, (2,)), 2, "auto", info={"action_mask": np.ones(2)})
+    buffer = FrameBuffer(plan, len(ended))
+    buffer.put(slice(None), np.zeros((len(ended), 2)), info, ended=np.array(ended))
+    assert plan.packing is not None
+    found: list[list[int]] = plan.packing.unpack(buffer.frames())[ACTION_MASK].tolist()
+    return found
+
+
+def test_masks_of_a_vector_may_be_missing_only_where_an_episode_ends() -> None:
+    masks = np.array([[1, 0], [0, 0], [0, 1]])
+    given = {"action_mask": masks, "_action_mask": np.array([True, False, True])}
+    assert masks_of({"action_mask": masks}, [False, False, False]) == masks.tolist()
+    # Gymnasium fills up with zeros, which would forbid every action.
+    assert masks_of(given, [False, True, True]) == [[1, 0], [1, 1], [0, 1]]
+    assert masks_of({}, [True, True, True]) == [[1, 1]] * 3
+    for info, ended in ((given, [True, False, True]), ({}, [True, False, True])):
+        with pytest.raises(RuntimeError, match="^action_mask: wanted an entry action_mask of info, got "):
+            masks_of(info, ended)

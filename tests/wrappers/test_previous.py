@@ -98,3 +98,9 @@ def test_actions_become_numbers() -> None:
     assert (box.tolist(), box.dtype) == ([[-3.5, 0.25]], np.float32)
     spec = with_previous(EnvSpec("box", (2,), "float32", 1, Box((-1.0, -1.0), (1.0, 1.0))))
     assert [leaf.shape for leaf in spec.leaves] == [(2,), (2,), (1,)]
+
+
+@pytest.mark.parametrize("env", ["Catch-v0", "CartPole-v1"])
+def test_environments_are_closed_as_without_previous_actions(env: str) -> None:
+    plain, wrapped = (make_vector_env(EnvConfig(env, core_inputs=inputs), 1) for inputs in (False, True))
+    assert wrapped.needs_close == plain.needs_close == (env == "CartPole-v1")
