@@ -154,11 +154,11 @@ class Priorities:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict()` of priorities of the same size."""
-        leaves = state["leaves"].numpy()
+        leaves, written = state["leaves"].numpy(), self._end
         self._end, self._next, self.largest = len(state["inserted"]), state["next"], state["largest"]
-        self.tree.load(leaves)
+        self.tree.load(leaves, written * self._leaves)
         self._inserted[: self._end] = state["inserted"].numpy()
-        self._inserted[self._end :] = 0
+        self._inserted[self._end : written] = 0
         self.count = int((leaves > 0).sum())
 
     def _set(self, numbers: np.ndarray, priorities: np.ndarray) -> None:

@@ -77,12 +77,15 @@ class SumTree:
             nodes = nodes * self._children + child
         return nodes
 
-    def load(self, weights: np.ndarray) -> None:
-        """Replace all leaves: by weights `[n]`, and by 0 from leaf n on."""
+    def load(self, weights: np.ndarray, written: int) -> None:
+        """Replace all leaves: by weights `[n]`, and by 0 from leaf n on. written: the leaves from here on are 0 already."""
         self._flat[0][: len(weights)] = weights
-        self._flat[0][len(weights) :] = 0.0
+        self._flat[0][len(weights) : written] = 0.0
+        # A zero written into a leaf that was never used would claim its memory, so these are left alone.
+        nodes = max(len(weights), written)
         for groups, above in zip(self._groups[:-1], self._flat[1:], strict=True):
-            above[: len(groups)] = groups.sum(1)
+            nodes = -(-nodes // self._children)
+            above[:nodes] = groups[:nodes].sum(1)
 
     def give_back(self, first: int) -> None:
         """Return the memory of leaf `first` and all higher ones, which are empty, to the system."""

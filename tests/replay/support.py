@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from replay.ring.ring import Ring
 from replay.trajectory import Arrays, TrajectoryContract, poison_arrays
 from tests.builders import trajectory_contract
 
-ACTIONS = 2
 ACTIONS = 2
 CONTRACT = trajectory_contract(
     unroll_length=2, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1, action_count=ACTIONS, feature_count=4
@@ -191,3 +191,9 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
     torch.save(state, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+def resident_bytes() -> int:
+    """The memory that this process takes at present."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss:"))

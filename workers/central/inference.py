@@ -110,7 +110,7 @@ class InferenceServer:
     def _gather(self) -> list[tuple[Line, int]]:
         """Which groups ask: at once where one of every worker does, else a moment after the first."""
         asking = self._hear(IDLE_SECONDS)
-        if asking and len(asking) < len(self._lines):
+        if asking and len({line.worker for line, _ in asking}) < len(self._lines):
             sleep(LINGER_SECONDS)  # a selector waits for whole milliseconds
             asking += self._hear(0.0)
         return asking

@@ -115,7 +115,8 @@ class WorkerHandle(Handle):
     def ask_for_stack(self, now: float) -> None:
         """Let the worker write the stack of each of its threads to `errors`."""
         self.hung_since = now
-        os.kill(self.pid, STACK_SIGNAL)
+        with contextlib.suppress(ProcessLookupError):  # it has exited since it was found hanging
+            os.kill(self.pid, STACK_SIGNAL)
 
     def kill(self) -> None:
         with contextlib.suppress(ValueError):  # closed by another thread

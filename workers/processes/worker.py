@@ -111,7 +111,7 @@ def _make_policy(task: WorkerTask, group: int) -> Policy:
 def _fill_blocks(blocks: _BlockPipes, rollout: Rollout, setup: WorkerSetup, worker: int) -> Iterator[None]:
     """Fill blocks with one group of environments; yields where another group may work. Raises LearnerGone."""
     while True:
-        while (number := blocks.take()) is None:
+        while (number := blocks.take(rollout)) is None:
             yield
         yield from rollout.steps(block_of(setup.config, worker, number).first_slot)
         blocks.hand_over(number)
@@ -128,18 +128,24 @@ class _BlockPipes:
         self._filled = filled
         self._clocks = Clocks(seconds)
         self._being_filled = 0
+        self._waiting: list[object] = []  # groups, the one that has waited longest first
 
-    def take(self) -> int | None:
-        """Return the number of a free block.
+    def take(self, group: object) -> int | None:
+        """Return the number of a free block for a group.
 
-        If no block is free, returns None while another group fills one, and otherwise waits. Raises LearnerGone.
+        Returns None if another group has waited longer, or if no block is free while another group fills one. Otherwise waits.
+        Raises LearnerGone.
         """
-        if self._being_filled and not self._free.poll():
+        if group not in self._waiting:
+            self._waiting.append(group)
+        # Without an order the group that has just filled a block would take the next one too, whenever blocks are rare.
+        if group is not self._waiting[0] or (self._being_filled and not self._free.poll()):
             return None
         with self._clocks.stage("wait"):
             message = os.read(self._free.fileno(), 1)
         if message in (b"", bytes([STOP])):  # b"" is the end of the file: the learner has died
             raise LearnerGone
+        self._waiting.remove(group)
         self._being_filled += 1
         return message[0]
 

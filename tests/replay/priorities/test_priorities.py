@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from replay.priorities.priorities import Priorities, Tickets, importance_weights, normalised, stratified
+from tests.replay.support import resident_bytes
 from tests.support import golden
 
 CASES = {case["name"]: case for case in golden("prioritised.json")}
@@ -156,3 +158,13 @@ def test_a_loaded_state_draws_and_updates_the_same() -> None:
     ):
         np.testing.assert_array_equal(theirs, mine)
     assert other.count == one.count == 9
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="needs Linux")
+def test_a_loaded_state_claims_no_memory_of_slots_that_were_never_used() -> None:
+    state = filled(plain(20_000_000), [[1.0, 2.0, 3.0]]).state_dict()
+    other = plain(20_000_000)  # whose leaves would take 480 MB
+    before = resident_bytes()
+    other.load_state_dict(state)
+    assert resident_bytes() - before < 20_000_000
+    assert other.tree.total == 6.0

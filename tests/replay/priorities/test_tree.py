@@ -75,7 +75,7 @@ def test_a_loaded_tree_is_the_same_to_the_bit() -> None:
     for _ in range(50):
         tree.set(generator.integers(0, 600, 32), generator.random(32))
     other = tree_of(np.ones(700))
-    other.load(tree.leaves[:650])
+    other.load(tree.leaves[:650], 700)
     targets = generator.random(500) * tree.total
     assert other.total == tree.total
     np.testing.assert_array_equal(other.find(targets), tree.find(targets))

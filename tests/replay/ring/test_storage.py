@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +33,7 @@ from tests.replay.ring.support import (
     raw,
     ring_of,
 )
-from tests.replay.support import context
+from tests.replay.support import context, resident_bytes
 
 ATARI = trajectory_contract(20, (84, 84), "uint8", 4, 6)
 FORMS = pytest.mark.parametrize("compress", [False, True], ids=["plain", "compressed"])
@@ -136,10 +135,10 @@ def fill_with_noise(compress: bool) -> tuple[int, int]:
     generator = np.random.default_rng(0)
     trajectory = {name: np.ones(shape, dtype) for name, (shape, dtype) in ATARI.fields.items()}
     noise = generator.integers(0, 256, (5, 24, 84, 84), np.uint8)
-    before = _resident_bytes()
+    before = resident_bytes()
     for number in range(600):
         ring.insert({**trajectory, "frames": noise[number % 5], "environment_id": np.array(number, np.int32)})
-    return ring.storage.bytes_claimed, _resident_bytes() - before
+    return ring.storage.bytes_claimed, resident_bytes() - before
 
 
 def fill_with_black(kept: dict[str, Any]) -> tuple[int, int]:
@@ -151,15 +150,8 @@ def fill_with_black(kept: dict[str, Any]) -> tuple[int, int]:
         for _ in range(15_000):
             ring.insert(trajectory)
         claimed.append(ring.storage.bytes_claimed)
-        taken.append(_resident_bytes())
+        taken.append(resident_bytes())
     return claimed[1] - claimed[0], taken[1] - taken[0]
-
-
-def _resident_bytes() -> int:
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Rss:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no Rss")
 
 
 @pytest.mark.parametrize("kept", RETENTIONS, ids=["fifo", "reservoir", "elite_insertion"])
@@ -242,9 +234,9 @@ def test_compaction_returns_memory_to_the_system(kept: dict[str, Any]) -> None:
 
 def fill_and_measure(kept: dict[str, Any]) -> tuple[int, int]:
     fill_with_black_then_noise(700_000, kept)  # so that the process has taken what it takes once
-    before = _resident_bytes()
+    before = resident_bytes()
     ring = fill_with_black_then_noise(60_000_000, kept)
-    return ring.storage.bytes_claimed, _resident_bytes() - before
+    return ring.storage.bytes_claimed, resident_bytes() - before
 
 
 @pytest.mark.parametrize("earlier_code", [False, True])
