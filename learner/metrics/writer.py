@@ -69,11 +69,12 @@ class MetricsWriter:
         self._path = run.metrics
         self._run = run
         self._from_step = from_step
+        self._to_cut = from_step  # later records are still in the file; 0 when it has none
         self._charts = charts or {}
         self._names: list[str] = []
         self._tensorboard: SummaryWriter | None = None
         self._failing = False
-        self._attempt(self._cut_back, from_step)
+        self._attempt(self._cut_back)
 
     def write(self, counters: Mapping[str, float], record: Record) -> None:
         """Write a record. counters: the `LEADING` columns; `steps` is the x axis of TensorBoard."""
@@ -102,6 +103,7 @@ class MetricsWriter:
             self._failing = True
 
     def _write(self, counters: Mapping[str, float], record: Record) -> None:
+        self._cut_back()
         self._write_cells({**{name: counters[name] for name in self.LEADING}, **record})
         with self._open_tensorboard() as tensorboard:
             for name, value in record.items():
@@ -139,10 +141,12 @@ class MetricsWriter:
             os.truncate(self._path, size)  # half a record would spoil the next one
             raise
 
-    def _cut_back(self, step: int) -> None:
-        """Remove records after `step`: the run that continues from there writes them again."""
-        if records := _records_up_to(self._path, step):
+    def _cut_back(self) -> None:
+        """Remove records after the step that the run continues from, once: the run writes them again. Raises OSError."""
+        if records := _records_up_to(self._path, self._to_cut):
             self._rewrite(records, list(records[0]))
+        # If that failed, the next record tries again. Without the names of the old file it would replace the whole history.
+        self._to_cut = 0
 
     def _rewrite(self, records: list[dict[str, str]], names: list[str]) -> None:
         # A kill or a full disk leaves the old file, because the new one gets its name when it is complete.

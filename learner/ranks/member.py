@@ -113,7 +113,7 @@ def config_of_rank(config: Config, rank: int, updates: int) -> Config:
     return replace(
         config,
         training=replace(config.training, seed=seed),
-        evaluation=replace(config.evaluation, eval_period=0),
+        evaluation=replace(config.evaluation, eval_period=0, eval_seconds=0.0),
         output=replace(config.output, profile=0),
     )
 

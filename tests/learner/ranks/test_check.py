@@ -79,10 +79,12 @@ def test_memory_is_counted_for_each_learner(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_learners_have_seeds_of_their_own_and_leave_the_rest_to_rank_0() -> None:
-    config = small_config(learner_count=3, eval_period=5, profile=7)
+    config = small_config(learner_count=3, eval_period=5, eval_seconds=2.5, profile=7)
     first, second, later = (config_of_rank(config, rank, updates) for rank, updates in ((1, 0), (2, 0), (1, 9)))
     assert len({each.training.seed for each in (config, first, second, later)}) == 4
-    assert first.evaluation.eval_period == first.output.profile == 0
+    assert config.evaluation.evaluates
+    assert not first.evaluation.evaluates
+    assert first.output.profile == 0
     assert first.settings == config.settings
 
 

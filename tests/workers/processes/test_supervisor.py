@@ -46,6 +46,15 @@ def workers() -> Iterator[ProcessWorkers]:
     group.stop()
 
 
+def test_a_worker_may_be_gone_when_it_is_asked_for_its_stack(workers: ProcessWorkers) -> None:
+    workers.start()
+    wait_until(lambda: workers._handles)
+    handle = workers._handles[0]
+    os.kill(handle.pid, signal.SIGKILL)
+    wait_until(lambda: not runs(handle.pid))
+    handle.ask_for_stack(0.0)
+
+
 def test_every_worker_fills_its_blocks_completely(workers: ProcessWorkers) -> None:
     workers.start()
     blocks = poll_until(workers, 4)  # two workers with two blocks each
