@@ -13,6 +13,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
 from learner.waiting import announced
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
+from workers.serial import failures_of
 from wrappers import make_spec
 
 
@@ -57,11 +58,12 @@ class HeadStart:
         return workers
 
     def random_observations(self) -> Tensor:
-        """The observations of random play. May be called once."""
+        """The observations of random play. May be called once. Raises WorkerError if an environment fails."""
         with announced(f"Waiting for random play in {self._config.env.env}, which calibrates the network's input"):
             if self._random_play:
                 return self._random_play.observations()
-            return random_observations(self._config.env, self._config.training.seed, available_cores())
+            with failures_of("random play before training"):
+                return random_observations(self._config.env, self._config.training.seed, available_cores())
 
     def _end_workers(self) -> None:
         if self._workers:

@@ -45,9 +45,11 @@ def train(
     """
     head_start, ranks = head_start or HeadStart(config, resumed), ranks or Ranks()
     parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay, ranks=ranks)
+    started = False
     try:
         with StopSignals(at_once=parts.workers.kill, first=TRAINING_STOPS if ranks.rank == 0 else "") as signals:
             _start(parts, resumed, replay, signals)
+            started = True
             _make_updates(parts, signals)
             parts.feeder.stop()
             saved = _save(parts)
@@ -60,7 +62,8 @@ def train(
         # Leaving comes first: saving must not wait for an exchange with a learner that may be gone.
         ranks.leave()
         parts.feeder.stop()
-        _save_what_is_left(parts)
+        if started:  # before that nothing is new, and a save would replace the resumed replay by one that is not restored yet
+            _save_what_is_left(parts)
         raise
     except SkippingError:
         parts.recorder.write_record()  # nothing is saved: no update since the last good weights was better

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,10 +15,13 @@ from replay.trajectory import with_present_names
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
 from workers.finite import NotFiniteError
 from workers.policy import CpuPolicy, cpu_policy
+from workers.processes.out_of_memory import describe, is_out_of_memory
 from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_vector_env
-from wrappers.journal import JournaledEnv
+from wrappers.journal import JournaledEnv, ReplayStopped
+
+log = logging.getLogger("springbok")
 
 
 class SerialWorkers(Workers):
@@ -36,10 +41,11 @@ class SerialWorkers(Workers):
         config = self.setup.config
         for worker in range(config.worker_count):
             seed = self.setup.seeds[worker]
-            env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
-            policy = cpu_policy(self.setup, self.weights, worker, seed)
-            rollout = make_rollout(self.setup, env, policy, self.slots, self.seconds[worker], worker, seed)
-            self._envs.append(env)
+            with failures_of(f"worker {worker}"):
+                env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
+                self._envs.append(env)  # before its first reset, so that `stop` closes it if that fails
+                policy = cpu_policy(self.setup, self.weights, worker, seed)
+                rollout = make_rollout(self.setup, env, policy, self.slots, self.seconds[worker], worker, seed)
             self._policies.append(policy)
             self._rollouts.append(rollout)
         self._free = [self._block(worker) for worker in range(config.worker_count)]
@@ -82,14 +88,16 @@ class SerialWorkers(Workers):
     def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> None:
         """Continue from `state_dict()`, after `start`. Raises ValueError if settings differ or environments do not repeat.
 
-        should_stop: asked before each replayed step of a worker. Raises ReplayStopped once it returns true.
+        should_stop: asked before each replayed step of a worker. Raises ReplayStopped once it returns true, and WorkerError if
+        an environment fails.
         """
         # Format 2 saved a text that begins with the same two numbers.
         saved = [int(number) for number in re.findall(r"\d+", str(state["settings"]))[:2]]
         if saved != self._settings():
             raise ValueError(f"wanted [worker_count, envs_per_worker] {self._settings()}, got {saved}")
         for worker, rollout in enumerate(self._rollouts):
-            rollout.observations = self._envs[worker].load_state_dict(state["envs"][worker], should_stop)
+            with failures_of(f"worker {worker}"):
+                rollout.observations = self._envs[worker].load_state_dict(state["envs"][worker], should_stop)
             if not torch.from_numpy(rollout.observations).equal(state["observations"][worker]):
                 raise ValueError(
                     f"{self.setup.env.env}: wanted the observations of before from the same seed and actions, got others; was "
@@ -131,11 +139,16 @@ class SerialWorkers(Workers):
         if not self._free:
             return []
         block = self._free.pop(0)
+        rollout = self._rollouts[block.worker]
         try:
-            self._rollouts[block.worker].collect(block.first_slot)
-        except NotFiniteError as error:
+            with failures_of(f"worker {block.worker}"):
+                rollout.collect(block.first_slot)
+        except WorkerError:
             self._free.insert(0, block)  # it has not been filled
-            raise WorkerError(f"worker {block.worker} failed: {error}") from error
+            if self._keeps_states:
+                # The rows of the failed trajectory are lost, so the next one begins like the first: without rows of burn-in.
+                rollout.load_state_dict({**rollout.state_dict(), "starts": [], "tail": {}})
+            raise
         return [block]
 
     def release(self, block: Block) -> None:
@@ -145,7 +158,29 @@ class SerialWorkers(Workers):
         return  # there are no other processes
 
     def stop(self) -> None:
-        for rollout in self._rollouts:
-            rollout.env.close()
+        for worker, env in enumerate(self._envs):
+            try:
+                env.close()
+            except Exception as error:  # it must hide neither the error that ended the run nor other environments
+                log.warning("worker %d could not close its environments: %s", worker, describe(error))
         self._envs, self._policies, self._rollouts, self._free = [], [], [], []
         self.shared.close()
+
+
+@contextmanager
+def failures_of(name: str) -> Iterator[None]:
+    """Turn every exception of environments in this process into a WorkerError of one line. log.txt has the traceback.
+
+    Nothing can take the place of such environments, so the run ends. Out of memory stays as it is: the program says what to do.
+    """
+    try:
+        yield
+    except (ReplayStopped, WorkerError):
+        raise
+    except NotFiniteError as error:  # it names the environment or the policy, so a traceback would add nothing
+        raise WorkerError(f"{name} failed: {error}") from error
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        log.debug("%s failed", name, exc_info=True)
+        raise WorkerError(f"{name} failed: {describe(error)}") from error

@@ -37,7 +37,7 @@ class EvaluatorSetup:
 
     Args:
         env: the evaluation environment, whose episodes are whole games.
-        network: name of the network.
+        network: all that is needed to build the network of the policy.
         episodes: number of episodes in one evaluation.
         environments: number of environments that are stepped together.
         greedy: whether the policy takes the most probable action instead of sampling.

@@ -21,8 +21,10 @@ HEAVY = 0.3  # fraction of the learner's time that making batches in its own thr
 STALE = 0.7  # effective sample size of fresh trajectories below which their age costs too much
 
 COMPARING_REPLAYS = ("elite", "attentive")
-NATIVE_FAMILIES = ("atari", "envpool")
 """Replays that draw candidates and compare them, which takes time."""
+
+NATIVE_FAMILIES = ("atari", "envpool")
+"""Families whose environments are native code, which no setting makes faster."""
 
 MIN_SECONDS = 5.0
 """Seconds that metrics must cover: an update of a large network takes seconds."""

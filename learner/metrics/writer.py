@@ -69,7 +69,7 @@ class MetricsWriter:
         self._path = run.metrics
         self._run = run
         self._from_step = from_step
-        self._to_cut = from_step  # later records are still in the file; 0 when it has none
+        self._to_cut = from_step  # records after this step are still to be removed; 0 once they are
         self._charts = charts or {}
         self._names: list[str] = []
         self._tensorboard: SummaryWriter | None = None
@@ -145,7 +145,7 @@ class MetricsWriter:
         """Remove records after the step that the run continues from, once: the run writes them again. Raises OSError."""
         if records := _records_up_to(self._path, self._to_cut):
             self._rewrite(records, list(records[0]))
-        # If that failed, the next record tries again. Without the names of the old file it would replace the whole history.
+        # After an error the next record comes here first: without the names of the file it would replace the whole history.
         self._to_cut = 0
 
     def _rewrite(self, records: list[dict[str, str]], names: list[str]) -> None:

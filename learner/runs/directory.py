@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import time
 from importlib import metadata
@@ -145,12 +146,33 @@ class RunDirectory:
             indent=2,
         )
         partial = self.config.with_name(f".{self.config.name}_{os.getpid()}")
-        # The new file is complete before the old one is renamed, so a full disk leaves config.json as it is.
-        partial.write_text(text + "\n")
-        if self.config.exists():
-            earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
-            self.config.rename(earlier)
-        partial.rename(self.config)
+        try:
+            # The new file is complete before it takes the name, so a full disk leaves config.json as it is.
+            partial.write_text(text + "\n")
+            if self.config.exists():
+                earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
+                second_name(self.config, earlier)  # and no rename: a kill would leave a folder that is no run any more
+            partial.replace(self.config)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def second_name(path: Path, name: Path) -> None:
+    """Give a finished file another name in one step, so that a kill leaves an earlier file of it or this one. Raises OSError.
+
+    A hard link takes no room, and outlives the removal of the first name. A file system without hard links copies.
+    """
+    partial = name.with_name(f".{name.name}_{os.getpid()}")
+    try:
+        try:
+            os.link(path, partial)
+        except OSError:
+            shutil.copyfile(path, partial)
+        partial.replace(name)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def put_aside(checkpoint: Path) -> Path:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 
 from learner.feeding.feeder import BatchFeeder, Feeder
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, remove_partial_files, save_checkpoint, save_replay
-from learner.runs.directory import RunDirectory, put_aside, update_of
+from learner.runs.directory import RunDirectory, put_aside, second_name, update_of
 from learner.settings.config import Config
 from replay import Mixture
 from workers import SerialWorkers, Workers
@@ -136,23 +134,6 @@ class Saver:
                 log.info("The best checkpoint is newer than the one loaded and was kept as %s", put_aside(best))
             return None
         return float(np.mean(checkpoint.returns)) if checkpoint.returns else None
-
-
-def second_name(path: Path, name: Path) -> None:
-    """Give a finished file another name in one step, so that a kill leaves the old best.pt or the new one. Raises OSError.
-
-    A hard link takes no room, and outlives the removal of the first name. A file system without hard links copies.
-    """
-    partial = name.with_name(f".{name.name}_{os.getpid()}")
-    try:
-        try:
-            os.link(path, partial)
-        except OSError:
-            shutil.copyfile(path, partial)
-        partial.replace(name)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: Feeder) -> dict[str, Any] | None:

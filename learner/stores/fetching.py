@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from learner.stores.store import NO_STORE, Store, StoreError, is_url, redacted
 
 STAMP = re.compile(r"_(\d+)(?:_[^/]*)?$")
 """The time at the end of a run's name, which a host may follow (`Mirror`)."""
+
+BEST_FILE = f"{CHECKPOINT_FOLDER}/{BEST}.pt"
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay:
         addresses: of the command.
         with_replay: whether to fetch the replay that was saved with the checkpoint.
 
-    Raises ValueError with one line if `load` names a store that has no such run, or cannot be reached while no local checkpoint
-    can take its place.
+    Raises ValueError with one line if `load` names a store that has no such run or only a damaged file, or that cannot be
+    reached, while no local checkpoint can take its place.
     """
     if addresses.load:
         base, name, part = _split(addresses.load)
@@ -82,7 +85,7 @@ def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay:
     except OSError as error:
         raise ValueError(f"load: wanted a folder that can be written to, got {str(run.path)!r} ({error})") from None
     if addresses.load and not run.path.is_dir():
-        raise ValueError(f"load: wanted a run with checkpoints in the store, got {load!r} (it has none)")
+        raise ValueError(f"load: wanted a run or a checkpoint in the store, got {load!r} (it has none)")
     return wanted, notes
 
 
@@ -122,62 +125,109 @@ def _run_named(load: str, results: Path) -> RunDirectory | None:
 
 
 def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool) -> list[str]:
-    """Fetch a run's reports and newest checkpoint if the local ones are older. Raises StoreError, or LockedError."""
+    """Fetch the checkpoint that `part` names, and a run's reports and newest checkpoint if the local ones are older.
+
+    Raises ValueError with one line if the named checkpoint is damaged and there is no local one, StoreError, or LockedError.
+    """
     names = [name.removeprefix(f"{run.path.name}/") for name in store.names(run.path.name)]
     here = _newest_sound(run)
     updates = sorted((update_of(Path(name)) for name in names if _is_in_checkpoints(name, CHECKPOINT_PATTERN)), reverse=True)
+    newer = [update for update in updates if update > here]
     explicit = part.removeprefix("/") if part.endswith(".pt") else ""
-    if not names or (not explicit and (not updates or updates[0] <= here)):
+    asked = BEST_FILE if part == f"/{BEST}" else explicit
+    if asked not in names and (explicit or not newer):
         return []
     run.checkpoints.mkdir(parents=True, exist_ok=True)
+    notes = []
     # No training may write into the run directory meanwhile.
     with locked(run.path):
-        _fetch_files(store, run, (name for name in names if not name.startswith(f"{CHECKPOINT_FOLDER}/")))
-        _fetch_files(store, run, (name for name in names if name == f"{CHECKPOINT_FOLDER}/{BEST}.pt"))
-        if explicit:
-            _fetch_files(store, run, (name for name in names if name == explicit))
-            return [f"fetched {explicit} from {store.address}/{run.path.name}"]
-        notes = []
-        for update in updates:
-            if update <= here:
-                break
-            replays = (Path(name) for name in names if with_replay and _is_in_checkpoints(name, REPLAY_PATTERN))
-            _fetch_files(store, run, (name.as_posix() for name in replays if update_of(name) == update))
-            # The checkpoint comes last, so that a fetch that is cut short leaves no newer checkpoint without its replay.
-            checkpoint = run.checkpoint_path(update)
-            _fetch_files(store, run, [checkpoint.relative_to(run.path).as_posix()])
+        if newer or explicit or here < 0:
+            _fetch_files(store, run, (name for name in names if not name.startswith(f"{CHECKPOINT_FOLDER}/")))
+        for name in sorted({BEST_FILE, asked} & set(names)):
             try:
-                load_checkpoint(checkpoint)
+                # A run that has trained on here may have a better best checkpoint than the store.
+                fetched = _fetch_checkpoint(store, run, name, only_later=name == BEST_FILE and not newer)
             except ValueError as error:
-                checkpoint.unlink(missing_ok=True)
+                if name == asked and not (run.path / name).is_file():
+                    raise
                 notes.append(f"skipped {error}")
                 continue
-            local = f"{run.path} has update {here:,}" if here >= 0 else f"{run.path} has none"
-            return [*notes, f"fetched the checkpoint of update {update:,} from {store.address}/{run.path.name} ({local})"]
+            if fetched and name == asked:
+                notes.append(f"fetched {name} from {store.address}/{run.path.name}")
+        return notes if explicit else notes + _fetch_first_sound(store, run, names, newer, here, with_replay=with_replay)
+
+
+def _fetch_first_sound(
+    store: Store, run: RunDirectory, names: list[str], updates: list[int], here: int, *, with_replay: bool
+) -> list[str]:
+    """Fetch the first sound checkpoint of these updates, and its replays. Returns lines for the user.
+
+    names: of the run's files in the store. here: update of the newest local checkpoint, -1 without one.
+    """
+    notes = []
+    for update in updates:
+        replays = (Path(name) for name in names if with_replay and _is_in_checkpoints(name, REPLAY_PATTERN))
+        _fetch_files(store, run, (name.as_posix() for name in replays if update_of(name) == update))
+        # The checkpoint comes last, so that a fetch that is cut short leaves no newer checkpoint without its replay.
+        try:
+            _fetch_checkpoint(store, run, run.checkpoint_path(update).relative_to(run.path).as_posix())
+        except ValueError as error:
+            notes.append(f"skipped {error}")
+            continue
+        local = f"{run.path} has update {here:,}" if here >= 0 else f"{run.path} has none"
+        return [*notes, f"fetched the checkpoint of update {update:,} from {store.address}/{run.path.name} ({local})"]
     return notes
 
 
 def _fetch_files(store: Store, run: RunDirectory, names: Iterable[str]) -> None:
     """Download files into the run directory. Each is complete when it gets its name. Raises StoreError or OSError."""
     for name in names:
-        path = run.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}_{os.getpid()}")
+        with _fetched(store, run, name) as partial:
+            partial.replace(run.path / name)
+
+
+def _fetch_checkpoint(store: Store, run: RunDirectory, name: str, *, only_later: bool = False) -> bool:
+    """Download a checkpoint and check it before it gets its name. Returns whether it got it.
+
+    only_later: leave a sound local file of the same or a later update as it is.
+
+    Raises ValueError with one line if it is damaged; the local file is then as before. Raises StoreError or OSError.
+    """
+    with _fetched(store, run, name) as partial:
         try:
-            store.fetch(f"{run.path.name}/{name}", partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+            update = load_checkpoint(partial).counters.updates
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(partial), f"{store.address}/{run.path.name}/{name}")) from None
+        if only_later and update <= _update_in(run.path / name):
+            return False
+        partial.replace(run.path / name)
+    return True
+
+
+@contextmanager
+def _fetched(store: Store, run: RunDirectory, name: str) -> Iterator[Path]:
+    """Download a file under a hidden name, which the context may change. Raises StoreError or OSError."""
+    path = run.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}_{os.getpid()}")
+    try:
+        store.fetch(f"{run.path.name}/{name}", partial)
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _newest_sound(run: RunDirectory) -> int:
     """The update of the newest local checkpoint that can be loaded, -1 if there is none."""
-    for path in reversed(run.checkpoint_paths()):
-        try:
-            return load_checkpoint(path).counters.updates
-        except ValueError:
-            continue
-    return -1
+    return next((update for path in reversed(run.checkpoint_paths()) if (update := _update_in(path)) >= 0), -1)
+
+
+def _update_in(path: Path) -> int:
+    """The update of a local checkpoint, -1 if there is none or it is damaged."""
+    try:
+        return load_checkpoint(path).counters.updates
+    except ValueError:
+        return -1
 
 
 def _is_in_checkpoints(name: str, pattern: re.Pattern[str]) -> bool:

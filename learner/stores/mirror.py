@@ -15,8 +15,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from learner.runs.directory import CHECKPOINT_FOLDER, CHECKPOINT_PATTERN, LEFT_BEHIND, REPLAY_PATTERN, RunDirectory, update_of
-from learner.runs.saving import second_name
+from learner.runs.directory import (
+    CHECKPOINT_FOLDER,
+    CHECKPOINT_PATTERN,
+    LEFT_BEHIND,
+    REPLAY_PATTERN,
+    RunDirectory,
+    second_name,
+    update_of,
+)
 from learner.settings.declarations import OutputConfig
 from learner.stores.fetching import Addresses
 from learner.stores.store import NO_STORE, Store
@@ -179,7 +186,7 @@ class Mirror:
         checkpoints = {self._run.path / self._checkpoint_of(name) for name in replays}
         try:
             for path in (*(self._run.path / name for name in replays), *checkpoints):
-                hidden = path.with_name(f".sending_{path.name}")
+                hidden = path.with_name(f"{SENDING}{path.name}")
                 with suppress(FileNotFoundError):  # the run has removed it since it was listed
                     second_name(path, hidden)
                     kept[path.relative_to(self._run.path).as_posix()] = hidden

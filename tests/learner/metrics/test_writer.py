@@ -140,6 +140,34 @@ def test_resuming_drops_a_line_that_was_cut_short(run: RunDirectory) -> None:
     assert [(row["steps"], row["losses/a"]) for row in cells(run)] == [("100", "1"), ("200", "2"), ("300", "3")]
 
 
+def test_a_full_disk_at_a_resume_loses_no_earlier_record(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records after the checkpoint are removed as soon as there is room, and those of the resumed run stay."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(run, {100: {"losses/a": 1.0}, 200: {"charts/b": 2.0}, 300: {"losses/a": 3.0}})
+    before = run.metrics.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("csv.DictWriter.writerows", refuse)
+        writer = MetricsWriter(run, from_step=200)
+        writer.write(counters(250), {"losses/a": 25.0})
+        assert run.metrics.read_bytes() == before
+    for steps in (350, 450, 550):
+        writer.write(counters(steps), {"losses/a": steps, "charts/c": steps} if steps == 450 else {"losses/a": steps})
+    writer.close()
+    assert [(row["steps"], row["losses/a"], row["charts/b"], row["charts/c"]) for row in cells(run)] == [
+        ("100", "1", "", ""),
+        ("200", "", "2", ""),
+        ("350", "350", "", ""),
+        ("450", "450", "", "450"),
+        ("550", "550", "", ""),
+    ]
+    assert len(lines) == 1
+
+
 def test_a_record_that_cannot_be_written_is_one_warning(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -134,6 +135,47 @@ def test_every_command_of_a_run_keeps_its_config(results: Path) -> None:
     }
     assert told["config.json"]["parent"] == "parent 2"
     assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_run_has_a_whole_config_at_every_instant(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two steps of writing the next one, with hard links and on a file system without them."""
+    run = make_run(results)
+    seen = []
+    steps = [(Path, "rename"), (Path, "replace"), (Path, "unlink"), (Path, "write_text"), (os, "link"), (shutil, "copyfile")]
+    for place, name in steps:
+        original = getattr(place, name)
+
+        def look(*arguments: object, original=original, **options: object) -> object:  # type: ignore[no-untyped-def]
+            seen.append(json.loads(run.config.read_text())["command"])
+            result = original(*arguments, **options)
+            seen.append(json.loads(run.config.read_text())["command"])
+            return result
+
+        monkeypatch.setattr(place, name, look)
+    run.write_config({}, ["second"], [])
+
+    def no_links(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    run.write_config({}, ["third"], [])
+    assert {str(command) for command in seen} == {"['main.py']", "['second']", "['third']"}
+    told = {path.name: json.loads(path.read_text())["command"] for path in run.path.glob("*.json")}
+    assert told == {"config.json": ["third"], "config_1.json": ["main.py"], "config_2.json": ["second"]}
+
+
+def test_a_full_disk_leaves_the_config_and_no_part_of_another(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(results)
+    before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+
+    def write_half(path: Path, text: str) -> None:
+        path.write_bytes(text.encode()[: len(text) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(OSError, match="No space left"):
+        run.write_config({}, ["second"], [])
+    assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 
 
 def test_the_best_checkpoint_is_found_by_its_name(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

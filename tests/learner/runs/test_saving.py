@@ -64,7 +64,7 @@ def test_the_best_checkpoint_with_enough_episodes_is_kept(run: RunDirectory) -> 
 
 
 def test_the_best_is_kept_on_a_system_without_links(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.os, "link", full)
+    monkeypatch.setattr(os, "link", full)
     Saver(run, kept=1, window=1).save(with_returns(1, 2.0))
     assert load_checkpoint(run.best).counters.updates == 1
 

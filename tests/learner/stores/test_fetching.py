@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from learner.runs.checkpoint import load_checkpoint
+from learner.runs.checkpoint import load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import load_newest
 from learner.runs.lock import LockedError, locked
 from learner.stores import fetching
 from learner.stores.fetching import Addresses, fetch_newest, take_addresses
 from learner.stores.store import StoreError
+from tests.learner.runs.support import make_checkpoint
 from tests.learner.stores.support import RUN, UnsteadyStore, make_run, save
 
 
@@ -96,6 +97,54 @@ def test_latest_and_best_and_one_checkpoint_can_be_named(tmp_path: Path, remote:
     name = "checkpoints/update_000000003.pt"
     assert fetch(tmp_path, url(tmp_path, f"{RUN}/{name}"))[0] == local(tmp_path).path / name
     assert local(tmp_path).checkpoint_paths() == [local(tmp_path).path / name]
+
+
+@pytest.mark.parametrize(("here", "loaded"), [(None, 3), (b"damaged", 3), (1, 3), (3, 3), (5, 5)])
+def test_the_best_is_fetched_if_it_is_asked_for_and_not_of_an_earlier_update(
+    tmp_path: Path, remote: RunDirectory, here: int | bytes | None, loaded: int
+) -> None:
+    """The newest local checkpoint is as new as the store's, so nothing else is fetched."""
+    run = make_run(tmp_path / "results")
+    save(run, 4)
+    run.metrics.write_text("of the local run\n")
+    if isinstance(here, bytes):
+        run.best.write_bytes(here)
+    elif here:
+        save_checkpoint(run.best, make_checkpoint(here))
+    path, notes = fetch(tmp_path, url(tmp_path, f"{RUN}/best"))
+    assert path == run.best
+    assert load_checkpoint(path).counters.updates == loaded
+    assert len(notes) == (here in (None, b"damaged", 1))
+    assert run.metrics.read_text() == "of the local run\n"
+    assert not run.replay_paths()
+
+
+DAMAGED = pytest.mark.parametrize(
+    ("name", "part"), [("best.pt", "/best"), ("update_000000003.pt", "/checkpoints/update_000000003.pt")]
+)
+
+
+@DAMAGED
+def test_a_damaged_file_of_the_store_replaces_no_local_one(tmp_path: Path, remote: RunDirectory, name: str, part: str) -> None:
+    (remote.checkpoints / name).write_bytes(b"damaged")
+    sound = make_run(tmp_path / "results").checkpoints / name
+    save_checkpoint(sound, make_checkpoint(3))
+    before = sound.read_bytes()
+    assert fetch(tmp_path, url(tmp_path))[0] == local(tmp_path).checkpoint_path(4)  # the best comes with the newest
+    assert sound.read_bytes() == before
+    path, (note,) = fetch(tmp_path, url(tmp_path, RUN + part))
+    assert (path, path.read_bytes()) == (sound, before)
+    assert note.startswith(f"skipped {url(tmp_path)}/checkpoints/{name}: ")
+
+
+@DAMAGED
+def test_a_damaged_file_that_is_asked_for_is_one_line(tmp_path: Path, remote: RunDirectory, name: str, part: str) -> None:
+    (remote.checkpoints / name).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=f"^{url(tmp_path)}/checkpoints/{name}: wanted .*[^\\n]$"):
+        fetch(tmp_path, url(tmp_path, RUN + part))
+    run = local(tmp_path)
+    assert not (run.checkpoints / name).exists()
+    assert [path for path in run.checkpoints.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize(("rest", "said"), [("Catch-v0_1", "no such|has none"), ("nothing/latest", "has none")])

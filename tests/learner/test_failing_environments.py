@@ -1,0 +1,136 @@
+"""Environments that fail in the learner's own process: the run saves, and ends with the cause in its last line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner import launch
+from learner.runs.checkpoint import load_checkpoint
+from learner.runs.directory import RunDirectory
+from tests.learner.launching import MIXTURE, command, resume, trained
+from workers.processes.out_of_memory import describe
+from wrappers import Step, toy
+from wrappers.toys.catch import Catch
+
+SERIAL = {"calibrate_input": False}
+REPRODUCIBLE = {**SERIAL, "reproducible": True, "replay_parameters": MIXTURE}
+BURN_IN = {**REPRODUCIBLE, "core": "lstm", "core_size": 8, "burn_in": 4}
+
+
+class BrokenError(Exception):
+    """An error that no part of the program raises."""
+
+
+class FailingCatch(Catch):
+    """Catch that raises `error` at step `fails_at`, and when it is closed after that. Step 0 is a reset."""
+
+    error: BaseException | None = None
+    fails_at = 0
+    count = 0
+
+    def reset(self, seed: int) -> Any:
+        type(self).count = 0
+        self._fail_if_due()
+        return super().reset(seed)
+
+    def step(self, actions: Any) -> Step:
+        type(self).count += 1
+        self._fail_if_due()
+        return super().step(actions)
+
+    def close(self) -> None:
+        if isinstance(self.error, Exception) and self.count >= self.fails_at:
+            raise self.error
+
+    def _fail_if_due(self) -> None:
+        if self.error and self.count == self.fails_at:
+            raise self.error
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> type[FailingCatch]:
+    """The class of the environments, which do not fail unless a test asks for it."""
+    monkeypatch.setitem(toy.TOYS, Catch.env_id, FailingCatch)
+    for name in ("error", "fails_at", "count"):
+        monkeypatch.setattr(FailingCatch, name, getattr(FailingCatch, name))
+    return FailingCatch
+
+
+def fail(failing: type[FailingCatch], error: BaseException | None, at: int = 0) -> None:
+    failing.error, failing.fails_at = error, at
+
+
+def run_in(results: Path) -> RunDirectory:
+    return RunDirectory((results / "latest").resolve())
+
+
+@pytest.mark.parametrize("settings", [SERIAL, {**SERIAL, "prepared_batches": 2}, REPRODUCIBLE, BURN_IN])
+def test_the_run_saves_and_ends_with_the_cause_and_can_be_resumed(
+    settings: dict[str, Any], failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error comes in the middle of a trajectory, whose rows are lost."""
+    fail(failing, BrokenError("the simulator is gone\nmore of it"), at=37)
+    assert launch.run(command(tmp_path, "train", **settings)) == 1
+    run = run_in(tmp_path)
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "worker 0 failed: BrokenError: the simulator is gone"
+    assert str(run.path) in said.splitlines()[-2]
+    assert "Traceback" not in said
+    assert "in _fail_if_due" in run.log.read_text()
+    (saved,) = run.checkpoint_paths()
+    assert load_checkpoint(saved).counters.updates > 0
+    fail(failing, None)
+    resume(run, capsys)
+    assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps >= 600
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_an_environment_that_fails_before_a_resumed_run_goes_on_replaces_nothing(
+    at: int, failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At its reset, and while its past is repeated."""
+    run = trained(tmp_path, **REPRODUCIBLE)
+    before = {path: path.read_bytes() for path in run.checkpoints.iterdir()}
+    fail(failing, BrokenError("no display"), at)
+    assert launch.run(command(tmp_path, "train_w_load", load=str(run.path), environment_max_steps=600)) == 1
+    said = capsys.readouterr().out
+    assert "worker 0 failed: BrokenError: no display" in said.splitlines()[-1]
+    assert {path: path.read_bytes() for path in run.checkpoints.iterdir()} == before
+    fail(failing, None)
+    resume(run, capsys)
+
+
+def test_an_environment_that_fails_in_random_play_is_one_line(
+    failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail(failing, BrokenError("no display"), at=3)
+    assert launch.run(command(tmp_path, "train", calibrate_input=True)) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "random play before training failed: BrokenError: no display"
+    assert "in _fail_if_due" in run_in(tmp_path).log.read_text()
+
+
+def test_an_environment_that_cannot_be_closed_is_a_warning(
+    failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail(failing, BrokenError("no display"), at=-1)
+    assert launch.run(command(tmp_path, "train", **SERIAL)) == 0
+    assert "worker 0 could not close its environments: BrokenError: no display" in capsys.readouterr().out
+    assert load_checkpoint(run_in(tmp_path).checkpoint_paths()[-1]).counters.steps >= 300
+
+
+def test_requests_to_end_and_too_little_memory_keep_their_meaning(
+    failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail(failing, KeyboardInterrupt(), at=37)
+    assert launch.run(command(tmp_path, "train", **SERIAL)) == 130
+    fail(failing, SystemExit(7), at=37)
+    with pytest.raises(SystemExit) as ended:
+        launch.run(command(tmp_path, "train", **SERIAL))
+    assert ended.value.code == 7
+    capsys.readouterr()
+    fail(failing, error := MemoryError("of the simulator"), at=37)
+    assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == launch.OUT_OF_MEMORY % describe(error)
