@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.summary.writer import event_file_writer
 
 from learner.metrics.writer import MetricsWriter, read_metrics
 from learner.runs.directory import RunDirectory
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """TensorBoard reads its files by name, and in one second their number in the process decides: 9 would come after 10."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     return RunDirectory.create(tmp_path, "Catch-v0")
 
 
