@@ -27,6 +27,8 @@ LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of a logarithm of a standard deviation; the gradient is 0 outside. Below, a ratio in float32 would be noise."""
 MEAN_BOUND = 1.1
 """Largest mean of a bounded action that is not penalised, a little outside the bound 1."""
+BETA_RANGE = (1e-30, 1e3)
+"""Bounds of alpha - 1 and beta - 1. At the upper one actions have a standard deviation of 0.02."""
 BETA_MARGIN = 2.0**-20
 """A Beta action stays this far from the ends of [0, 1], where a density may be 0. float32 holds both bounds exactly."""
 NODES, NODES_END = 21, 5.0
@@ -158,7 +160,9 @@ class MultiCategorical(Distribution):
         if min(self.counts) == widest:
             return parameters.unflatten(-1, (len(self.counts), widest))
         parts = parameters.split(self.counts, -1)
-        return torch.stack([functional.pad(part, (0, widest - part.shape[-1]), value=ILLEGAL_LOGIT) for part in parts], -2)
+        # Lower than masked values, so that a component whose values are all masked draws none of these places.
+        absent = 2 * ILLEGAL_LOGIT
+        return torch.stack([functional.pad(part, (0, widest - part.shape[-1]), value=absent) for part in parts], -2)
 
 
 @dataclass(frozen=True)
@@ -288,30 +292,30 @@ class Beta(Distribution):
 
         PyTorch's gamma sampler takes a generator, unlike its Beta distribution. No shape is below 1, so neither is 0.
         """
-        gammas = torch._standard_gamma(1 + functional.softplus(parameters), generator=generator)
+        gammas = torch._standard_gamma(1 + _less_one(parameters), generator=generator)
         one, other = gammas.chunk(2, -1)
         return 2 * (one / (one + other)).clamp(BETA_MARGIN, 1 - BETA_MARGIN) - 1
 
     def mode(self, parameters: Tensor) -> Tensor:
         # alpha - 1 is the softplus itself. Taken from alpha it would be 0 in float32 for a raw alpha below -17.
-        one, other = functional.softplus(parameters).chunk(2, -1)
+        one, other = _less_one(parameters).chunk(2, -1)
         return 2 * one / (one + other) - 1
 
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
         _check_rows((*parameters.shape[:-1], self.size), drawn.shape)
-        less_one = functional.softplus(parameters)
+        less_one = _less_one(parameters)
         ends = torch.cat([1 + drawn, 1 - drawn], -1) / 2  # y and 1 - y
         log_ends = ends.clamp(BETA_MARGIN, 1 - BETA_MARGIN).log()
         return (less_one * log_ends).sum(-1) - self._log_normaliser(1 + less_one)
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        less_one = functional.softplus(parameters)
+        less_one = _less_one(parameters)
         whole = (1 + less_one).unflatten(-1, (2, self.size)).sum(-2)
         expected = (less_one * torch.digamma(1 + less_one)).sum(-1) - ((whole - 2) * torch.digamma(whole)).sum(-1)
         return self._log_normaliser(1 + less_one) - expected
 
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
-        shapes, other_shapes = (1 + functional.softplus(parameters) for parameters in (one, other))
+        shapes, other_shapes = (1 + _less_one(parameters) for parameters in (one, other))
         whole = shapes.unflatten(-1, (2, self.size)).sum(-2)
         difference = shapes - other_shapes
         expected = (difference * torch.digamma(shapes)).sum(-1)
@@ -322,6 +326,11 @@ class Beta(Distribution):
         """Sum over the components of the logarithm of the Beta function and of log 2, the width of (-1, 1)."""
         whole = shapes.unflatten(-1, (2, self.size)).sum(-2)
         return torch.lgamma(shapes).sum(-1) - torch.lgamma(whole).sum(-1) + self.size * math.log(2)
+
+
+def _less_one(parameters: Tensor) -> Tensor:
+    """alpha - 1 and beta - 1 of raw parameters. The bounds keep differences of lgamma exact enough, and the mode defined."""
+    return functional.softplus(parameters).clamp(*BETA_RANGE)
 
 
 ACTION_DISTRIBUTIONS = ("auto", "categorical", "gaussian", "squashed_gaussian", "beta")

@@ -57,6 +57,8 @@ from tests.support import run_main, run_program
         (["--compress_replay=maybe"], "compress_replay: wanted true or false, got 'maybe'"),
         (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
+        (["--agent=dqn", "--compile"], "compile: wanted false with agent dqn"),
+        (["--agent=r2d2", "--normalise_rewards"], "normalise_rewards: wanted false with agent r2d2"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),
         (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),

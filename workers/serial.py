@@ -119,8 +119,10 @@ class SerialWorkers(Workers):
         policy = self._policies[worker]
         self._rollouts[worker].load_state_dict(state["rollout"])
         policy.state = state["policy"]
-        if "exploration" in state:
-            policy.exploration = state["exploration"]
+        saved, size = state.get("exploration"), policy.network.noise_size
+        if saved is not None and policy.exploration is not None and size and saved.shape == policy.exploration.shape:
+            # Only these numbers are a state. The others are constants, which the settings of a resumed run may change.
+            policy.exploration = torch.cat([policy.exploration[:, :-size], saved[:, -size:]], 1)
 
     def _settings(self) -> list[int]:
         """The settings that decide how many environments there are and how they are divided."""

@@ -283,7 +283,7 @@ def translate(
     """The spec of an environment with these spaces, and how they are translated. info: of a reset. Raises ValueError."""
     try:
         action, decode = translate_actions(actions)
-        plan = ObservationPlan(observations, action.mask_size, config.action_mask, config.ignored_observations, info)
+        plan = ObservationPlan(observations, action.mask_counts, config.action_mask, config.ignored_observations, info)
     except ValueError as error:
         line = str(error)
         raise ValueError(f"env {config.env}: {line}" if line.startswith("wanted") else line) from None

@@ -114,7 +114,7 @@ class ObservationPlan:
 
     Args:
         space: the environment's observation space.
-        mask_size: length of an action mask of the environment's actions; 0 if they cannot be masked.
+        mask_counts: places of an action mask for each component of an action; empty if actions cannot be masked.
         mask: the setting `action_mask`.
         ignored: the setting `ignored_observations`.
         info: of a reset, where a mask may be.
@@ -127,14 +127,15 @@ class ObservationPlan:
     def __init__(
         self,
         space: spaces.Space[Any],
-        mask_size: int,
+        mask_counts: tuple[int, ...],
         mask: str,
         ignored: str = AUTO_NAME,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         parts = list(parts_of(_without(space, ignored)))
-        self.mask, self.mask_in_info = _find_mask(parts, mask_size, mask, info or {})
-        self.mask_size = mask_size if self.mask or self.mask_in_info else 0
+        self.mask, self.mask_in_info = _find_mask(parts, sum(mask_counts), mask, info or {})
+        self.mask_counts = mask_counts if self.mask or self.mask_in_info else ()
+        self.mask_size = sum(self.mask_counts)
         self.images = [part for part in parts if part.is_image and part is not self.mask]
         self.vectors = [part for part in parts if not part.is_image and part is not self.mask and part.size]
         self.vector_size = sum(part.size for part in self.vectors)
@@ -249,6 +250,9 @@ class FrameBuffer:
     def frames(self) -> np.ndarray:
         """The frames, `[N, *frame_shape]`."""
         plan = self._plan
+        # Environments often forbid every action when an episode is over. A policy over no action has no probabilities or value.
+        for component in np.split(self._mask, np.cumsum(plan.mask_counts)[:-1].astype(int), axis=1):
+            component[~component.any(1)] = 1
         vector = self._join() if plan.vectors else self._vector
         if plan.packing is None:
             return vector if plan.vectors else image_of(self._images[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wrappers.spaces import ACTION_MASK, MultiDiscrete, Packing
+from wrappers.spaces import ACTION_MASK, Packing
 from wrappers.spec import EnvSpec
 
 
@@ -31,6 +31,5 @@ def _mask_of(spec: EnvSpec, observations: np.ndarray) -> np.ndarray | None:
 
 def _largest(spec: EnvSpec, scores: np.ndarray) -> np.ndarray:
     """The action of the largest score, the first of equals, for each component. scores: `[N, mask_size]`."""
-    counts = spec.action.counts if isinstance(spec.action, MultiDiscrete) else (spec.action.mask_size,)
-    drawn = [part.argmax(1) for part in np.split(scores, np.cumsum(counts)[:-1], axis=1)]
+    drawn = [part.argmax(1) for part in np.split(scores, np.cumsum(spec.action.mask_counts)[:-1], axis=1)]
     return np.stack(drawn, 1).reshape(len(scores), *spec.action.shape).astype(spec.action.dtype)

@@ -50,9 +50,14 @@ class ActionSpace(ABC):
     def dtype(self) -> str: ...
 
     @property
+    def mask_counts(self) -> tuple[int, ...]:
+        """Places of an action mask for each component of an action, one for each value; empty if it cannot be masked."""
+        return ()
+
+    @property
     def mask_size(self) -> int:
-        """Length of an action mask: a place for each value of each component; 0 for a space that cannot be masked."""
-        return 0
+        """Length of an action mask; 0 for a space that cannot be masked."""
+        return sum(self.mask_counts)
 
     @abstractmethod
     def sample(self, generator: np.random.Generator, count: int) -> np.ndarray:
@@ -104,8 +109,8 @@ class Discrete(ActionSpace):
             raise ValueError(f"actions: wanted 1 or more, got {self.count}")
 
     @property
-    def mask_size(self) -> int:
-        return self.count
+    def mask_counts(self) -> tuple[int, ...]:
+        return (self.count,)
 
     def sample(self, generator: np.random.Generator, count: int) -> np.ndarray:
         return generator.integers(self.count, size=count)
@@ -138,8 +143,8 @@ class MultiDiscrete(ActionSpace):
         return (len(self.counts),)
 
     @property
-    def mask_size(self) -> int:
-        return sum(self.counts)
+    def mask_counts(self) -> tuple[int, ...]:
+        return self.counts
 
     def sample(self, generator: np.random.Generator, count: int) -> np.ndarray:
         return generator.integers(np.array(self.counts), size=(count, len(self.counts)))

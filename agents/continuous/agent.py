@@ -12,10 +12,10 @@ from agents.continuous.actors import Actor
 from agents.continuous.critics import Critics
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
-from agents.networks.settings import parse_hidden_sizes
+from agents.networks.settings import NetworkSettings, parse_hidden_sizes
 from agents.off_policy import OffPolicyAgent, OffPolicyConfig, TargetRate
 from agents.target_network import TargetNetwork
-from setting import Setting
+from setting import Setting, settings_of
 from wrappers.spaces import Box
 
 CRITICS, TARGETS = "critics", "target_critics"
@@ -55,7 +55,6 @@ class ContinuousAgent(OffPolicyAgent):
     """
 
     config_class = ContinuousConfig
-    compiles = False  # small products gain nothing: an update took 1.2 times as long
     charts = CHARTS
     critic_count = 2
     taken_actions = "actions that are real numbers between finite bounds"
@@ -69,6 +68,10 @@ class ContinuousAgent(OffPolicyAgent):
         if settings.core != NO_CORE:
             wanted = f"{NO_CORE} with agent {name}, whose critics have no memory; ppo and vtrace have"
             raise ValueError(f"core: wanted {wanted}, got {settings.core}")
+        for setting in ("log_std", "initial_log_std"):
+            default, got = settings_of(NetworkSettings)[setting].default, getattr(settings, setting)
+            if got != default:
+                raise ValueError(f"{setting}: wanted {default} with agent {name}, which has its own deviations, got {got}")
         if settings.separate_value:
             raise ValueError(f"separate_value: wanted false with agent {name}, whose critics are always separate, got true")
         cls.check_actions(config, network)

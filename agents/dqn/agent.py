@@ -83,6 +83,9 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         """Temporal differences of the values that acting has stored. C51's priority is a divergence, which they do not tell."""
         if config.distributional == C51 or config.normalise_rewards:
             return None
+        # Acting stores means over the components, whose errors may cancel; later priorities are means of the errors.
+        if len(choice_counts(network.action)) > 1:
+            return None
         return lambda trajectory: stored_errors(trajectory, config).squeeze(1).numpy()
 
     def constants(self, part: Transitions) -> tuple[Tensor, ...]:

@@ -119,9 +119,14 @@ class InputScale(nn.Module):
 
 
 def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Inputs of a torso, `[N, *input_shape]` in `dtype`: raw observations in one multiplication and one addition."""
+    """Inputs of a torso, `[N, *input_shape]` in `dtype`: raw observations in one multiplication and one addition.
+
+    Bytes are exact in every dtype. Numbers may be far from zero, so they are centred before any rounding.
+    """
     inputs = network_input(observations)
     offset = -mean * scale
+    if inputs.is_floating_point():
+        return torch.addcmul(offset, inputs, scale).to(dtype)
     return torch.addcmul(offset.to(dtype), inputs.to(dtype), (scale * scale_of(observations)).to(dtype))
 
 

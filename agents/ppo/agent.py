@@ -80,10 +80,11 @@ class PPOAgent(ActorCriticAgent):
             if not self._learn(next(epochs), self._most_minibatches(batch), inputs, report):
                 break
         self.end_update()
+        taken = report.any_taken(batch.rewards.device)
         if config.penalises:
             metrics["losses/kl_weight"] = self.kl_weight
-            self._adapt_kl_weight(learned)
-        self.merge_moments(learned, report.any_taken(batch.rewards.device))
+            self._adapt_kl_weight(learned, taken)
+        self.merge_moments(learned, taken)
         scalars = {**report.scalars(self.network.distribution), **metrics}
         if report.steps:
             scalars |= self.gradient_metrics(report.gradient_norms())
@@ -194,9 +195,11 @@ class PPOAgent(ActorCriticAgent):
         leaves = self.passes.forward(observations.flatten(0, 1) if flat else observations, minibatch.state, minibatch.reset)
         return leaves, PolicyOutput(*(leaf.unflatten(0, rows) for leaf in leaves)) if flat else leaves
 
-    def _adapt_kl_weight(self, batch: Batch) -> None:
-        """Let the weight of the KL penalty follow the divergence after the update."""
+    def _adapt_kl_weight(self, batch: Batch, taken: Tensor) -> None:
+        """Let the weight of the KL penalty follow the divergence after an update of which a step was taken, bool `[]`."""
         # Forwards, KL(mu || pi), over the whole batch and with the weights after the last step.
         divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self._outputs(batch).policy[:-1])
         divergence = self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
-        self.kl_weight = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
+        following = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
+        # A refused update leaves the policy where it was, so its divergence says nothing of the weight.
+        self.kl_weight = torch.where(taken, following, self.kl_weight)

@@ -109,6 +109,11 @@ class SACAgent(ContinuousAgent):
         self.temperature = Temperature(self.config.temperature).to(self.network.policy_head.weight.device)
         return {**modules, TEMPERATURE: self.temperature}
 
+    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
+        super().load_state_dict(state, load_optimizer=load_optimizer)
+        if not self.config.learn_temperature:  # then it is a setting, which a resumed run may change
+            self.temperature.log_alpha.data.fill_(math.log(self.config.temperature))
+
     @property
     def is_choice(self) -> bool:
         return isinstance(self.network.config.action, Discrete)

@@ -54,7 +54,7 @@ Epsilon = Annotated[
 ]
 TargetPeriod = Annotated[
     int,
-    Setting("Optimiser steps between two moves of the target network.", "a whole number of steps from 1 to 1000000000", 1, 1e9),
+    Setting("Optimiser steps between two moves of the target network.", "a whole number of steps from 1 to 10000000", 1, 1e7),
 ]
 TargetRate = Annotated[
     float,

@@ -112,7 +112,7 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
     if not needs.window:
         check_replays(replays, flat["batch_size"])
     if flat["compile"] and not AGENTS[flat["agent"]].compiles:
-        raise ValueError(f"compile: wanted false with agent {flat['agent']}, whose updates it would slow down, got true")
+        raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
     if needs.on_policy:
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):
@@ -142,7 +142,11 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
 def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
     """Raise ValueError if running moments could not be learned: they come from fresh trajectories, and from a discount."""
     asked = [name for name in ("normalise_observations", "normalise_rewards") if flat.get(name)]
-    if asked and not needs_of(flat).window and not any(replay.is_fresh for replay in replays):
+    needs = needs_of(flat)
+    if asked and needs.updates_per_step is not None and not needs.window:
+        agent = f"agent {flat['agent']}, which learns from replayed sequences alone"
+        raise ValueError(f"{asked[0]}: wanted false with {agent}: only fresh trajectories would give the scale; got true")
+    if asked and not needs.window and not any(replay.is_fresh for replay in replays):
         raise ValueError(
             f"{asked[0]}: wanted a queue among the replays, whose fresh trajectories give the scale, got {replays[0].type}"
         )

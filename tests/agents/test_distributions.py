@@ -194,6 +194,18 @@ def test_a_beta_action_never_is_at_a_bound_where_its_density_would_be_zero() -> 
     assert Beta(1).log_prob(parameters, drawn).isfinite().all()
 
 
+def test_nearly_certain_beta_policies_have_a_mode_and_divergences_that_are_not_negative() -> None:
+    generator = torch.Generator().manual_seed(2)
+    one = 1e5 * (1 + 1e-4 * torch.randn((200, 2), generator=generator))
+    assert Beta(1).kl(one, one.flip(0)).min() > -0.01
+    assert Beta(1).mode(torch.tensor([[-200.0, -200.0]])).item() == 0.0
+
+
+def test_a_component_whose_values_are_all_masked_takes_one_of_them() -> None:
+    drawn = MultiCategorical((3, 2)).sample(torch.full((200, 5), ILLEGAL_LOGIT), torch.Generator().manual_seed(1))
+    assert drawn.amax(0).tolist() == [2, 1]
+
+
 def test_one_choice_of_several_is_that_choice() -> None:
     one, several = Categorical(4), MultiCategorical((4,))
     logits, other = random_parameters(one, 6), random_parameters(one, 6, seed=1)

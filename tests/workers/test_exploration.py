@@ -78,6 +78,18 @@ def test_saved_workers_continue_with_the_state_of_their_exploration(core: str) -
             assert_equal(got, wanted)
 
 
+def test_a_resumed_run_has_constants_of_its_own_settings() -> None:
+    setup = setup_of("serial", "none")
+    with running(setup, setup.make_network()) as one:
+        assert isinstance(one, SerialWorkers)
+        rows(one, 3)
+        saved = one.state_dict()
+        before = one._policies[0].exploration
+        one._policies[0].exploration = before + torch.tensor([1.0, 5.0])
+        one.load_state_dict(saved)
+        np.testing.assert_array_equal(one._policies[0].exploration - before, [[1.0, 0.0]] * len(before))
+
+
 def assert_equal(got: Arrays, wanted: Arrays) -> None:
     assert got.keys() == wanted.keys()
     for name in wanted:

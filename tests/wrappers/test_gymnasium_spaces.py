@@ -61,7 +61,7 @@ def test_a_missing_package_is_named_with_its_installation(missing: str, hint: st
 
 def masks_of(info: Mapping[str, Any], ended: list[bool]) -> list[list[int]]:
     """The masks that three environments of a vector get from info."""
-    plan = ObservationPlan(spaces.Box(-1, 1, (2,)), 2, "auto", info={"action_mask": np.ones(2)})
+    plan = ObservationPlan(spaces.Box(-1, 1, (2,)), (2,), "auto", info={"action_mask": np.ones(2)})
     buffer = FrameBuffer(plan, len(ended))
     buffer.put(slice(None), np.zeros((len(ended), 2)), info, ended=np.array(ended))
     assert plan.packing is not None
@@ -70,12 +70,24 @@ def masks_of(info: Mapping[str, Any], ended: list[bool]) -> list[list[int]]:
 
 
 def test_masks_of_a_vector_may_be_missing_only_where_an_episode_ends() -> None:
-    masks = np.array([[1, 0], [0, 0], [0, 1]])
+    masks = np.array([[1, 0], [1, 1], [0, 1]])
     given = {"action_mask": masks, "_action_mask": np.array([True, False, True])}
     assert masks_of({"action_mask": masks}, [False, False, False]) == masks.tolist()
     # Gymnasium fills up with zeros, which would forbid every action.
+    given["action_mask"] = np.array([[1, 0], [0, 0], [0, 1]])
     assert masks_of(given, [False, True, True]) == [[1, 0], [1, 1], [0, 1]]
     assert masks_of({}, [True, True, True]) == [[1, 1]] * 3
     for info, ended in ((given, [True, False, True]), ({}, [True, False, True])):
         with pytest.raises(RuntimeError, match="^action_mask: wanted an entry action_mask of info, got "):
             masks_of(info, ended)
+
+
+def test_a_choice_whose_values_are_all_forbidden_may_take_any() -> None:
+    mask = spaces.Box(0, 1, (5,), np.int8)
+    plan = ObservationPlan(spaces.Dict({"action_mask": mask, "x": spaces.Box(-1, 1, (1,))}), (2, 3), "auto")
+    buffer = FrameBuffer(plan, 3)
+    for environment, values in enumerate(([1, 0, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0])):
+        buffer.put(environment, {"action_mask": np.array(values), "x": np.zeros(1)}, {})
+    assert plan.packing is not None
+    found = plan.packing.unpack(buffer.frames())[ACTION_MASK]
+    assert found.tolist() == [[1, 0, 1, 1, 1], [1, 1, 0, 1, 0], [1, 1, 1, 1, 1]]

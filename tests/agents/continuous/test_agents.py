@@ -255,6 +255,14 @@ def test_a_fixed_temperature_stays() -> None:
     assert float(agent.modules["temperature"]()) == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(("learns", "wanted"), [(False, 0.01), (True, 0.2)])
+def test_a_fixed_temperature_is_a_setting_of_the_resumed_run(learns: bool, wanted: float) -> None:
+    saved = agent_of("sac", temperature=0.2).state_dict()
+    agent = agent_of("sac", learn_temperature=learns, temperature=0.01)
+    agent.load_state_dict(saved, load_optimizer=True)
+    assert float(agent.modules["temperature"]()) == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(
     ("name", "action", "settings", "message"),
     [
@@ -275,6 +283,8 @@ def test_a_fixed_temperature_stays() -> None:
             "action_distribution: wanted auto or squashed_gaussian with agent sac, got",
         ),
         ("ddpg", SPACE, {"action_distribution": "gaussian"}, "action_distribution: wanted auto with agent ddpg, got"),
+        ("sac", SPACE, {"initial_log_std": -1.0}, "initial_log_std: wanted 0.0 with agent sac, .*, got -1.0"),
+        ("td3", SPACE, {"log_std": "network"}, "log_std: wanted shared with agent td3, .*, got network"),
     ],
 )
 def test_what_such_an_agent_cannot_learn_is_refused_in_one_line(name: str, action: Any, settings: Any, message: str) -> None:

@@ -159,6 +159,8 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
     assert function is not None
     assert function(trajectory).tolist() == pytest.approx([abs(1 + 0.9 * 4 - 1), 2.0, 0.0])
     assert DqnAgent.initial_errors(config_of(distributional="c51"), network) is None
+    # Acting stores means over the components, in which errors of opposite signs would cancel.
+    assert DqnAgent.initial_errors(config, replace(network, action=MultiDiscrete((2, 3)))) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
-from agents.networks.inputs import calibrate, input_parts, unpack
+from agents.networks.inputs import calibrate, input_parts, scaled, unpack
 from tests.builders import network_config, network_of
 from wrappers.spaces import ACTION_MASK, Leaf, Packing
 
@@ -121,6 +121,15 @@ def test_vectors_beside_images_are_normalised() -> None:
     network.set_vector_scale(vectors.mean(0), 1 / vectors.std(0))
     inputs = network._inputs(packed, torch.float32)[1][:, -1]
     torch.testing.assert_close(inputs, (vectors - vectors.mean(0)) / vectors.std(0), rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_far_from_zero_are_centred_before_they_are_rounded() -> None:
+    values = 1000 + torch.randn(200, 1, 3, generator=torch.Generator().manual_seed(1))
+    mean, scale = values.mean(0), torch.tensor(1 / float(values.std()))
+    exact = (values - mean) * scale
+    found = scaled(values, mean, scale, torch.bfloat16)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), exact, rtol=0.01, atol=0.01)
 
 
 def test_float_leaves_can_be_checked() -> None:

@@ -165,6 +165,14 @@ def test_an_update_stops_before_the_step_that_is_too_far() -> None:
     assert agent.guard.steps == most
 
 
+def test_a_refused_update_leaves_the_weight_of_the_kl_penalty() -> None:
+    agent = PPOAgent(replace(CONFIG, policy_objective="kl", target_kl=0.5), make_network_here())
+    bad = acted_batch(make_network_here())
+    bad.rewards[0, 0] = math.nan
+    agent.update(bad, 0.0)
+    assert agent.kl_weight == 1.0  # a divergence of 0 would halve it
+
+
 def test_the_weight_of_the_kl_penalty_adapts_and_is_saved() -> None:
     config = replace(CONFIG, policy_objective="kl", target_kl=1e-9)
     agent = PPOAgent(config, make_network_here())
