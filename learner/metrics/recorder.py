@@ -195,7 +195,8 @@ class Recorder(Counting):
             self.run, self.config, self.counters, self.episodes, checkpoint=checkpoint, interrupted=interrupted
         )
         log_result(self.counters, self.episodes, self._bottlenecks.overall(), interrupted=interrupted)
-        log_next_commands(self.run, checkpoint, curve=curve)
+        further = None if interrupted else 2 * self.config.training.environment_max_steps
+        log_next_commands(self.run, checkpoint, curve=curve, max_steps=further)
 
     def close(self) -> None:
         self._progress.clear()

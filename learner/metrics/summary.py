@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -71,11 +72,20 @@ def log_result(counters: Counters, episodes: EpisodeStatistics, bottleneck: Bott
         log.info("%s", bottleneck.line)
 
 
-def log_next_commands(run: RunDirectory, checkpoint: Path | None, *, curve: bool) -> None:
-    """Log where the results are, and the commands that resume and show the run. curve: whether a learning curve was drawn."""
+def log_next_commands(run: RunDirectory, checkpoint: Path | None, *, curve: bool, max_steps: int | None = None) -> None:
+    """Log where the results are, and the commands that resume and show the run.
+
+    Args:
+        run: its directory.
+        checkpoint: the last one, None if none was saved.
+        curve: whether a learning curve was drawn.
+        max_steps: budget with which a finished run can be resumed; None for a run that was interrupted.
+    """
+    path = shlex.quote(str(run.path))
+    budget = f" --environment_max_steps={max_steps}" if max_steps else ""
     if curve:
         log.info("Learning curve: %s", run.curve)
     if checkpoint:
         log.info("Checkpoint: %s", checkpoint)
-        log.info("Resume: python main.py --op_mode=train_w_load --load=%s", run.path)
-        log.info("Watch:  python main.py --op_mode=test --render --load=%s", run.path)
+        log.info("Resume: python main.py --op_mode=train_w_load --load=%s%s", path, budget)
+        log.info("Watch:  python main.py --op_mode=test --render --load=%s", path)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents import AGENTS, Needs
+from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
@@ -198,3 +199,11 @@ def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:
     for name, wanted in (("prepared_batches", 0), ("burn_in", 0)):
         if flat[name] != wanted:
             raise ValueError(f"{name}: wanted {wanted} with {agent}, got {flat[name]}")
+    steps = flat["batch_size"] * flat["unroll_length"]
+    of_columns = flat["core"] != NO_CORE or flat.get("minibatch_unit") == "columns"
+    normalised, parts = flat.get("advantage_normalisation") == "minibatch", flat.get("minibatches", 1)
+    if normalised and not of_columns and 2 * parts > steps:  # the normalised advantage of a single step is 0
+        raise ValueError(
+            f"minibatches: wanted their number in a batch, two of its {steps:,} steps or more in each, got {parts:,}; "
+            "--advantage_normalisation=minibatch compares them"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,10 @@ def test_a_run_is_resumed_and_watched_only_from_a_checkpoint(run: RunDirectory, 
     modes = [mode for mode in ("train_w_load", "test") if any(f"--op_mode={mode} " in line for line in lines)]
     assert modes == (["train_w_load", "test"] if saved else [])
     assert str(run.curve) in lines[0]
+
+
+def test_the_command_that_resumes_a_finished_run_works_in_a_shell(tmp_path: Path, lines: list[str]) -> None:
+    run = RunDirectory.create(tmp_path / "my results", "Catch-v0")
+    log_next_commands(run, run.checkpoint_path(25), curve=False, max_steps=2000)
+    resume = next(line for line in lines if "train_w_load" in line).partition("python ")[2]
+    assert shlex.split(resume) == ["main.py", "--op_mode=train_w_load", f"--load={run.path}", "--environment_max_steps=2000"]
