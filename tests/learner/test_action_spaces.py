@@ -151,7 +151,7 @@ def greedy_in_program(name: str, policy: torch.Tensor) -> torch.Tensor:
     [
         ({"env": "Locks-v0", "action_distribution": "gaussian"}, "action_distribution: wanted auto or categorical"),
         ({"env": "Catch-v0", "action_distribution": "beta"}, "action_distribution: wanted auto or categorical"),
-        ({"env": "Reach-v0", "action_distribution": "categorical"}, "action_distribution: wanted auto or gaussian"),
+        ({"env": "Reach-v0", "action_distribution": "categorical"}, "action_distribution: wanted auto, gaussian"),
         ({"env": "Reach-v0", "use_kl_mask": True}, "relevance: wanted behaviour"),
         ({"env": "Locks-v0", "use_kl_mask": True}, "relevance: wanted behaviour"),
     ],
