@@ -283,8 +283,8 @@ class Beta(Distribution):
 
     def describe(self) -> str:
         return (
-            f"the first {self.size} numbers are raw alphas, the others raw betas; sample y from Beta(1 + softplus(raw alpha), "
-            "1 + softplus(raw beta)) and take 2y - 1"
+            f"the first {self.size} numbers are raw alphas, the others raw betas; sample y from Beta(1 + a, 1 + b), "
+            f"where a and b are softplus of the raw alpha and beta, at most {BETA_RANGE[1]:g}, and take 2y - 1"
         )
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -71,7 +71,7 @@ class ContinuousAgent(OffPolicyAgent):
         for setting in ("log_std", "initial_log_std"):
             default, got = settings_of(NetworkSettings)[setting].default, getattr(settings, setting)
             if got != default:
-                raise ValueError(f"{setting}: wanted {default} with agent {name}, which has its own deviations, got {got}")
+                raise ValueError(f"{setting}: wanted {default} with agent {name}, whose policy does not use it, got {got}")
         if settings.separate_value:
             raise ValueError(f"separate_value: wanted false with agent {name}, whose critics are always separate, got true")
         cls.check_actions(config, network)

@@ -18,7 +18,7 @@ from agents.networks.noisy import NoisyLinear, draw_noise
 from agents.values.categorical import expectation, support
 from agents.values.dueling import dueling
 from replay.trajectory import Field
-from wrappers.spaces import ActionSpace, Discrete, MultiDiscrete
+from wrappers.spaces import ActionSpace, Discrete
 
 BEHAVIOUR_Q, BEHAVIOUR_Q_MAX = "behaviour_q", "behaviour_q_max"
 """Fields of the values, by the network that acted, of the action taken and of the best one."""
@@ -164,10 +164,8 @@ class QNetwork(FeatureNetwork):
 
 def choice_counts(action: ActionSpace) -> tuple[int, ...]:
     """The number of values of each component of an action. Raises ValueError for actions that are no choices."""
-    if isinstance(action, Discrete):
-        return (action.count,)
-    if isinstance(action, MultiDiscrete):
-        return action.counts
+    if action.mask_counts:
+        return action.mask_counts
     raise ValueError(f"agent: wanted choices among actions, which have a value each, got {action.summary()}")
 
 

@@ -127,13 +127,13 @@ def test_every_command_of_a_run_keeps_its_config(results: Path) -> None:
     run = RunDirectory.create(results, "Catch-v0")
     for number in range(3):
         run.write_config({"seed": number}, [f"command {number}"], [], parent=f"parent {number}")
-    told = {path.name: json.loads(path.read_text()) for path in run.path.glob("*.json")}
-    assert {name: content["command"] for name, content in told.items()} == {
+    configs = {path.name: json.loads(path.read_text()) for path in run.path.glob("*.json")}
+    assert {name: content["command"] for name, content in configs.items()} == {
         "config.json": ["command 2"],
         "config_1.json": ["command 0"],
         "config_2.json": ["command 1"],
     }
-    assert told["config.json"]["parent"] == "parent 2"
+    assert configs["config.json"]["parent"] == "parent 2"
     assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -160,8 +160,8 @@ def test_a_run_has_a_whole_config_at_every_instant(results: Path, monkeypatch: p
     monkeypatch.setattr(os, "link", no_links)
     run.write_config({}, ["third"], [])
     assert {str(command) for command in seen} == {"['main.py']", "['second']", "['third']"}
-    told = {path.name: json.loads(path.read_text())["command"] for path in run.path.glob("*.json")}
-    assert told == {"config.json": ["third"], "config_1.json": ["main.py"], "config_2.json": ["second"]}
+    commands = {path.name: json.loads(path.read_text())["command"] for path in run.path.glob("*.json")}
+    assert commands == {"config.json": ["third"], "config_1.json": ["main.py"], "config_2.json": ["second"]}
 
 
 def test_a_full_disk_leaves_the_config_and_no_part_of_another(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
