@@ -1,4 +1,4 @@
-"""Observations of a policy that knows nothing: what the network's input is calibrated with before training."""
+"""Observations of uniformly random play, with which the network's input is calibrated before training."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from replay.trajectory import Field
 from workers.base import WorkerError
 from workers.finite import float_parts
 from workers.processes.launcher import start_process
+from workers.processes.out_of_memory import describe
 from wrappers import make_spec, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import Packing
@@ -52,6 +53,7 @@ class RandomPlay:
             seen = self._shared.arrays["observations"]
             self._words.close()
             self._shared.close()
+            self._process.kill()  # after Ctrl-C its environments may hang, and it ignores the signal
             self._process.join()
             self._process.close()
         return torch.from_numpy(seen)
@@ -65,7 +67,7 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
     except WorkerError as failure:
         error = str(failure)
     except Exception as failure:  # a process boundary: the waiting process raises it
-        error = f"{traceback.format_exc()}random play before training: {failure}"
+        error = f"{traceback.format_exc()}random play before training: {describe(failure)}"
     with contextlib.suppress(OSError):
         words.send(error)
     os._exit(0)

@@ -103,7 +103,7 @@ def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         assert play
         play._words, words = multiprocessing.Pipe(duplex=False)
         random_play._play(config.env, 1, 1, play._shared, words)  # what the process does
-        with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_game.*random play before training: no such game"):
+        with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_game.*random play before training: ValueError: no such game"):
             head_start.random_observations()
 
 

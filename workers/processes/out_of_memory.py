@@ -29,5 +29,9 @@ def describe(error: BaseException) -> str:
 
 
 def failure_text(error: BaseException) -> str:
-    """The last report of a worker that fails: its traceback, or one line if memory ran out."""
-    return f"out of memory ({describe(error)})" if is_out_of_memory(error) else "".join(traceback.format_exception(error))
+    """The last report of a worker that fails: its traceback, or one line if memory ran out. Its last line names the error."""
+    if is_out_of_memory(error):
+        return f"out of memory ({describe(error)})"
+    text, reason = "".join(traceback.format_exception(error)), describe(error)
+    # A text of several lines, or a note, ends the traceback without the type of the error.
+    return text if text.splitlines()[-1].endswith(reason) else f"{text}{reason}\n"

@@ -15,7 +15,7 @@ import torch
 
 from workers.processes import worker
 from workers.processes.launcher import start_process
-from workers.processes.out_of_memory import describe, is_out_of_memory
+from workers.processes.out_of_memory import describe, failure_text, is_out_of_memory
 
 TOO_MANY = 1 << 45  # bytes; no machine has them
 
@@ -32,6 +32,13 @@ def test_allocations_that_fail_are_recognised(call: Any) -> None:
     assert is_out_of_memory(error)
     assert describe(error).startswith(type(error).__name__)
     assert "\n" not in describe(error)
+
+
+@pytest.mark.parametrize("text", ["the simulator failed", "the simulator failed\nafter 1501 steps", ""])
+def test_the_last_line_of_a_failure_names_the_error(text: str) -> None:
+    report = failure_text(RuntimeError(text))
+    assert report.startswith("RuntimeError")  # no traceback without a raise
+    assert report.splitlines()[-1] == ("RuntimeError: the simulator failed" if text else "RuntimeError")
 
 
 def test_the_error_number_tells_system_errors_apart() -> None:
