@@ -54,7 +54,10 @@ def train(
             parts.feeder.stop()
             saved = _save(parts)
             parts.workers.stop()
-            parts.recorder.finish(saved, interrupted=ranks.stops(signals.asked))
+            interrupted = ranks.stops(signals.asked)
+            if not interrupted:
+                _evaluate_the_final_policy(parts, signals)
+            parts.recorder.finish(saved, interrupted=interrupted)
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1
@@ -131,6 +134,13 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         if counters.updates % parts.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()
+
+
+def _evaluate_the_final_policy(parts: Parts, signals: StopSignals) -> None:
+    """Wait for its evaluation, if the run evaluates at all. The run is saved already, so a signal ends the wait."""
+    with signals.silent():
+        for found in parts.evaluations.finish(parts.network, parts.counters, lambda: _checkpoint(parts), signals.asked):
+            parts.recorder.add_evaluation(found)
 
 
 def _save_what_is_left(parts: Parts) -> None:

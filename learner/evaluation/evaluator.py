@@ -96,9 +96,14 @@ class Evaluator:
         return self._process.pid if self._process else None
 
     @property
+    def alive(self) -> bool:
+        """Whether there is a process. There is none after too many failures."""
+        return self._process is not None
+
+    @property
     def ready(self) -> bool:
         """Whether an evaluation can begin: the process exists and none is under way."""
-        return self._process is not None and self._under_way is None
+        return self.alive and self._under_way is None
 
     def start(self) -> None:
         """Start the process."""

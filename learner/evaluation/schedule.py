@@ -2,6 +2,7 @@
 
 Every `eval_period` updates or `eval_seconds` seconds the loop hands the current weights to the evaluation process
 (`evaluator.py`). Each result becomes a line in evaluations.jsonl. The checkpoint with the best mean return is kept as best.pt.
+A run that has used its budget evaluates its final policy too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from torch import nn
@@ -21,6 +22,8 @@ from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
 
 log = logging.getLogger("springbok")
+
+LOOK_SECONDS = 0.05  # between two looks for the result of the final policy
 
 
 class EvaluationSchedule:
@@ -60,11 +63,39 @@ class EvaluationSchedule:
         # One evaluation runs at a time. One that falls due meanwhile waits, so on a busy machine evaluations become rarer
         # and training does not become slower.
         if self._evaluator.ready and self._is_due(counters.updates):
-            self._last_update, self._last_time = counters.updates, monotonic()
-            # The checkpoint is written before its result is known: training changes the weights while they are evaluated.
-            self._log.propose(make_checkpoint())
-            self._evaluator.ask(network, counters)
+            self._ask(network, counters, make_checkpoint())
         return found
+
+    def finish(
+        self, network: nn.Module, counters: Counters, make_checkpoint: Callable[[], Checkpoint], should_stop: Callable[[], bool]
+    ) -> Iterator[Evaluation]:
+        """Call after the last update: wait for the evaluation in progress, and evaluate the final policy.
+
+        Args:
+            network: the final policy, after `counters.updates` updates.
+            make_checkpoint: returns its checkpoint.
+            should_stop: ends the wait once it returns true.
+        """
+        while self._evaluator and self._evaluator.alive:
+            if found := self._evaluator.take():
+                self._log.settle(found)
+                yield found
+            if self._evaluator.ready:
+                if self._last_update == counters.updates:
+                    return
+                log.info("Evaluating the final policy (Ctrl-C ends this; the run is saved)")
+                self._ask(network, counters, make_checkpoint())
+            if should_stop():
+                log.info("The evaluation of the final policy was stopped")
+                return
+            sleep(LOOK_SECONDS)
+
+    def _ask(self, network: nn.Module, counters: Counters, checkpoint: Checkpoint) -> None:
+        assert self._evaluator
+        self._last_update, self._last_time = counters.updates, monotonic()
+        # The checkpoint is written before its result is known: training changes the weights while they are evaluated.
+        self._log.propose(checkpoint)
+        self._evaluator.ask(network, counters)
 
     def _is_due(self, updates: int) -> bool:
         # Evaluations are due at multiples of the period, however late the last one began; a resumed run keeps to them too.

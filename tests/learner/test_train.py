@@ -273,7 +273,7 @@ class ImmediateEvaluator:
     def __init__(self, config: Config, network: torch.nn.Module, animation: Path) -> None:
         self.animation = animation
         self.asked: Counters | None = None
-        self.ready = True
+        self.alive = self.ready = True
 
     def start(self) -> None:
         pass
@@ -297,9 +297,12 @@ def test_what_evaluations_find_stands_beside_the_training_return(tmp_path: Path,
     run, last = run_training(tmp_path, eval_period=10, environment_max_steps=2000, log_period=0.001, checkpoint_period=1000)
     columns = read_metrics(run.metrics)
     found = np.isfinite(columns["eval/update"])
-    np.testing.assert_array_equal(columns["eval/update"][found], np.arange(10, last.counters.updates, 10))
+    updates = last.counters.updates
+    evaluated = [*range(10, updates, 10), updates]  # the final policy too
+    np.testing.assert_array_equal(columns["eval/update"][found], evaluated)
     np.testing.assert_array_equal(columns["eval/episodic_return"], -columns["eval/update"] / 2)
     assert (columns["eval/steps"][found] <= columns["steps"][found]).all()
+    assert np.isfinite(columns["charts/SPS"][-1]), "programs that show the newest row read the speed there"
     assert load_checkpoint(run.best).counters.updates == 10, "the later ones are worse"
     told = [json.loads(line) for line in run.evaluations.read_text().splitlines()]
     assert [line["update"] for line in told] == columns["eval/update"][found].tolist()

@@ -27,10 +27,10 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 class RecordingEvaluator:
-    """Records the updates at which it is asked. A test sets `ready` and `found`."""
+    """Records the updates at which it is asked. A test sets `alive`, `ready` and `found`."""
 
     def __init__(self, *_: object) -> None:
-        self.ready = True
+        self.alive = self.ready = True
         self.found: Evaluation | None = None
         self.asked: list[int] = []
 
@@ -108,6 +108,65 @@ def test_without_a_period_nothing_is_evaluated(run: RunDirectory, evaluator: Rec
     assert step(schedule, 10) is None
     schedule.stop()
     assert evaluator.asked == []
+
+
+class AnsweringEvaluator(RecordingEvaluator):
+    """Answers each request at the third look for it, with the number of updates as return."""
+
+    looks = 0
+
+    def ask(self, network: torch.nn.Module, counters: Counters) -> None:
+        super().ask(network, counters)
+        self.ready, self.looks = False, 0
+
+    def take(self) -> Evaluation | None:
+        self.looks += 1
+        if self.ready or self.looks < 3:
+            return None
+        self.ready = True
+        return Evaluation(self.asked[-1], 10 * self.asked[-1], (float(self.asked[-1]),))
+
+
+def finish(schedule: EvaluationSchedule, update: int, should_stop: bool = False) -> list[Evaluation]:
+    counters = Counters(updates=update)
+    return list(schedule.finish(torch.nn.Linear(1, 1), counters, lambda: make_checkpoint(update), lambda: should_stop))
+
+
+@pytest.mark.parametrize(
+    ("updates", "found"),
+    [
+        (4, [4]),  # a short run
+        (10, [10]),  # its evaluation is in progress
+        (13, [10, 13]),
+    ],
+)
+def test_the_final_policy_is_evaluated(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, updates: int, found: list[int]
+) -> None:
+    monkeypatch.setattr(module, "Evaluator", AnsweringEvaluator)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    schedule = make_schedule(run, eval_period=10)
+    if updates >= 10:
+        step(schedule, 10)
+    assert [evaluation.update for evaluation in finish(schedule, updates)] == found
+    assert best(run) == updates
+    assert len(run.evaluations.read_text().splitlines()) == len(found)
+
+
+def test_the_wait_for_the_final_evaluation_can_be_ended(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    schedule = make_schedule(run, eval_period=10)
+    evaluator.ready = False
+    assert finish(schedule, 13, should_stop=True) == []
+
+
+def test_a_run_without_evaluations_ends_at_once(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    assert finish(make_schedule(run, eval_period=0), 13) == []
+    schedule = make_schedule(run, eval_period=10)
+    evaluator.alive = evaluator.ready = False  # it has failed too often
+    assert finish(schedule, 13) == []
+    unchanged = make_schedule(run, eval_period=10, update=13)
+    evaluator.alive = evaluator.ready = True
+    assert finish(unchanged, 13) == [], "the resumed run made no update"
 
 
 def test_stopping_discards_the_candidate(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
