@@ -13,7 +13,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
 from learner.waiting import announced
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
-from workers.serial import failures_of
+from workers.failures import failures_of
 from wrappers import make_spec
 
 

@@ -227,6 +227,9 @@ def run(job: Job) -> int:
     log_to_console(job.config.settings["verbosity"])
     try:
         return _run(job)
+    except WorkerError as error:  # before there is a run directory, or without one
+        log.error("error: %s (--verbosity=2 shows where)", error)
+        return 1
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,13 +12,13 @@ import torch
 from agents.networks.base import FeatureNetwork
 from replay.trajectory import with_present_names
 from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
-from workers.finite import NotFiniteError
+from workers.failures import failures_of
 from workers.policy import CpuPolicy, cpu_policy
-from workers.processes.out_of_memory import describe, is_out_of_memory
+from workers.processes.out_of_memory import describe
 from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_vector_env
-from wrappers.journal import JournaledEnv, ReplayStopped
+from wrappers.journal import JournaledEnv
 
 log = logging.getLogger("springbok")
 
@@ -167,22 +166,3 @@ class SerialWorkers(Workers):
                 log.warning("worker %d could not close its environments: %s", worker, describe(error))
         self._envs, self._policies, self._rollouts, self._free = [], [], [], []
         self.shared.close()
-
-
-@contextmanager
-def failures_of(name: str) -> Iterator[None]:
-    """Turn every exception of environments in this process into a WorkerError of one line. log.txt has the traceback.
-
-    Nothing can take the place of such environments, so the run ends. Out of memory stays as it is: the program says what to do.
-    """
-    try:
-        yield
-    except (ReplayStopped, WorkerError):
-        raise
-    except NotFiniteError as error:  # it names the environment or the policy, so a traceback would add nothing
-        raise WorkerError(f"{name} failed: {error}") from error
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        log.debug("%s failed", name, exc_info=True)
-        raise WorkerError(f"{name} failed: {describe(error)}") from error

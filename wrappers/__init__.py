@@ -26,6 +26,7 @@ __all__ = [
     "Step",
     "VectorEnv",
     "close_if_needed",
+    "close_quietly",
     "describe_env",
     "env_notes",
     "family_of",
@@ -130,8 +131,13 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
 def close_if_needed(env: VectorEnv) -> None:
     """Close an environment before its process exits, if it may hold processes or files. Its errors are of no interest then."""
     if env.needs_close:
-        with contextlib.suppress(Exception):
-            env.close()
+        close_quietly(env)
+
+
+def close_quietly(env: VectorEnv) -> None:
+    """Close an environment. Its errors are left out, because they would hide why a step failed before."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def make_single_env(config: EnvConfig, render_mode: str | None = None) -> VectorEnv:

@@ -24,8 +24,9 @@ from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
 from learner.signals import StopSignals
-from workers.finite import NotFiniteError
-from wrappers import describe_env, make_single_env, make_vector_env
+from workers import WorkerError
+from workers.failures import failures_of
+from wrappers import close_quietly, describe_env, make_single_env, make_vector_env
 
 log = logging.getLogger("springbok")
 
@@ -121,7 +122,7 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
 
     All episodes count under one protocol, whether they are shown or not. Every environment has a fixed quota of the episodes,
     so that short episodes are not over-represented (see `learner.evaluation.play`). The first Ctrl-C stops and reports the
-    finished episodes.
+    finished episodes, and so does an environment that fails.
 
     Args:
         checkpoint_path: the file of the checkpoint.
@@ -138,16 +139,18 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     _announce(test)
     tally = Tally(config.evaluation.test_episode_count)
     video: Path | None = None
+    failed = False
     with StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE) as signals:
         stop = Stop(signals)
         try:
-            if config.evaluation.render:
-                video = _play_shown(test, policy, tally, stop)
-            if tally.missing and not stop():
-                _play_unseen(test, policy, tally, stop)
-        except NotFiniteError as error:
-            log.error("error: %s: %s", checkpoint_path, error)
-            return 1
+            with failures_of("the test"):
+                if config.evaluation.render:
+                    video = _play_shown(test, policy, tally, stop)
+                if tally.missing and not stop():
+                    _play_unseen(test, policy, tally, stop)
+        except WorkerError as error:
+            log.error("error: %s (--verbosity=2 shows where)", error)
+            failed = True
         finally:
             tally.clear_line()
     if tally.missing:
@@ -158,8 +161,8 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
         )
     if not tally.episodes:
         log.warning("There is no score: no episode was finished.")
-        return 0
-    return _report(test, tally, video)
+        return int(failed)
+    return _report(test, tally, video) or int(failed)
 
 
 def make_seeds(seed: int) -> Seeds:
@@ -192,7 +195,7 @@ def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, s
             stop=stop,
         )
     finally:
-        env.close()
+        close_quietly(env)
 
 
 def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Stop) -> Path | None:
@@ -221,7 +224,7 @@ def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, st
     finally:
         tally.clear_line()
         video = screen.close()
-        env.close()
+        close_quietly(env)
     return video
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from replay.slot_store import SharedArrays
 from workers import WorkerSetup
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
+from workers.failures import failures_of
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
-from wrappers import EnvSpec, family_of, make_spec, make_vector_env
+from wrappers import EnvSpec, close_quietly, family_of, make_spec, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import ACTION_MASK, Packing
 
@@ -124,15 +126,17 @@ def fresh_part(config: Config) -> float:
 
 def stepping(config: Config, num_envs: int, threads: int) -> Part:
     """Native steps of environments with random actions, in CPU time on one thread, in wall time on several."""
-    env = make_vector_env(config.env, num_envs, threads)
-    shown = env.reset(1)
+    with failures_of("random play before training"):
+        env = make_vector_env(config.env, num_envs, threads)
+        shown = env.reset(1)
     generator = np.random.default_rng(0)
 
     def step() -> None:
         nonlocal shown
-        shown = env.step(random_actions(env.spec, shown, generator)).observations
+        with failures_of("random play before training"):
+            shown = env.step(random_actions(env.spec, shown, generator)).observations
 
-    return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, env.close)
+    return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, partial(close_quietly, env))
 
 
 def acting(config: Config, num_envs: int) -> Part:

@@ -20,6 +20,10 @@ WINDOWS = 5
 GPU_WARM_UP = 3
 """Calls on a GPU that are not counted: the first ones load libraries and kernels for seconds."""
 
+WAITS = 2.0
+"""Work waits, as for another program, if even its shortest call takes this many times its CPU time. A busy machine makes many
+calls longer, but seldom all of them."""
+
 SLOW_CALL = 1.0
 """Seconds from which on the first call on a CPU counts: libraries are a small part of it, and another call takes too long."""
 
@@ -85,9 +89,10 @@ def seconds_of_steps(parts: Mapping[str, Part], budget: float) -> dict[str, floa
 
 
 def _median(timings: list[Timing]) -> float:
-    """Median seconds of a call: by the part's own clock, unless that clock stood still during a call.
+    """Median seconds of a call: by the part's own clock, unless that clock stood still during a call or the work waits.
 
     In a sandbox (gVisor) CPU time may tick only a hundred times a second.
     """
     by_own, by_wall = zip(*timings, strict=True)
-    return statistics.median(by_own if all(by_own) else by_wall)
+    own = statistics.median(by_own)
+    return own if all(by_own) and min(by_wall) <= WAITS * own else statistics.median(by_wall)

@@ -29,6 +29,7 @@ from learner.serving.description import describe
 from learner.serving.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
 from learner.settings.config import Config
 from workers import random_observations
+from workers.failures import failures_of
 from workers.processes.out_of_memory import is_out_of_memory
 from wrappers import make_spec
 
@@ -53,7 +54,9 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
     network = make_network(make_network_config(config))
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     policy = ExportedPolicy(network.only_act())
-    inputs = example_inputs(policy, random_observations(config.env, config.training.seed)[-CHECKED:])
+    with failures_of("random play, which shows what observations are like,"):
+        played = random_observations(config.env, config.training.seed)
+    inputs = example_inputs(policy, played[-CHECKED:])
     target = folder / f"exported_{checkpoint.counters.updates}"
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,42 @@ def test_requests_to_end_and_too_little_memory_keep_their_meaning(
     fail(failing, error := MemoryError("of the simulator"), at=37)
     assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
     assert capsys.readouterr().out.splitlines()[-1] == launch.OUT_OF_MEMORY % describe(error)
+
+
+@pytest.mark.parametrize(("at", "episodes"), [(0, 0), (25, 4)])
+def test_a_test_reports_the_episodes_before_the_environment_failed(
+    at: int, episodes: int, failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path, **SERIAL)
+    fail(failing, BrokenError("the simulator is gone\nmore of it"), at)
+    capsys.readouterr()
+    assert launch.run(command(tmp_path, "test", load=str(run.path), test_episode_count=10, test_environments=2)) == 1
+    said = capsys.readouterr().out
+    assert "error: the test failed: BrokenError: the simulator is gone (--verbosity=2 shows where)\n" in said
+    assert "Traceback" not in said
+    assert f"Stopped after {episodes} of 10 episodes" in said
+    results = [json.loads(path.read_text()) for path in run.path.glob("evaluation_*.json")]
+    assert [len(result["episodes"]) for result in results] == ([episodes] if episodes else [])
+
+
+def test_an_export_says_in_one_line_that_the_environment_failed(
+    failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path, **SERIAL)
+    fail(failing, BrokenError("no display"), at=3)
+    capsys.readouterr()
+    assert launch.run(command(tmp_path, "export", load=str(run.path))) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("error: random play")
+    assert last.endswith("failed: BrokenError: no display (--verbosity=2 shows where)")
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_environment_that_fails_while_its_speed_is_measured_is_one_line(
+    at: int, failing: type[FailingCatch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "wants_preflight", lambda *_: True)  # else toys are not measured
+    fail(failing, BrokenError("no display"), at)
+    assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "error: random play before training failed: BrokenError: no display (--verbosity=2 shows where)"

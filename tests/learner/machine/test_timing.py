@@ -94,3 +94,20 @@ def test_a_clock_that_stands_still_during_a_call_is_replaced_by_the_wall(clock: 
 
 def test_seconds_are_those_of_one_step(clock: FakeClock) -> None:
     assert Part(Calls(clock, 0.03), 10, clock.read).seconds_a_step(0.1) == pytest.approx(0.003)
+
+
+def test_work_that_waits_is_measured_by_the_wall(clock: FakeClock) -> None:
+    """As an environment that asks a simulator: 10 ms of which the CPU works one."""
+    waiting = Part(Calls(clock, 0.010), 1, lambda: clock.now / 10)
+    assert waiting.seconds_a_step(0.2) == pytest.approx(0.010)
+
+
+def test_a_busy_machine_does_not_look_like_waiting(clock: FakeClock) -> None:
+    """Two calls in three last five times as long, because another program has the core."""
+    work = [0.0]
+
+    def call() -> None:
+        work[0] += 0.001
+        clock.now += 0.001 if round(work[0] / 0.001) % 3 == 0 else 0.005
+
+    assert Part(call, 1, lambda: work[0]).seconds_a_step(0.2) == pytest.approx(0.001)
