@@ -1,55 +1,40 @@
-"""Turns settings into a job and runs it.
+"""Does a job: measures the machine if that decides a setting, opens the run directory, and calls training, test mode or export.
 
-`prepare` loads the checkpoint, settles all settings and checks everything, but starts nothing. `run` then does the work: it
-measures the machine if that decides a setting, opens the run directory, and calls training, test mode or export.
+`learner/prepare.py` makes the job.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from agents.compute import compiler_missing, keep_freed_memory
-from learner.building import agent_class, make_network_config, make_network_shapes
 from learner.console import log_to_console, log_to_file
-from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.head_start import HeadStart
-from learner.machine.default_replay import fit_default_replay
-from learner.machine.detect import Machine, detect_machine, free_gpu_memory
-from learner.machine.fit import fit_to_machine, portable_settings
+from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
-from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, describe_memory, gpu_memory
-from learner.machine.reproducible import settle_as_before
+from learner.machine.memory_check import describe_memory
 from learner.metrics.progress import steps_and_frames
+from learner.prepare import Job, prepare, resumed_run, settled_config
 from learner.ranks.base import RankError
-from learner.ranks.check import part_of_learner
-from learner.runs.checkpoint import Checkpoint, remove_partial_files
-from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
-from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
+from learner.runs.checkpoint import remove_partial_files
+from learner.runs.directory import RunDirectory, run_of_checkpoint
 from learner.runs.lock import LockedError, locked
-from learner.runs.resuming import ResumeError, load_saved_replay, trajectories_to_fill_in
-from learner.settings.check import check_given, check_settings
-from learner.settings.config import Config, Settings, make_config
-from learner.settings.modes import shown_choices, unused_notes
-from learner.settings.presets import apply_preset
-from learner.settings.renames import rename_settings
-from learner.settings.schema import DEFAULTS
-from learner.settings.settle import settle
+from learner.runs.resuming import ResumeError, load_saved_replay
 from learner.skipping import SkippingError
-from learner.stores.fetching import Addresses, fetch_newest, take_addresses
 from learner.stores.mirror import mirror_new_files, mirror_training
-from learner.stores.store import redacted
 from learner.waiting import announced
 from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
-from wrappers import env_notes, make_single_env, make_spec
+from wrappers import make_spec
 from wrappers.journal import ReplayStopped
+
+__all__ = ["Job", "measured", "prepare", "run"]
 
 log = logging.getLogger("springbok")
 
@@ -68,158 +53,6 @@ TITLES = {
     "test": "Testing on",
     "export": "Exporting the policy for",
 }
-BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
-
-
-@dataclass(frozen=True)
-class Job:
-    """One command, checked and ready to start.
-
-    Args:
-        op_mode: train, train_w_load, test or export.
-        config: the settled settings as dataclasses.
-        machine: the machine that they were fitted to.
-        settings: all settings as they were asked for; some are `auto`.
-        settled: all settings with the values that the machine decided.
-        notes: lines for the user on settings that were loaded, overridden or not used.
-        chosen: lines for the user on settings that the machine decided.
-        command: the command line.
-        checkpoint_path: the file that was loaded, if any.
-        checkpoint: its content.
-        addresses: of the store, with credentials; settings, notes and command hold redacted ones.
-    """
-
-    op_mode: str
-    config: Config
-    machine: Machine
-    settings: Settings
-    settled: Settings
-    notes: list[str]
-    chosen: list[str]
-    command: list[str]
-    checkpoint_path: Path | None = None
-    checkpoint: Checkpoint | None = None
-    addresses: Addresses = field(default_factory=Addresses)
-
-
-def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
-    """Settle and check all settings, and load a checkpoint if the mode asks for one. Raises ValueError with one line.
-
-    given: the settings that the command gives; the others come from the preset, the checkpoint and the defaults.
-    """
-    keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
-    machine = detect_machine()
-    given = rename_settings(given)
-    unused = unused_notes(op_mode, given)
-    given = apply_preset(given)
-    check_given(given)
-    given, addresses = take_addresses(given)
-    addresses.open_store()  # a protocol without its package is one line
-    path = checkpoint = None
-    notes: list[str] = []
-    if op_mode != "train":
-        path, checkpoint, notes = _load(op_mode, {**DEFAULTS, **given}, addresses)
-    settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
-    notes = notes + overridden
-    if op_mode == "train_w_load" and checkpoint and path:
-        config_file = run_before.config if (run_before := run_of_checkpoint(path)) else None
-        settings, lines = settle_as_before(settings, checkpoint.settings, given, config_file)
-        notes += lines
-    if op_mode == "train_w_load" and not settings["load_optimizer"]:
-        notes.append("load_optimizer=False (the optimiser's moments start at zero)")
-    settings = apply_protocol(settings, given)
-    check_settings(settings)
-    settings, lines = settle(settings, given)
-    notes += lines
-    if op_mode == "train_w_load" and checkpoint:
-        check_same_protocol(settings, checkpoint.settings)
-    machine = part_of_learner(settings, machine, checkpoint) if op_mode in TRAINING_MODES else machine
-    settled, chosen = fit_to_machine(settings, machine)
-    config = _settled_config(settings, settled)
-    _check_environment(config, machine)
-    if op_mode == "train":
-        settings, lines = fit_default_replay(settings, config, machine.memory_bytes)
-        if lines:
-            settled, chosen = fit_to_machine(settings, machine)
-            config, notes = _settled_config(settings, settled), notes + lines
-    if op_mode == "test" and config.evaluation.render:
-        make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
-    notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
-    if checkpoint:
-        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
-    if op_mode in TRAINING_MODES:
-        _check_training(config, checkpoint, machine)
-        run = _resumed_run(settings, path)
-        check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
-    if checkpoint and path and op_mode != "test":
-        check_finite(checkpoint, path)
-    chosen, command = shown_choices(op_mode, chosen), [redacted(part) for part in command]
-    return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint, addresses)
-
-
-def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path, Checkpoint, list[str]]:
-    """The checkpoint that `load` names, here or in a store, its file, and lines for the user. Raises ValueError."""
-    results = Path(asked["results_dir"])
-    load, fetched = fetch_newest(asked["load"], results, addresses, with_replay=op_mode in TRAINING_MODES)
-    path, checkpoint, notes = load_newest(load, results)
-    return path, checkpoint, fetched + notes
-
-
-def _settled_config(settings: Settings, settled: Settings) -> Config:
-    """The config of the settled settings. Checkpoints store machine settings as they were given, to suit other machines."""
-    return make_config(settled, portable=portable_settings(settings, settled))
-
-
-def _check_environment(config: Config, machine: Machine) -> None:
-    """Raise ValueError if environment or network cannot be made, the network is too large, or the protocol does not fit."""
-    if config.training.device == "cuda" and machine.gpu is None:
-        raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
-    agent_class(config).check(config.agent_settings, make_network_config(config))  # before a network is made for the actions
-    network = make_network_shapes(config)
-    needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
-    if needed > machine.memory_bytes:
-        shape = list(make_spec(config.env).observation_shape)
-        raise ValueError(
-            f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
-            f"observations of shape {shape}, which takes {needed / 1e9:.1f} GB to train"
-        )
-    if config.replay_settings.compress_replay and config.needs.window and all(part.is_vector for part in network.parts):
-        raise ValueError(
-            f"compress_replay: wanted false with agent {config.agent} for observations without images, because vectors hardly "
-            "get smaller and each window would unpack a whole trajectory; got true"
-        )
-    check_protocol_of_env(config.settings["protocol"], config.env)
-
-
-def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
-    """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
-    agent_class(config).check_learning(config.agent_settings)
-    limit = config.training.environment_max_steps
-    if checkpoint and checkpoint.counters.steps >= limit:
-        raise ValueError(
-            f"environment_max_steps: wanted more than the {checkpoint.counters.steps} steps the checkpoint has, got {limit}"
-        )
-    if config.training.compile and (compilers := compiler_missing(config.training.device)):
-        raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
-    check_replay_devices(config)
-    check_memory(config, machine.memory_bytes)
-    if any(gpu_memory(config)):
-        check_gpu_memory(config, free_gpu_memory())
-    if not checkpoint:
-        _check_fill_in(config)
-
-
-def _check_fill_in(config: Config) -> None:
-    """Raise ValueError if empty replays take the whole budget of steps before the first update."""
-    trajectories = config.training.learner_count * trajectories_to_fill_in(config)
-    budget = config.training.environment_max_steps
-    steps = trajectories * config.training.unroll_length
-    if trajectories and steps >= budget:
-        raise ValueError(
-            f"environment_max_steps: wanted more than the {steps:,} steps of the {trajectories:,} trajectories that fill the "
-            f"replays before the first update, got {budget:,}; a smaller "
-            f"{'learning_starts' if config.pace else 'capacity or replay_fill_fraction'} takes fewer"
-        )
 
 
 def run(job: Job) -> int:
@@ -301,10 +134,13 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         except OSError as error:
             log.error("error: the run directory could not be written: %s", error)
             return 1
-        same_run = job.checkpoint and _resumed_run(job.config.settings, job.checkpoint_path)
+        same_run = job.checkpoint and resumed_run(job.config.settings, job.checkpoint_path)
         resumed_at = job.checkpoint.counters.updates if job.checkpoint and same_run else None
         held.enter_context(mirror_training(job.config.output, job.addresses, directory, resumed_at))
-        return _train_here(job, directory, head_start)
+        code = _train_here(job, directory, head_start)
+        if not directory.checkpoint_paths():
+            directory.give_latest_back()  # this run has nothing that `--load=latest` could load
+        return code
 
 
 def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int:
@@ -351,25 +187,18 @@ def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
     with announced(f"Measuring the speed of {job.config.env.env}, acting and learning (--nopreflight leaves this out)"):
         costs = measure_costs(job.config, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)
-    return replace(job, config=_settled_config(job.settings, settled), settled=settled, chosen=chosen)
-
-
-def _resumed_run(settings: Settings, checkpoint_path: Path | None) -> RunDirectory | None:
-    """The run directory of the checkpoint, or None if a new one is wanted."""
-    if checkpoint_path is None or settings["resume_in"] == "new":
-        return None
-    return run_of_checkpoint(checkpoint_path)
+    return replace(job, config=settled_config(job.settings, settled), settled=settled, chosen=chosen)
 
 
 def _make_directory(job: Job) -> RunDirectory:
     """The run directory of the checkpoint, or a new one. Raises OSError."""
-    directory = _resumed_run(job.config.settings, job.checkpoint_path)
+    directory = resumed_run(job.config.settings, job.checkpoint_path)
     return directory or RunDirectory.create(Path(job.config.settings["results_dir"]), job.config.env.env)
 
 
 def _prepare_directory(job: Job, directory: RunDirectory) -> None:
     """Write config.json, open the log file, and let `latest` name the run. Raises OSError."""
-    is_new = _resumed_run(job.config.settings, job.checkpoint_path) is None
+    is_new = resumed_run(job.config.settings, job.checkpoint_path) is None
     parent = str(job.checkpoint_path) if is_new and job.checkpoint_path else None
     directory.point_latest_here()
     directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)

@@ -86,7 +86,9 @@ def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # an id with a null character, or one too long for a command line
         raise ValueError(f"env: wanted an environment that can be tried out, got {env_id[:100]!r} ({error})") from None
     if done.returncode or not done.stdout:
-        cause = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exit code {done.returncode}"
+        names = {known.value: known.name for known in signal.Signals}  # most of the real-time signals have none
+        number = -done.returncode
+        cause = f"signal {names.get(number, number)}" if number > 0 else f"exit code {done.returncode}"
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         hint = drawing_hint(last, env_id)  # MuJoCo ends the process if it cannot draw
         raise ValueError(f"env: wanted {env_id} to be {wanted}, got a process that died with {cause}: {last}{hint}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
+from learner.runs.directory import RunDirectory
 from learner.settings.config import AUTO, Settings
 
 REPRODUCIBLE: dict[str, tuple[Any, str]] = {
@@ -26,7 +25,7 @@ ONCE_FITTED = ("device", "learner_threads", "precision")
 
 
 def settle_as_before(
-    settings: Settings, saved: Settings, given: Settings, config_file: Path | None
+    settings: Settings, saved: Settings, given: Settings, run: RunDirectory | None
 ) -> tuple[Settings, list[str]]:
     """The settings with which a run resumes from a reproducible one, and a line for each that needs one.
 
@@ -36,7 +35,7 @@ def settle_as_before(
         settings: of the checkpoint, with those of the command line on top.
         saved: of the checkpoint.
         given: of the command line.
-        config_file: config.json of the run that the checkpoint belongs to, None if it belongs to none.
+        run: that the checkpoint belongs to, None if it belongs to none.
     """
     if not saved.get("reproducible"):
         return settings, []
@@ -45,7 +44,7 @@ def settle_as_before(
         # The batch size is part of what is learned, so it stays.
         return {**settings, **dict.fromkeys(fixed - {"batch_size"}, AUTO)}, []
     unsettled = [name for name in ONCE_FITTED if name not in given and saved.get(name, AUTO) == AUTO]
-    before = _settings_of(config_file)
+    before = run.settings if run else {}
     known = {name: before[name] for name in unsettled if before.get(name, AUTO) != AUTO}
     lines = [
         f"{name}={value} (as this run began, by its config.json)"
@@ -55,13 +54,3 @@ def settle_as_before(
     if unknown := [name for name in unsettled if name not in known]:
         lines.append(f"The checkpoint does not say {', '.join(unknown)}: the resumed run may not be bit-identical")
     return {**settings, **known}, lines
-
-
-def _settings_of(config_file: Path | None) -> Settings:
-    """The settings in a config.json; empty if there is none that can be read."""
-    if config_file is None:
-        return {}
-    try:
-        return dict(json.loads(config_file.read_text())["settings"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}

@@ -54,6 +54,7 @@ class RunDirectory:
         self.tensorboard = path / "tensorboard"
         self.curve = path / "learning_curve.png"
         self.summary = path / "summary.json"
+        self._latest_before = ""  # name of the run that the link `latest` named before this one
 
     @classmethod
     def create(cls, results: Path, env: str) -> RunDirectory:
@@ -76,17 +77,28 @@ class RunDirectory:
         run.point_latest_here()
         return run
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings in config.json, those of the run's newest command; empty if there is none that can be read."""
+        try:
+            return dict(json.loads(self.config.read_text())["settings"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
     def point_latest_here(self) -> None:
         """Let the link `latest` name this run. It is replaced in one step; a system without links has none."""
         link = self.path.parent / LATEST
-        partial = link.with_name(f".{LATEST}_{os.getpid()}")
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-            partial.symlink_to(self.path.name)
-            try:
-                partial.replace(link)
-            finally:
-                partial.unlink(missing_ok=True)
+            before = os.readlink(link)
+            self._latest_before = before if before != self.path.name else self._latest_before
+        _replace_link(link, self.path.name)
+
+    def give_latest_back(self) -> None:
+        """Let the link `latest` name the run that it named before this one, if there was one and it still names this one."""
+        link = self.path.parent / LATEST
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == self.path.name and self._latest_before:
+                _replace_link(link, self._latest_before)
 
     def checkpoint_path(self, update: int) -> Path:
         """The checkpoint of this update."""
@@ -243,6 +255,18 @@ def git_commit() -> str | None:
     return done.stdout.strip() or None
 
 
+def _replace_link(link: Path, target: str) -> None:
+    """Let a link name another target, in one step. A system without links has none."""
+    partial = link.with_name(f".{link.name}_{os.getpid()}")
+    with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(target)
+        try:
+            partial.replace(link)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
 def update_of(path: Path) -> int:
     """The update in the name of a checkpoint or replay file."""
     return int(path.stem.rsplit("_", 1)[1])
@@ -282,11 +306,9 @@ def find_checkpoints(url: str, results: Path) -> list[Path]:
 
 def _why_no_best(run: RunDirectory) -> str:
     """Why a run has no best checkpoint yet, which depends on whether evaluations or training returns decide."""
-    try:
-        settings = json.loads(run.config.read_text())["settings"]
-        evaluated = settings.get("eval_period", 0) > 0 or settings.get("eval_seconds", 0) > 0
-    except (AttributeError, KeyError, OSError, TypeError, ValueError):
+    if not (settings := run.settings):
         return "this run has none yet"
+    evaluated = settings.get("eval_period", 0) > 0 or settings.get("eval_seconds", 0) > 0
     return "no evaluation has ended yet" if evaluated else "too few episodes had ended at each checkpoint so far"
 
 

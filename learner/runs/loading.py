@@ -97,6 +97,7 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
             f"{saved_action.summary()} of {checkpoint.spec['env']}"
         )
     _check_same_distribution(config, checkpoint, spec.action)
+    _check_same_function(config, checkpoint)
     optimizer = config.settings.get("optimizer")
     saved = checkpoint.settings.get("optimizer", optimizer)
     if load_optimizer and saved != optimizer:
@@ -119,6 +120,14 @@ def _check_same_distribution(config: Config, checkpoint: Checkpoint, action: Act
     now, saved = config.network_settings.action_distribution, checkpoint.settings.get("action_distribution", AUTO)
     if make_distribution(action, now) != make_distribution(action, saved):
         raise ValueError(f"action_distribution: wanted {saved} as in the checkpoint, got {now}")
+
+
+def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
+    """Raise ValueError for other settings that change what the network computes, but not the shapes of its weights."""
+    for name in ("activation", "conv"):
+        now = config.settings[name]
+        if (saved := checkpoint.settings.get(name, now)) != now:
+            raise ValueError(f"{name}: wanted {saved} as in the checkpoint, got {now}")
 
 
 def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:

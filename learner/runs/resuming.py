@@ -16,6 +16,7 @@ from typing import Any
 from learner.building import make_contract
 from learner.feeding.feeder import BatchFeeder, Feeder
 from learner.metrics.progress import ProgressLine
+from learner.ranks.base import RankError
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import load_fitting_replay
@@ -141,6 +142,8 @@ def _one_line(hint: str) -> Iterator[None]:
     """Turn errors about a state that does not fit into a ResumeError with one line."""
     try:
         yield
+    except RankError:
+        raise  # another learner failed meanwhile, which says nothing about this state
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:400] or type(error).__name__
         raise ResumeError(f"wanted a saved state that fits this run, got one that does not: {reason}; {hint}") from error

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
 from agents.networks.torsos import suitable_network
 from learner.settings.schema import Settings, build
@@ -28,13 +29,14 @@ _SMALL_FIRST = ("mlp", "impala_shallow", "nature")
 
 
 def settle(settings: Settings, given: Settings) -> tuple[Settings, list[str]]:
-    """The settings with those that follow from others, and a line for each that changed.
+    """The settings with those that follow from others, and a line for each that changed or is not used.
 
     given: the settings that the command gives. Raises ValueError for an environment that does not exist.
     """
     settings, network = settle_network(settings)
     settings, rewards = _settle_rewards(settings, given)
-    return settings, [*network, *rewards]
+    unused = [name for name in ("core_size", "core_memory") if name in given and settings["core"] == NO_CORE]
+    return settings, [*network, *rewards, *(f"{name} is not used without --core" for name in unused)]
 
 
 def settle_network(settings: Settings) -> tuple[Settings, list[str]]:

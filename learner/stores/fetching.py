@@ -54,6 +54,17 @@ def take_addresses(given: Settings) -> tuple[Settings, Addresses]:
     return given | hidden, Addresses(None if store == NO_STORE else str(store), address)
 
 
+def store_notes(run: RunDirectory | None, given: Settings, addresses: Addresses) -> list[str]:
+    """A line if the run's last command copied it to a store and this one, which does not mention a store, will not.
+
+    The address is not taken over: it may have held credentials, which no file keeps.
+    """
+    before = run.settings.get("checkpoint_store", NO_STORE) if run else NO_STORE
+    if before == NO_STORE or addresses.store or "checkpoint_store" in given:
+        return []
+    return [f"this run is no longer copied to {before}; --checkpoint_store goes on with that"]
+
+
 def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay: bool) -> tuple[str, list[str]]:
     """Fetch what is newer in the store than here. Returns the path that `load` now means, and lines for the user.
 

@@ -174,3 +174,11 @@ def test_an_environment_that_fails_while_its_speed_is_measured_is_one_line(
     assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "error: random play before training failed: BrokenError: no display (--verbosity=2 shows where)"
+
+
+def test_latest_stays_with_the_run_before_if_a_new_one_fails_at_once(failing: type[FailingCatch], tmp_path: Path) -> None:
+    run = trained(tmp_path, **SERIAL)
+    fail(failing, BrokenError("no display"), at=0)
+    assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
+    assert len(list(tmp_path.glob("Catch*"))) == 2
+    assert run_in(tmp_path).path == run.path

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agents.vtrace.agent import VTraceAgent
-from learner import launch, parts
+from learner import launch, parts, prepare
 from learner.metrics import recorder
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
@@ -59,7 +59,7 @@ def test_a_locked_run_resumes_only_in_a_new_directory(
         with pytest.raises(ValueError, match="--resume_in=new"):
             command(tmp_path, "train_w_load", **given)
         with monkeypatch.context() as patch:
-            patch.setattr(launch, "check_run_folder", lambda run: None)  # the other one starts after the check
+            patch.setattr(prepare, "check_run_folder", lambda run: None)  # the other one starts after the check
             job = command(tmp_path, "train_w_load", **given)
         assert launch.run(job) == 2
         assert "--resume_in=new" in capsys.readouterr().out.splitlines()[-1]
@@ -285,6 +285,12 @@ def test_flags_that_a_mode_does_not_use_are_noted(tmp_path: Path) -> None:
 def test_unused_settings_of_a_preset_are_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.settings.presets.load_preset", lambda name: {"test_episode_count": 3})
     assert command(tmp_path, "train").notes == []
+
+
+def test_sizes_of_a_core_that_there_is_not_are_noted(tmp_path: Path) -> None:
+    notes = ["core_size is not used without --core", "core_memory is not used without --core"]
+    assert command(tmp_path, "train", core_size=64, core_memory=5).notes == notes
+    assert command(tmp_path, "train", core="gru", core_size=64, core_memory=5).notes == []
 
 
 def test_an_optimizer_that_starts_anew_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from learner import launch
+from learner import prepare
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
 from tests.learner.launching import MIXTURE, command, resume, trained
@@ -65,8 +65,8 @@ def test_a_saved_replay_is_restored_with_frames_on_another_device(
     on_a_gpu[1]["device"] = "cuda"
     smaller[1]["capacity"] = 30
     with monkeypatch.context() as patch:
-        patch.setattr(launch, "check_replay_devices", lambda config: None)
-        patch.setattr(launch, "free_gpu_memory", lambda: 10**12)
+        patch.setattr(prepare, "check_replay_devices", lambda config: None)
+        patch.setattr(prepare, "free_gpu_memory", lambda: 10**12)
         run = trained(tmp_path, replay_parameters=json.dumps(on_a_gpu), save_replay=True)
     for mode in ("test", "export"):
         command(tmp_path, mode, load=str(run.path))
@@ -79,8 +79,8 @@ def test_a_saved_replay_is_restored_with_frames_on_another_device(
 
 
 def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "check_replay_devices", lambda config: None)
-    monkeypatch.setattr(launch, "free_gpu_memory", lambda: GPU_RESERVE + 10**6)
+    monkeypatch.setattr(prepare, "check_replay_devices", lambda config: None)
+    monkeypatch.setattr(prepare, "free_gpu_memory", lambda: GPU_RESERVE + 10**6)
     (replay,) = ({**entry, "device": "cuda", "sample_ratio": 1} for entry in json.loads(MIXTURE) if entry["type"] != "queue")
     command(tmp_path, "train", replay_parameters=json.dumps([replay]))
     with pytest.raises(ValueError, match="on the GPU"):

@@ -39,3 +39,11 @@ def test_a_process_that_died_while_it_drew_gets_the_hint(monkeypatch: pytest.Mon
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
     with pytest.raises(ValueError, match=f"died with exit code 1: {GLAD}; EnvPool's MuJoCo .*libegl1"):
         facts._ask("{}", "envpool:Hopper-v5", "made and rendered")
+
+
+@pytest.mark.parametrize(("code", "cause"), [(-11, "signal SIGSEGV"), (-40, "signal 40"), (3, "exit code 3")])
+def test_the_cause_of_death_is_named(monkeypatch: pytest.MonkeyPatch, code: int, cause: str) -> None:
+    """Most real-time signals have no name."""
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=b"", stderr=b""))
+    with pytest.raises(ValueError, match=f"got a process that died with {cause}: no message"):
+        facts._ask("{}", "CartPole-v1", "made")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from learner import launch
+from learner import launch, prepare
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -24,7 +24,7 @@ BITS = ("device", "learner_threads", "precision")
 
 
 def prepared(mode: str, machine: Machine, monkeypatch: pytest.MonkeyPatch, **given: Any) -> launch.Job:
-    monkeypatch.setattr(launch, "detect_machine", lambda: machine)
+    monkeypatch.setattr(prepare, "detect_machine", lambda: machine)
     return launch.prepare(mode, given, ["main.py"])
 
 

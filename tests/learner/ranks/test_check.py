@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner import launch
+from learner import launch, prepare
 from learner.machine.detect import Machine
 from learner.machine.memory_check import check_memory, describe_memory, host_memory
 from learner.ranks.check import check_learner_count
@@ -56,7 +56,7 @@ def test_more_learners_are_refused(machine: Machine, given: dict[str, Any], refu
 
 
 def test_each_learner_is_fitted_to_its_part_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "detect_machine", lambda: CORES)
+    monkeypatch.setattr(prepare, "detect_machine", lambda: CORES)
     given = {**CATCH, "worker_kind": "cpu", "learner_threads": "auto", "learner_count": 2}
     workers = [
         launch.prepare("train", {**given, "learner_count": count}, ["main.py"]).config.workers.worker_count for count in (1, 2)
@@ -72,7 +72,7 @@ def test_memory_is_counted_for_each_learner(monkeypatch: pytest.MonkeyPatch) -> 
     check_memory(two, needed)
     with pytest.raises(ValueError, match="are available now for each of 2 learners"):
         check_memory(two, needed - 1)
-    monkeypatch.setattr(launch, "detect_machine", lambda: Machine(4, 2 * needed - 2, None))
+    monkeypatch.setattr(prepare, "detect_machine", lambda: Machine(4, 2 * needed - 2, None))
     launch.prepare("train", CATCH, ["main.py"])
     with pytest.raises(ValueError, match="for each of 2 learners"):
         launch.prepare("train", {**CATCH, "learner_count": 2}, ["main.py"])

@@ -59,6 +59,20 @@ def test_latest_is_a_relative_link_to_the_newest_run(results: Path, tmp_path: Pa
     assert (tmp_path / "moved" / "results" / "latest").resolve().name == newest.path.name
 
 
+def test_a_run_without_checkpoints_gives_latest_back(results: Path) -> None:
+    link = results / "latest"
+    first, second, third = (make_run(results) for _ in range(3))
+    second.give_latest_back()
+    assert os.readlink(link) == third.path.name, "another run has it by now"
+    third.point_latest_here()  # as when its command resumes it
+    third.give_latest_back()
+    assert os.readlink(link) == second.path.name
+    second.give_latest_back()
+    assert os.readlink(link) == first.path.name
+    first.give_latest_back()
+    assert os.readlink(link) == first.path.name, "there is none before it"
+
+
 def test_latest_is_replaced_in_one_step(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two steps the link names a run."""
     make_run(results)

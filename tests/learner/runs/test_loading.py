@@ -177,6 +177,17 @@ def test_another_optimizer_is_refused_unless_its_state_is_left_out() -> None:
     check_fit(config, checkpoint, load_optimizer=False)
 
 
+def test_another_activation_function_is_refused() -> None:
+    with pytest.raises(ValueError, match="^activation: wanted relu as in the checkpoint, got tanh$"):
+        check_fit(small_config(activation="tanh"), fitting(small_config(activation="relu")), load_optimizer=True)
+
+
+def test_other_strides_are_refused() -> None:
+    small = {"network": "conv", "env": "PongNoFrameskip-v4"}
+    with pytest.raises(ValueError, match="^conv: wanted 32x8x4,64x4x2,64x3x1 as in the checkpoint, got 32x8x4,64x4x2,64x3x2$"):
+        check_fit(small_config(**small, conv="32x8x4,64x4x2,64x3x2"), fitting(small_config(**small)), load_optimizer=True)
+
+
 def test_another_number_of_actions_is_refused_with_both_environments() -> None:
     config = small_config(network="impala_shallow", env="PongNoFrameskip-v4")
     with pytest.raises(ValueError, match="^load: .* 6 actions of PongNoFrameskip-v4.* 3 actions of Catch-v0$"):

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from learner.feeding.feeder import BatchFeeder
+from learner.ranks.base import RankError
+from learner.runs import resuming
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
 from tests.learner.runs.reproducible import HALF, MIXTURES, assert_same_end, play, play_until_killed, rows_of, settings_of
@@ -35,6 +37,13 @@ PONG: dict[str, Any] = {
     "return_window": 2,
 }
 """Episodes that end within a few updates, and actions that the emulator repeats at random."""
+
+
+def test_a_learner_that_fails_meanwhile_is_no_fault_of_the_saved_state() -> None:
+    with pytest.raises(RankError, match="rank 1 is gone"), resuming._one_line("a hint"):
+        raise RankError("rank 1 is gone")
+    with pytest.raises(resuming.ResumeError, match="no such tensor; a hint"), resuming._one_line("a hint"):
+        raise RuntimeError("no such tensor")
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from learner.runs.directory import RunDirectory
 from learner.runs.loading import load_newest
 from learner.runs.lock import LockedError, locked
 from learner.stores import fetching
-from learner.stores.fetching import Addresses, fetch_newest, take_addresses
+from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import StoreError
 from tests.learner.runs.support import make_checkpoint
 from tests.learner.stores.support import RUN, UnsteadyStore, make_run, save
@@ -199,3 +200,14 @@ def test_a_run_from_a_store_stays_in_it_unless_the_command_says_otherwise() -> N
     assert take_addresses({"load": load})[1] == Addresses("s3://bucket/path", load)
     assert take_addresses({"load": load, "checkpoint_store": "none"})[1] == Addresses(None, load)
     assert take_addresses({"load": "latest"})[1] == Addresses()
+
+
+def test_a_run_that_leaves_its_store_is_noted(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    assert store_notes(run, {}, Addresses()) == []
+    assert store_notes(None, {}, Addresses()) == []
+    run.config.write_text(json.dumps({"settings": {"checkpoint_store": "s3://bucket/runs"}}))
+    note = "this run is no longer copied to s3://bucket/runs; --checkpoint_store goes on with that"
+    assert store_notes(run, {}, Addresses()) == [note]
+    assert store_notes(run, {"checkpoint_store": "none"}, Addresses()) == []
+    assert store_notes(run, {}, Addresses(store="s3://bucket/runs")) == []
