@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -61,6 +62,10 @@ class ActorCriticAgent(LearnedAgent):
 
     config: ActorCriticConfig
     network: ActorCritic
+
+    @classmethod
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
+        return True
 
     @classmethod
     def value_meaning(cls, config: Any) -> str:

@@ -97,6 +97,11 @@ class Agent(ABC):
         """Raise ValueError in one line if the agent cannot learn with these settings. Testing and exporting do not ask."""
 
     @classmethod
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether `normalise_rewards` is on by default where rewards may have any size. settings: all of the run."""
+        return False
+
+    @classmethod
     def initial_errors(cls, config: Any, network: NetworkConfig) -> InitialErrors | None:
         """The function that gives new trajectories their first priorities; None if acting stores nothing that tells."""
         return None

@@ -18,7 +18,7 @@ MOMENTS = {"rmsprop": {"step", "square_avg"}, "adam": {"step", "exp_avg", "exp_a
 def make_optimizer(config: Any, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
     """The optimiser that the config names, with one group of parameters for each module.
 
-    The learning rate is set at every update. config: an `agents.learned.LearnedConfig`.
+    The learning rate is set at every update. config: an `agents.guarded.LearnedConfig`.
     """
     groups = [{"params": list(module.parameters())} for module in modules]
     if config.optimizer == "rmsprop":

@@ -123,6 +123,7 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
     with ExitStack() as held:
         try:
             directory = _make_directory(job)
+            held.callback(_keep_latest_loadable, directory)
             # The lock comes before the first write: config.json and the log belong to the process that trains here.
             held.enter_context(locked(directory.path))
             _prepare_directory(job, directory)
@@ -137,10 +138,13 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         same_run = job.checkpoint and resumed_run(job.config.settings, job.checkpoint_path)
         resumed_at = job.checkpoint.counters.updates if job.checkpoint and same_run else None
         held.enter_context(mirror_training(job.config.output, job.addresses, directory, resumed_at))
-        code = _train_here(job, directory, head_start)
-        if not directory.checkpoint_paths():
-            directory.give_latest_back()  # this run has nothing that `--load=latest` could load
-        return code
+        return _train_here(job, directory, head_start)
+
+
+def _keep_latest_loadable(directory: RunDirectory) -> None:
+    """At the end of a command: give `latest` back to the run before, if this one has no checkpoint to load."""
+    if not directory.checkpoint_paths():
+        directory.give_latest_back()
 
 
 def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int:

@@ -91,7 +91,7 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         notes.append("load_optimizer=False (the optimiser's moments start at zero)")
     settings = apply_protocol(settings, given)
     check_settings(settings)
-    settings, lines = settle(settings, given)
+    settings, lines = settle(settings, given, checkpoint.settings if checkpoint else {})
     notes += lines
     if op_mode == "train_w_load" and checkpoint:
         check_same_protocol(settings, checkpoint.settings)
@@ -159,7 +159,7 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
     limit = config.training.environment_max_steps
     if checkpoint and checkpoint.counters.steps >= limit:
         raise ValueError(
-            f"environment_max_steps: wanted more than the {checkpoint.counters.steps} steps the checkpoint has, got {limit}"
+            f"environment_max_steps: wanted more than the {checkpoint.counters.steps:,} steps the checkpoint has, got {limit:,}"
         )
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")

@@ -80,9 +80,8 @@ EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
 def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
     """Returns the replays of a JSON list of objects.
 
-    Each object has at least type, sample_ratio, and either capacity (trajectories) or memory (a size), which a circular replay
-    computes from its slots. Raises ValueError in
-    one line with what was wanted and what came.
+    Each object has at least type, sample_ratio, and one of capacity (trajectories), steps or memory (a size); a circular replay
+    computes its capacity from its slots. Raises ValueError in one line with what was wanted and what came.
     """
     try:
         entries = json.loads(text, object_pairs_hook=_without_duplicates)

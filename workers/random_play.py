@@ -18,7 +18,7 @@ from workers.base import WorkerError
 from workers.finite import float_parts
 from workers.processes.launcher import start_process
 from workers.processes.out_of_memory import describe
-from wrappers import make_spec, make_vector_env
+from wrappers import close_quietly, make_spec, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import Packing
 from wrappers.spec import EnvConfig
@@ -76,15 +76,17 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
 def random_observations(env_config: EnvConfig, seed: int, threads: int = 1) -> Tensor:
     """800 observations `[N, S, *frame_shape]` of uniformly random play; about a second on two cores. Raises WorkerError."""
     env = make_vector_env(env_config, ENVIRONMENTS, threads)
-    shown = env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
     generator = np.random.default_rng(seed)
     seen = []
-    for index in range(STEPS):
-        step = env.step(random_actions(env.spec, shown, generator))
-        shown = step.observations
-        if index % EVERY == 0:
-            seen.append(torch.from_numpy(step.observations.copy()))
-    env.close()
+    try:
+        shown = env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
+        for index in range(STEPS):
+            step = env.step(random_actions(env.spec, shown, generator))
+            shown = step.observations
+            if index % EVERY == 0:
+                seen.append(torch.from_numpy(step.observations.copy()))
+    finally:
+        close_quietly(env)
     observations = torch.cat(seen)
     packing = Packing(env.spec.leaves) if env.spec.leaves else None
     floats = float_parts(packing, observations.numpy())

@@ -1,8 +1,7 @@
 """The newest weights, published by the learner for every acting policy.
 
 In shared memory they lie in two flat buffers with a version, so that a reader never keeps a half-written copy. The learner
-writes
-version v into buffer v mod 2: it marks v as begun, copies, and marks v as published. A reader copies the buffer of the
+writes version v into buffer v mod 2: it marks v as begun, copies, and marks v as published. A reader copies the buffer of the
 published version v. The copy is whole unless the learner has begun version v + 2, which goes into the same buffer; then the
 reader repeats it.
 """

@@ -61,7 +61,12 @@ class R2d2Config(ValueConfig):
     batches_at_once: int = 1
     eta: Annotated[
         float,
-        Setting("Weight of a sequence's largest temporal difference in its priority, against their mean.", "in [0, 1]", 0, 1),
+        Setting(
+            "Weight of a sequence's largest temporal difference in its priority, against their mean.",
+            "a weight in [0, 1]",
+            0,
+            1,
+        ),
     ] = ETA
     value_rescaling: Annotated[
         bool, Setting("Learn h(Q), h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, so that rewards need no clipping.")

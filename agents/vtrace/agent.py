@@ -8,8 +8,9 @@ Losses are summed over time and batch, as the paper does: its learning rate, cli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -130,6 +131,10 @@ class VTraceAgent(ActorCriticAgent):
     charts = CHARTS
 
     config: VTraceConfig
+
+    @classmethod
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
+        return not settings["use_value_cloning_loss"]  # see `check_learning`
 
     @classmethod
     def check(cls, config: VTraceConfig, network: NetworkConfig) -> None:

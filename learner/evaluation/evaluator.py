@@ -1,7 +1,8 @@
 """The learner's side of the evaluation process: sends requests, receives results, and restarts the process if it fails.
 
 The weights are copied into a shared memory block that only evaluation uses. The process therefore measures exactly one policy,
-and the learner continues at once. Training never waits for the process: after `MAX_FAILURES` restarts evaluation is disabled.
+and the learner continues at once. Only the end of a run waits for the process. After `MAX_FAILURES` restarts evaluation is
+disabled.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ HEADROOM = 1.5
 """Workers are enough if they could collect this many times what the learner can take: each cost is measured alone."""
 
 REACHED = 0.9
-"""The fraction of `limit` that runs on two cores reach: 0.80 to 0.93 were measured (docs/results.md)."""
+"""The fraction of `limit` that runs on two cores reach: most windows of measurement had 0.80 to 0.94 (docs/results.md)."""
 
 KEPT_UP = 0.8
 """The fraction of all steps that learner threads must be able to learn from: low enough that noise does not move the count."""

@@ -46,7 +46,7 @@ class Counters:
     Args:
         steps: fresh agent steps.
         frames: emulator frames.
-        updates: optimiser steps.
+        updates: turns of the training loop, each of one batch or several optimiser steps.
         episodes: episodes that have ended.
         trajectories: fresh trajectories.
         seconds: wall time spent training.

@@ -118,8 +118,8 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):
         raise ValueError(
-            f"replay_parameters: wanted a queue or a circular replay among the replays with agent {flat['agent']}, whose "
-            f"ratios are clipped, got {replays[0].type}"
+            f"replay_parameters: wanted a queue or a circular replay among the replays with agent {flat['agent']}, which needs "
+            f"fresh trajectories, got {replays[0].type}"
         )
     if not needs.priorities and any(replay.type == "prioritised" for replay in replays):
         raise ValueError(f"replay_parameters: wanted no prioritised replay with agent {flat['agent']}, which has no priorities")

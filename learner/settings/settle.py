@@ -1,5 +1,5 @@
-"""Settings that follow from others: the network from the environment, reward clipping from reward scaling, circular replays
-from the actions, and the period of a target network from the replays."""
+"""Settings that follow from others: the network from the environment, reward clipping and scaling from each other and from the
+environment, circular replays from the actions, and the period of a target network from the replays."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from agents import AGENTS
 from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
 from agents.networks.torsos import suitable_network
-from learner.settings.schema import Settings, build
+from learner.settings.schema import Settings, agent_of, build
 from replay import ReplayConfig
+from replay.settings import ReplaySettings
 from setting import AUTO
-from wrappers import make_spec
+from wrappers import make_spec, usual_settings
 from wrappers.spaces import Box
 from wrappers.spec import EnvConfig
 
@@ -28,13 +30,14 @@ that a penalty on the divergence from it means nothing."""
 _SMALL_FIRST = ("mlp", "impala_shallow", "nature")
 
 
-def settle(settings: Settings, given: Settings) -> tuple[Settings, list[str]]:
+def settle(settings: Settings, given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
     """The settings with those that follow from others, and a line for each that changed or is not used.
 
-    given: the settings that the command gives. Raises ValueError for an environment that does not exist.
+    given: the settings that the command gives. saved: those of the checkpoint, empty for a new run. Raises ValueError for an
+    environment that does not exist.
     """
     settings, network = settle_network(settings)
-    settings, rewards = _settle_rewards(settings, given)
+    settings, rewards = _settle_rewards(settings, given, saved)
     unused = [name for name in ("core_size", "core_memory") if name in given and settings["core"] == NO_CORE]
     return settings, [*network, *rewards, *(f"{name} is not used without --core" for name in unused)]
 
@@ -55,11 +58,18 @@ def settle_network(settings: Settings) -> tuple[Settings, list[str]]:
     return {**settings, "network": name}, [f"network={name} ({reason})"]
 
 
-def _settle_rewards(settings: Settings, given: Settings) -> tuple[Settings, list[str]]:
-    """The settings without reward clipping if the command asks only for scaled rewards, and a line that says so."""
-    if not (given.get("normalise_rewards") and settings.get("clip_rewards")) or "clip_rewards" in given:
+def _settle_rewards(settings: Settings, given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
+    """The settings with rewards that are either clipped or scaled, and a line if that differs from the defaults."""
+    if given.get("normalise_rewards") and settings.get("clip_rewards") and "clip_rewards" not in given:
+        return {**settings, "clip_rewards": False}, ["clip_rewards=False (normalise_rewards scales the rewards instead)"]
+    # Where the family does not clip rewards, they have any size, and actor-critic agents learn poorly from large ones.
+    is_family_clipped = usual_settings(settings["env"]).get("clip_rewards", True)
+    is_decided = saved or is_family_clipped or settings.get("clip_rewards") or "normalise_rewards" in given
+    has_fresh = any(replay.is_fresh for replay in build(ReplaySettings, settings).replays())  # they give the scale
+    if is_decided or not has_fresh or not AGENTS[agent_of(settings)].scales_rewards(settings):
         return settings, []
-    return {**settings, "clip_rewards": False}, ["clip_rewards=False (normalise_rewards scales the rewards instead)"]
+    note = f"normalise_rewards=True (usual for {settings['env']} with agent {agent_of(settings)})"
+    return {**settings, "normalise_rewards": True}, [note]
 
 
 def settle_replays(replays: Sequence[ReplayConfig], settings: Settings) -> tuple[ReplayConfig, ...]:

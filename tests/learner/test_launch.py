@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,38 @@ def test_flags_that_a_mode_does_not_use_are_noted(tmp_path: Path) -> None:
 def test_unused_settings_of_a_preset_are_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.settings.presets.load_preset", lambda name: {"test_episode_count": 3})
     assert command(tmp_path, "train").notes == []
+
+
+@pytest.mark.parametrize(
+    ("given", "scaled"),
+    [
+        ({}, True),
+        ({"agent": "ppo"}, True),
+        ({"agent": "a2c", "env": "Pendulum-v1"}, True),
+        ({"env": "envpool:CartPole-v1"}, True),
+        ({"agent": "dqn"}, False),
+        ({"agent": "sac", "env": "Pendulum-v1"}, False),
+        ({"clip_rewards": True}, False),
+        ({"normalise_rewards": False}, False),
+        ({"use_value_cloning_loss": True}, False),  # which is refused with it
+        ({"env": "PongNoFrameskip-v4"}, False),
+        ({"env": "PongNoFrameskip-v4", "clip_rewards": False}, False),
+        ({"env": "Catch-v0"}, False),
+        ({"replay_parameters": '[{"type": "standard", "capacity": 50, "sample_ratio": 1.0}]'}, False),  # no fresh trajectories
+        ({"preset": "ppo_cartpole"}, False),
+    ],
+)
+def test_actor_critic_agents_scale_rewards_of_any_size(given: dict[str, Any], scaled: bool) -> None:
+    if str(given.get("env")).startswith("envpool") and not find_spec("envpool"):
+        pytest.skip("wanted the package envpool")
+    job = launch.prepare("train", {"env": "CartPole-v1", **given}, ["main.py"])
+    assert job.config.settings["normalise_rewards"] is scaled
+    assert any(line.startswith("normalise_rewards=True (usual for ") for line in job.notes) == scaled
+
+
+def test_a_run_from_before_resumes_with_raw_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path, env="CartPole-v1", frames_stacked=1, clip_rewards=False, normalise_rewards=False)
+    assert "normalise_rewards" not in resume(run, capsys)[1]
 
 
 def test_sizes_of_a_core_that_there_is_not_are_noted(tmp_path: Path) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from workers import random_play
 from workers.random_play import RandomPlay
+from wrappers import Step, VectorEnv
+from wrappers.spec import EnvConfig
 
 
 def test_random_play_is_killed_if_the_wait_is_interrupted() -> None:
@@ -21,3 +25,27 @@ def test_random_play_is_killed_if_the_wait_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         play.observations()
     assert calls == ["kill", "join", "close"]
+
+
+class FailingEnv(VectorEnv):
+    """Fails at its reset, and knows whether it was closed."""
+
+    closed = False
+
+    def reset(self, seed: int) -> np.ndarray:
+        raise RuntimeError("no display")
+
+    def step(self, actions: np.ndarray) -> Step:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+        raise RuntimeError("it hides why the reset failed")
+
+
+def test_environments_that_fail_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = FailingEnv()
+    monkeypatch.setattr(random_play, "make_vector_env", lambda *_: env)
+    with pytest.raises(RuntimeError, match="no display"):
+        random_play.random_observations(EnvConfig(), 1)
+    assert env.closed
