@@ -36,6 +36,7 @@ class Facts:
         start_seconds: seconds that it took to make one environment, to reset it and to step it once.
         variables: environment variables that rendering needs.
         texts: entries of the observation that are texts, which the policy does not get by default.
+        has_pictures: whether the environment says that it can render pictures.
     """
 
     spec: EnvSpec
@@ -45,6 +46,7 @@ class Facts:
     start_seconds: float
     variables: Mapping[str, str]
     texts: tuple[str, ...] = ()
+    has_pictures: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "spec": self.spec.to_json()}

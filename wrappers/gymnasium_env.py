@@ -13,7 +13,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -130,6 +130,7 @@ def description_of(config: EnvConfig, facts: Facts) -> EnvDescription:
         counts_frames=False,
         needs_close=True,
         start_seconds=max(1.0, SLACK * facts.start_seconds),
+        has_pictures=facts.has_pictures,
     )
 
 
@@ -156,6 +157,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
         start_seconds=time.perf_counter() - started,
         variables=variables,
         texts=texts_of(env.observation_space),
+        has_pictures="rgb_array" in render_modes(env.metadata),
     )
 
 
@@ -263,10 +265,14 @@ def check_first_step(env: VectorEnv, env_id: str) -> Step:
         raise ValueError(f"env: wanted a first reset and step of {env_id}, got {in_words(error)}") from error
 
 
+def render_modes(metadata: Mapping[str, Any]) -> Sequence[Any]:
+    """The modes of rendering that an environment names in its metadata."""
+    return metadata.get("render_modes") or metadata.get("render.modes") or ()
+
+
 def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> None:
     """Render a picture. Raises ValueError with one line if that fails."""
-    modes = metadata.get("render_modes") or metadata.get("render.modes") or []
-    if "rgb_array" not in modes:
+    if "rgb_array" not in (modes := render_modes(metadata)):
         raise ValueError(f"render: wanted {env_id} to have the mode rgb_array, got {', '.join(map(str, modes)) or 'no mode'}")
     try:
         env.render()

@@ -221,6 +221,7 @@ class EnvDescription:
     counts_frames: whether the protocol names frames: their shape, skip and limit.
     start_seconds: seconds in which one environment is made and reset on a busy machine.
     needs_close: whether its processes should end in order, see `VectorEnv`.
+    has_pictures: whether it says that it can render pictures.
     """
 
     evaluation_config: EnvConfig
@@ -233,6 +234,7 @@ class EnvDescription:
     counts_frames: bool = True
     start_seconds: float = 1.0
     needs_close: bool = False
+    has_pictures: bool = True
 
 
 class Step(NamedTuple):

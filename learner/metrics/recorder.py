@@ -36,6 +36,7 @@ from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Workers
 from workers.clocks import CLOCKS, cpu_seconds
+from wrappers import describe_env
 
 log = logging.getLogger("springbok")
 
@@ -207,7 +208,8 @@ class Recorder(Counting):
         )
         log_result(self.counters, self.episodes, self._bottlenecks.overall(), interrupted=interrupted)
         further = None if interrupted else 2 * self.config.training.environment_max_steps
-        log_next_commands(self.run, checkpoint, curve=curve, max_steps=further)
+        pictures = describe_env(self.config.env).has_pictures
+        log_next_commands(self.run, checkpoint, curve=curve, pictures=pictures, max_steps=further)
 
     def close(self) -> None:
         self._progress.clear()

@@ -72,13 +72,16 @@ def log_result(counters: Counters, episodes: EpisodeStatistics, bottleneck: Bott
         log.info("%s", bottleneck.line)
 
 
-def log_next_commands(run: RunDirectory, checkpoint: Path | None, *, curve: bool, max_steps: int | None = None) -> None:
-    """Log where the results are, and the commands that resume and show the run.
+def log_next_commands(
+    run: RunDirectory, checkpoint: Path | None, *, curve: bool, pictures: bool, max_steps: int | None = None
+) -> None:
+    """Log where the results are, and the commands that resume the run and show or test its policy.
 
     Args:
         run: its directory.
         checkpoint: the last one, None if none was saved.
         curve: whether a learning curve was drawn.
+        pictures: whether the environment can be shown.
         max_steps: budget with which a finished run can be resumed; None for a run that was interrupted.
     """
     path = shlex.quote(str(run.path))
@@ -88,4 +91,5 @@ def log_next_commands(run: RunDirectory, checkpoint: Path | None, *, curve: bool
     if checkpoint:
         log.info("Checkpoint: %s", checkpoint)
         log.info("Resume: python main.py --op_mode=train_w_load --load=%s%s", path, budget)
-        log.info("Watch:  python main.py --op_mode=test --render --load=%s", path)
+        word, render = ("Watch:  ", "--render ") if pictures else ("Test:   ", "")
+        log.info("%spython main.py --op_mode=test %s--load=%s", word, render, path)

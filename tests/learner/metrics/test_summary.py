@@ -62,14 +62,22 @@ def test_the_result_ends_with_the_bottleneck(episodes: EpisodeStatistics, lines:
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_run_is_resumed_and_watched_only_from_a_checkpoint(run: RunDirectory, saved: bool, lines: list[str]) -> None:
-    log_next_commands(run, run.checkpoint_path(25) if saved else None, curve=True)
+    log_next_commands(run, run.checkpoint_path(25) if saved else None, curve=True, pictures=True)
     modes = [mode for mode in ("train_w_load", "test") if any(f"--op_mode={mode} " in line for line in lines)]
     assert modes == (["train_w_load", "test"] if saved else [])
     assert str(run.curve) in lines[0]
 
 
+@pytest.mark.parametrize(("pictures", "last"), [(True, "Watch:  {} --render --load={}"), (False, "Test:   {} --load={}")])
+def test_only_an_environment_with_pictures_is_said_to_be_shown(
+    run: RunDirectory, pictures: bool, last: str, lines: list[str]
+) -> None:
+    log_next_commands(run, run.checkpoint_path(25), curve=False, pictures=pictures)
+    assert lines[-1] == last.format("python main.py --op_mode=test", run.path)
+
+
 def test_the_command_that_resumes_a_finished_run_works_in_a_shell(tmp_path: Path, lines: list[str]) -> None:
     run = RunDirectory.create(tmp_path / "my results", "Catch-v0")
-    log_next_commands(run, run.checkpoint_path(25), curve=False, max_steps=2000)
+    log_next_commands(run, run.checkpoint_path(25), curve=False, pictures=True, max_steps=2000)
     resume = next(line for line in lines if "train_w_load" in line).partition("python ")[2]
     assert shlex.split(resume) == ["main.py", "--op_mode=train_w_load", f"--load={run.path}", "--environment_max_steps=2000"]
