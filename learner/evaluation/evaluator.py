@@ -31,7 +31,6 @@ from wrappers import describe_env
 
 log = logging.getLogger("springbok")
 
-MAX_ENVIRONMENTS = 16
 MAX_FAILURES = 3
 HANG_SECONDS = 60.0
 CHECK_SECONDS = 0.5  # between two looks at the heartbeat
@@ -70,12 +69,11 @@ class Evaluator:
     """
 
     def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
-        episodes = config.evaluation.eval_episodes
         self._setup = EvaluatorSetup(
             env=describe_env(config.env).evaluation_config,
             network=make_network_config(config),
-            episodes=episodes,
-            environments=min(episodes, MAX_ENVIRONMENTS),
+            episodes=config.evaluation.eval_episodes,
+            environments=config.evaluation.environments,
             greedy=config.evaluation.greedy,
             epsilon=config.epsilon or 0.0,
             seed=config.training.seed,

@@ -84,18 +84,19 @@ class HostMemory:
 
 def host_memory(config: Config) -> HostMemory:
     """The most bytes of host memory that this run takes."""
-    training, workers = config.training, config.workers
+    training, workers, evaluation = config.training, config.workers, config.evaluation
     contract = make_contract(config)
     here = 0 if workers.worker_kind == "serial" or not workers.uses_this_machine else workers.worker_count
-    processes = here + config.evaluation.evaluates
+    processes = here + evaluation.evaluates
     family = family_of(config.env.env) or ""
     row = contract.bytes_per_trajectory // (contract.unroll_length + contract.frames_stacked)  # mostly one frame
     emulator = EMULATOR_BYTES.get(family, OTHER_EMULATOR_BYTES) + OBSERVATION_COPIES * contract.frames_stacked * row
+    stepped = workers.environments * workers.uses_this_machine + evaluation.environments * evaluation.evaluates
     batch = config.columns_at_once * contract.of_batch.bytes_per_trajectory
     buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
     return HostMemory(
         processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
-        environments=workers.environments * emulator if workers.uses_this_machine else 0,
+        environments=stepped * emulator,
         arena=_arena_bytes(config),
         batches=buffers * batch + (0 if training.device == "cuda" else contract.frames_stacked * batch),
         replays=_replays_in_host_memory(config),

@@ -202,6 +202,9 @@ class OutputConfig:
     ] = 0
 
 
+MOST_EVALUATION_ENVIRONMENTS = 16
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """Evaluations during training, and test mode. An evaluation plays whole episodes."""
@@ -210,6 +213,11 @@ class EvaluationConfig:
     def evaluates(self) -> bool:
         """Whether policies are evaluated during training."""
         return self.eval_period > 0 or self.eval_seconds > 0
+
+    @property
+    def environments(self) -> int:
+        """Environments that an evaluation during training steps together."""
+        return min(self.eval_episodes, MOST_EVALUATION_ENVIRONMENTS)
 
     protocol: Annotated[
         str,

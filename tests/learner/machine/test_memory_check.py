@@ -97,6 +97,14 @@ def test_every_worker_process_counts() -> None:
     assert host_memory(small_config(eval_period=5)).processes == LEARNER_RESERVE + WORKER_RESERVE
 
 
+def test_environments_of_evaluations_count() -> None:
+    config = small_config()
+    each = host_memory(config).environments // config.workers.environments
+    for episodes, environments in ((3, 3), (50, 16)):
+        evaluated = host_memory(small_config(eval_seconds=5.0, eval_episodes=episodes)).environments
+        assert evaluated == (config.workers.environments + environments) * each
+
+
 def test_each_replay_and_the_total_are_described() -> None:
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     config = config_of(queue, {"type": "standard", "memory": "250MB", "sample_ratio": 0.5})
