@@ -20,15 +20,16 @@ from learner.runs.loading import check_finite, check_fit, load_newest, merge_set
 from learner.runs.resuming import trajectories_to_fill_in
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
+from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes
-from learner.settings.presets import apply_preset
+from learner.settings.presets import NO_PRESET, apply_preset
 from learner.settings.renames import rename_settings
 from learner.settings.schema import DEFAULTS
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
 from setting import TRAINING_MODES
-from wrappers import env_notes, make_single_env, make_spec
+from wrappers import env_notes, family_of, make_single_env, make_spec
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 
@@ -106,6 +107,8 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
             config, notes = settled_config(settings, settled), notes + lines
     if op_mode == "test" and config.evaluation.render:
         make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
+    if op_mode == "train" and settings["preset"] == NO_PRESET and family_of(settings["env"]) != "toy":
+        notes += preset_hints(config.agent, settings["env"])
     notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
     if checkpoint:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])

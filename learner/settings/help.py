@@ -1,15 +1,16 @@
-"""The text of `--help`: every setting with its default, grouped by what it configures."""
+"""The text of `--help`: every setting with its default, grouped by what it configures; and hints of presets."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 
 from agents import AGENTS
-from learner.settings.presets import describe_presets
+from learner.settings.presets import PRESETS, describe_presets, load_preset
 from learner.settings.renames import RENAMED
-from learner.settings.schema import OWNERS, agent_settings, table_of
-from setting import MODES, SettingField, settings_of
+from learner.settings.schema import OWNERS, agent_of, agent_settings, table_of
+from setting import MODES, SettingField, listed, settings_of
 
 WIDTH = 110
 
@@ -17,6 +18,20 @@ WIDTH = 110
 def help_text(agent: str) -> str:
     """All settings of a run with this agent, and the presets. Raises ValueError if there is no such agent."""
     return "\n".join(_lines(agent)) + "\n"
+
+
+def preset_hints(agent: str, env: str) -> list[str]:
+    """A line if there are presets for this agent and environment, whatever the version of its id."""
+    found = []
+    for name in PRESETS:
+        settings = load_preset(name)
+        if agent_of(settings) == agent and _without_version(settings.get("env", "")) == _without_version(env):
+            found.append(f"--preset={name}")
+    return [f"{listed(found)} has measured settings for {env} with agent {agent}"] if found else []
+
+
+def _without_version(env: str) -> str:
+    return re.sub(r"-v\d+$", "", env)
 
 
 def _lines(agent: str) -> Iterator[str]:

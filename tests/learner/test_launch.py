@@ -315,6 +315,13 @@ def test_actor_critic_agents_scale_rewards_of_any_size(given: dict[str, Any], sc
     assert any(line.startswith("normalise_rewards=True (usual for ") for line in job.notes) == scaled
 
 
+def test_a_run_without_a_preset_is_told_of_one() -> None:
+    given = {"env": "CartPole-v1", "agent": "ppo"}
+    hint = "--preset=ppo_cartpole has measured settings for CartPole-v1 with agent ppo"
+    assert hint in launch.prepare("train", given, ["main.py"]).notes
+    assert hint not in launch.prepare("train", {**given, "preset": "ppo_cartpole"}, ["main.py"]).notes
+
+
 def test_a_run_from_before_resumes_with_raw_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path, env="CartPole-v1", frames_stacked=1, clip_rewards=False, normalise_rewards=False)
     assert "normalise_rewards" not in resume(run, capsys)[1]

@@ -13,6 +13,7 @@ from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.runs.loading import merge_settings
 from learner.settings.config import Config, make_config
+from learner.settings.help import preset_hints
 from learner.settings.presets import PRESETS, apply_preset, describe_presets, load_preset
 from learner.settings.schema import default_settings
 from option_flags import define_flags, given_settings
@@ -87,3 +88,16 @@ def test_published_values_stand_in_the_files(name: str, wanted: dict[str, Any]) 
 def test_the_laser_mixture_replays_seven_to_one() -> None:
     shares = {replay["type"]: replay["sample_ratio"] for replay in json.loads(load_preset("atari_replay")["replay_parameters"])}
     assert shares["standard"] == 7 * shares["queue"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "env", "lines"),
+    [
+        ("ppo", "CartPole-v1", ["--preset=ppo_cartpole has measured settings for CartPole-v1 with agent ppo"]),
+        ("sac", "HalfCheetah-v5", ["--preset=sac_halfcheetah has measured settings for HalfCheetah-v5 with agent sac"]),
+        ("sac", "CartPole-v1", []),
+        ("ppo", "my_module:MyEnv-v0", []),
+    ],
+)
+def test_a_preset_for_the_environment_is_named(agent: str, env: str, lines: list[str]) -> None:
+    assert preset_hints(agent, env) == lines
