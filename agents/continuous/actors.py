@@ -78,7 +78,7 @@ class Actor(FeatureNetwork):
 
     def encode(self, observations: Tensor) -> Tensor:
         """The critics' input from N observations, `[N, F]`: normalised vectors, or the features of a shared encoder."""
-        return self.features(observations) if self.shares else self._inputs(observations, torch.float32)[0].flatten(1)
+        return self.features(observations) if self.shares else self.inputs_of(observations, torch.float32)[0].flatten(1)
 
     @property
     def encoded_size(self) -> int:

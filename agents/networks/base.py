@@ -1,13 +1,13 @@
 """The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
 A recurrent core may stand between the two. The features are the last hidden layer: the core's output if there is a core.
-Stacked frames become channels. `agents/networks/inputs.py` scales, centres and casts observations, for this class alone.
+`agents/networks/observing.py` has the part of the network that reads observations.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,26 +21,12 @@ from agents.compute import PRECISIONS
 from agents.distributions import Distribution
 from agents.networks.cores import make_core, zeroed
 from agents.networks.initial_weights import INITIAL_WEIGHTS
-from agents.networks.inputs import (
-    InputScale,
-    calibrate,
-    channels_last_zeros,
-    input_parts,
-    network_input,
-    normalised,
-    part_of,
-    scale_of,
-    scaled,
-    unpack,
-)
 from agents.networks.joint import make_joint_torso
+from agents.networks.observing import Observations, Observing
 from agents.networks.settings import NetworkSettings
-from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf, Packing
+from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
-__all__ = ["Chosen", "FeatureNetwork", "NetworkConfig", "Thought", "make_network", "network_input", "on_device"]
-
-Observations = Tensor | Mapping[str, Tensor]
-"""N observations `[N, *observation_shape]`. Those with leaves are packed bytes, or name -> leaf `[N, S, *shape]`."""
+__all__ = ["Chosen", "FeatureNetwork", "NetworkConfig", "Thought", "make_network", "on_device"]
 
 
 @dataclass(frozen=True)
@@ -96,15 +82,13 @@ class Chosen(NamedTuple):
     exploration: Tensor | None = None
 
 
-class FeatureNetwork(nn.Module, ABC):
+class FeatureNetwork(Observing, ABC):
     """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
 
     head_feature_count: features that one head reads. feature_count: F, the size of the last hidden layer; twice as many with
     `--separate_value`. state_size: K, numbers of one environment's recurrent state; 0 without a core.
     """
 
-    input_mean: Tensor
-    input_scale: Tensor
     distribution: Distribution | None = None
     """Distribution of the actions, if the network has a policy."""
     noise_size: int = 0
@@ -117,15 +101,9 @@ class FeatureNetwork(nn.Module, ABC):
     """Whether `exploration` is the probability of a random action, `[N, 1]`, so that an evaluation may set it."""
 
     def __init__(self, config: NetworkConfig) -> None:
-        super().__init__()
         settings = config.settings
+        super().__init__(config.observation_shape, config.leaves, normalises=settings.normalise_observations)
         self.config = config
-        self.packing = Packing(config.leaves) if config.leaves else None
-        self.parts = input_parts(config.observation_shape, config.leaves)
-        self._normalised = tuple(settings.normalise_observations and part.is_vector for part in self.parts)
-        if settings.normalise_observations and not any(self._normalised):
-            shape = list(self.parts[0].shape)
-            raise ValueError(f"normalise_observations: wanted vectors, got images {shape}; --calibrate_input scales images")
         make_torso = partial(make_joint_torso, settings, self.parts, config.precision, self.heads_read)
         self.torso = make_torso()
         self.value_torso = make_torso() if settings.separate_value else None
@@ -135,13 +113,6 @@ class FeatureNetwork(nn.Module, ABC):
         self.feature_count = self.core.size if self.core else torso_features
         self.head_feature_count = self.core.size if self.core else self.torso.feature_count
         self.make_heads()
-        if self.packing:
-            pairs = zip(self.parts, self._normalised, strict=True)
-            self.inputs = nn.ModuleList(InputScale(part.input_shape, normalised=own) for part, own in pairs)
-        else:
-            shape_in = self.parts[0].input_shape
-            self.register_buffer("input_mean", channels_last_zeros(shape_in))
-            self.register_buffer("input_scale", torch.ones(shape_in if self._normalised[0] else ()))
 
     @abstractmethod
     def make_heads(self) -> None:
@@ -253,7 +224,7 @@ class FeatureNetwork(nn.Module, ABC):
 
     def features(self, observations: Observations) -> Tensor:
         """The torso's output, float32 `[N, F]`, of N observations: what the core reads, or the heads without a core."""
-        return self.features_of_inputs(self._inputs(observations, PRECISIONS[self.config.precision]))
+        return self.features_of_inputs(self.inputs_of(observations, PRECISIONS[self.config.precision]))
 
     def features_of_inputs(self, inputs: Sequence[Tensor]) -> Tensor:
         """The torso's output `[N, F]` as in `features`, of prepared inputs: one `[N, *input_shape]` for each part."""
@@ -272,72 +243,6 @@ class FeatureNetwork(nn.Module, ABC):
         policy, value = features.split(self.head_feature_count, -1)
         return policy, value
 
-    def leaves_of(self, observations: Observations) -> Mapping[str, Tensor]:
-        """The leaves, `[N, S, *shape]` each, of N observations that have several. Raises ValueError for other shapes."""
-        assert self.packing is not None
-        if isinstance(observations, Tensor):
-            self._check_shape(observations)
-            return unpack(self.packing, observations)
-        for leaf in self.packing.leaves:
-            wanted, got = (self.config.observation_shape[0], *leaf.shape), observations[leaf.name].shape
-            if got[1:] != wanted:
-                raise ValueError(f"{leaf.name}: wanted [N, {', '.join(map(str, wanted))}], got {list(got)}")
-        return observations
-
-    def vectors(self, observations: Observations) -> Tensor:
-        """The newest frame of the features that `normalise_observations` normalises, `[N, F]`, raw."""
-        if self.packing is None:
-            assert isinstance(observations, Tensor)
-            newest = observations[:, -1]
-            return newest.float() * scale_of(newest)
-        return part_of(self.parts[-1], self.leaves_of(observations))[:, -1]
-
-    def float_inputs(self, observations: Tensor) -> dict[str, Tensor]:
-        """The parts of N observations that may hold non-finite numbers, by name."""
-        if self.packing is None:
-            return {"observations": observations} if observations.is_floating_point() else {}
-        leaves = unpack(self.packing, observations)
-        return {f"observations.{name}": leaf for name, leaf in leaves.items() if leaf.is_floating_point()}
-
-    @torch.no_grad()
-    def set_vector_scale(self, mean: Tensor, scale: Tensor) -> None:
-        """Set the centre and the scale of every normalised feature, `[F]` each. Stacked frames share them."""
-        for buffer, value in zip(self._scale(len(self.parts) - 1), (mean, scale), strict=True):
-            buffer.copy_(value.expand_as(buffer))
-
-    def calibrate(self, observations: Tensor) -> None:
-        """Centre and scale the input by the statistics of N observations `[N, *observation_shape]` of random play.
-
-        Each pixel's mean is subtracted, and all pixels are divided by their common standard deviation. Most of an Atari frame
-        never changes. Without calibration the features of any two states differ by a few per cent only, and gradient descent
-        first learns what all states have in common. Burda et al. 2018 (arXiv:1810.12894, section 2.4) also fix the statistics
-        from random play, but for every pixel apart. Normalised vectors keep their running moments.
-        """
-        leaves = self.leaves_of(observations) if self.packing else {}
-        for index, part in enumerate(self.parts):
-            if not self._normalised[index]:
-                calibrate(part_of(part, leaves) if part.names else observations, *self._scale(index))
-
-    def _inputs(self, observations: Observations, dtype: torch.dtype) -> list[Tensor]:
-        """The inputs of the torso, `[N, *input_shape]` for each part."""
-        if self.packing is None:
-            assert isinstance(observations, Tensor)
-            self._check_shape(observations)
-            values = [observations]
-        else:
-            leaves = self.leaves_of(observations)
-            values = [part_of(part, leaves) for part in self.parts]
-        prepare = [normalised if own else scaled for own in self._normalised]
-        return [prepare[index](value, *self._scale(index), dtype) for index, value in enumerate(values)]
-
-    def _scale(self, index: int) -> tuple[Tensor, Tensor]:
-        """Mean and scale of a part's input."""
-        if self.packing is None:
-            return self.input_mean, self.input_scale
-        kept = self.inputs[index]
-        assert isinstance(kept, InputScale)
-        return kept.mean, kept.scale
-
     def _outputs(self, features: Tensor, observations: Observations) -> Any:
         """The outputs of the heads. They see the newest frame's action mask, if there is one."""
         if self.packing is None or ACTION_MASK not in self.packing.parts:
@@ -345,11 +250,6 @@ class FeatureNetwork(nn.Module, ABC):
         if isinstance(observations, Tensor):
             return self.heads(features, observations[:, -1, self.packing.parts[ACTION_MASK]])
         return self.heads(features, observations[ACTION_MASK][:, -1])
-
-    def _check_shape(self, observations: Tensor) -> None:
-        if observations.shape[1:] != self.config.observation_shape:
-            wanted = f"[N, {', '.join(map(str, self.config.observation_shape))}]"
-            raise ValueError(f"observations: wanted {wanted}, got {list(observations.shape)}")
 
     def only_act(self) -> Self:
         """Keep the torso's weights in the precision it computes in, so that no call casts them. Returns self."""

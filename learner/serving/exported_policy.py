@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from agents.networks.base import FeatureNetwork, Observations
+from agents.networks.base import FeatureNetwork
+from agents.networks.observing import Observations
 from wrappers.spaces import Box, Leaf
 
 INPUT = "observations"

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import make_network, network_input
+from agents.networks.base import make_network
+from agents.networks.inputs import network_input
 from agents.networks.torsos import TORSOS
 from tests.builders import network_config, network_of
 

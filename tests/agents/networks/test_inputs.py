@@ -119,7 +119,7 @@ def test_vectors_beside_images_are_normalised() -> None:
     wanted = np.concatenate([leaves["speed"][:, -1:], leaves["arm"][:, -1], buttons], 1)
     np.testing.assert_allclose(vectors.numpy(), wanted, rtol=1e-6)
     network.set_vector_scale(vectors.mean(0), 1 / vectors.std(0))
-    inputs = network._inputs(packed, torch.float32)[1][:, -1]
+    inputs = network.inputs_of(packed, torch.float32)[1][:, -1]
     torch.testing.assert_close(inputs, (vectors - vectors.mean(0)) / vectors.std(0), rtol=1e-4, atol=1e-4)
 
 

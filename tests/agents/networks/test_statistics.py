@@ -80,7 +80,7 @@ def test_fresh_columns_are_merged_once_without_the_last_row() -> None:
     torch.testing.assert_close(moments.now.mean, fresh.double().mean(0), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(network.input_mean, moments.now.mean.float().expand(2, 6))
     torch.testing.assert_close(network.input_scale, ((moments.now.variance + 1e-8) ** -0.5).float().expand(2, 6))
-    inputs = network._inputs(fresh.unsqueeze(1).expand(-1, 2, -1), torch.float32)[0]
+    inputs = network.inputs_of(fresh.unsqueeze(1).expand(-1, 2, -1), torch.float32)[0]
     torch.testing.assert_close(inputs.std(0, correction=0), torch.ones(2, 6), rtol=1e-3, atol=1e-3)
 
 
