@@ -100,7 +100,7 @@ class Recorder(Counting):
         self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}  # not yet in a record
-        self._charts: Record = {}  # of the newest record
+        self._repeated: Record = {}  # of the newest record: readers of the newest row look for it
         self._optimizer_steps: int | None = None
         self._advised = False  # on the size of rewards, once a run
         self._writer = MetricsWriter(run, counters.steps, charts)
@@ -182,7 +182,7 @@ class Recorder(Counting):
         counters.seconds = self._at_start.seconds + now - self._started
         record = self._record(passed)
         self._evaluation = {}
-        self._charts = {name: value for name, value in record.items() if name.startswith("charts/")}
+        self._repeated = {name: value for name, value in record.items() if name.startswith(("charts/", "updates/"))}
         self._at_last_record, self._last_record = replace(counters), now
         self._writer.write(asdict(counters), record)
         self._progress.clear()
@@ -196,8 +196,7 @@ class Recorder(Counting):
     def _write_evaluation(self) -> None:
         """Write a result that no record holds: after the last update, or where another result follows."""
         if self._evaluation:
-            # Readers of the newest row look for return and speed, so they stand there too.
-            self._writer.write(asdict(self.counters), {**self._charts, **self._evaluation})
+            self._writer.write(asdict(self.counters), {**self._repeated, **self._evaluation})
             self._evaluation = {}
 
     def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:

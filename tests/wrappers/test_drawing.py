@@ -1,4 +1,4 @@
-"""A failure of OpenGL names the packages with which the environment can be drawn."""
+"""Whether an environment can be drawn is known, and a failure of OpenGL names the packages with which it can."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wrappers import facts
+from tests.wrappers.environments import HERE, Counting
+from wrappers import EnvConfig, facts, gymnasium_env
 from wrappers.drawing import drawing_hint
 
 GLAD = "ERROR: gladLoadGL error"
@@ -47,3 +48,12 @@ def test_the_cause_of_death_is_named(monkeypatch: pytest.MonkeyPatch, code: int,
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=b"", stderr=b""))
     with pytest.raises(ValueError, match=f"got a process that died with {cause}: no message"):
         facts._ask("{}", "CartPole-v1", "made")
+
+
+@pytest.mark.parametrize(("modes", "pictures"), [(["human", "rgb_array"], True), (["human"], False)])
+def test_it_is_known_whether_there_are_pictures(modes: list[str], pictures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counting, "metadata", {"render_modes": modes})
+    counting = EnvConfig(env=f"{HERE}:TestCounting-v1", frames_stacked=1)
+    found = gymnasium_env.try_out(counting, render=False)
+    assert found.has_pictures is pictures
+    assert gymnasium_env.description_of(counting, found).has_pictures is pictures

@@ -14,18 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.wrappers.environments import HERE, LENGTH, Counting
-from wrappers import (
-    EnvConfig,
-    Step,
-    VectorEnv,
-    describe_env,
-    env_notes,
-    family_of,
-    gymnasium_env,
-    make_single_env,
-    make_spec,
-    make_vector_env,
-)
+from wrappers import EnvConfig, Step, VectorEnv, describe_env, env_notes, family_of, make_single_env, make_spec, make_vector_env
 from wrappers.gymnasium_spaces import translate_actions
 from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector
 from wrappers.spaces import ACTION_MASK, Box, Discrete, Leaf, MultiDiscrete, Packing
@@ -112,14 +101,6 @@ def test_a_module_in_the_current_folder_registers_its_environments(tmp_path: Pat
     vector = make_vector_env(own, 1)
     vector.reset(1)
     assert [int(step.episode_length[0]) for step in play(vector, 7)] == [0] * 6 + [7]
-
-
-@pytest.mark.parametrize(("modes", "pictures"), [(["human", "rgb_array"], True), (["human"], False)])
-def test_it_is_known_whether_there_are_pictures(modes: list[str], pictures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Counting, "metadata", {"render_modes": modes})
-    facts = gymnasium_env.try_out(config("TestCounting-v1"), render=False)
-    assert facts.has_pictures is pictures
-    assert gymnasium_env.description_of(config("TestCounting-v1"), facts).has_pictures is pictures
 
 
 def test_an_argument_that_only_the_single_environment_takes_makes_a_loop() -> None:
