@@ -31,12 +31,7 @@ OPTIMIZER_STEPS = "optimizer_steps"
 
 LearningRate = Annotated[
     float,
-    Setting(
-        "Learning rate at the start; it moves linearly to lr_end_value.",
-        "a learning rate in [0, 10]",
-        0,
-        10,
-    ),
+    Setting("Learning rate at the start; it moves linearly to lr_end_value.", "a learning rate in [0, 10]", 0, 10),
 ]
 LastLearningRate = Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)]
 OptimizerName = Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")]

@@ -66,7 +66,7 @@ class ContinuousAgent(OffPolicyAgent):
     def check(cls, config: Any, network: NetworkConfig) -> None:
         settings, name = network.settings, cls.name()
         if settings.core != NO_CORE:
-            wanted = f"{NO_CORE} with agent {name}, whose critics have no memory; all other agents but dqn have one"
+            wanted = f"{NO_CORE} with agent {name}, whose critics have no memory; ppo, vtrace and r2d2, among others, have one"
             raise ValueError(f"core: wanted {wanted}, got {settings.core}")
         for setting in ("log_std", "initial_log_std"):
             default, got = settings_of(NetworkSettings)[setting].default, getattr(settings, setting)

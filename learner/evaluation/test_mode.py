@@ -26,6 +26,7 @@ from learner.settings.config import Config
 from learner.signals import StopSignals
 from workers import WorkerError
 from workers.failures import failures_of
+from workers.finite import NotFiniteError
 from wrappers import close_quietly, describe_env, make_single_env, make_vector_env
 
 log = logging.getLogger("springbok")
@@ -149,7 +150,10 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
                 if tally.missing and not stop():
                     _play_unseen(test, policy, tally, stop)
         except WorkerError as error:
-            log.error("error: %s (--verbosity=2 shows where)", error)
+            # A policy that diverged is named already; other errors have a traceback in the detailed log.
+            log.error(
+                "error: %s%s", error, "" if isinstance(error.__cause__, NotFiniteError) else " (--verbosity=2 shows where)"
+            )
             failed = True
         finally:
             tally.clear_line()
