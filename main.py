@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,25 +35,33 @@ def main(command: list[str]) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # cuBLAS needs this to repeat itself bit for bit (--reproducible); read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from absl import flags
-
     try:
+        from absl import flags
+
         if HELP_FLAGS & set(command[1:]):
             print(f"{USAGE}\n{help_of(command)}", end="")
             return 0
         job = prepare(command)
+    except (ImportError, MemoryError) as error:
+        if (line := unfit_libraries(error)) is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return 1
     except (flags.Error, ValueError) as error:
         print(f"error: {refusal(error)}", file=sys.stderr)
         return 2
-    except (ImportError, MemoryError) as error:
-        if isinstance(error, ImportError) and LOADER_WITHOUT_MEMORY not in str(error):
-            raise
-        wanted = "wanted memory for the program's libraries, got too little; raise the limit (ulimit -v)"
-        print(f"error: {wanted}: {error}", file=sys.stderr)
-        return 1
     from learner import launch
 
     return launch.run(job)
+
+
+def unfit_libraries(error: ImportError | MemoryError) -> str | None:
+    """The one line about libraries that are not installed or have no memory. None if the error is another one."""
+    if isinstance(error, ModuleNotFoundError) and find_spec(str(error.name).partition(".")[0]) is None:
+        return f"{error}: wanted the packages of requirements.txt (python -m pip install -r requirements.txt)"
+    if isinstance(error, MemoryError) or LOADER_WITHOUT_MEMORY in str(error):
+        return f"wanted memory for the program's libraries, got too little; raise the limit (ulimit -v): {error}"
+    return None
 
 
 def open_missing_streams() -> None:
