@@ -20,6 +20,7 @@ from agents.passes import NetworkPasses
 from agents.peers import Peers
 from agents.rewards import RewardScale
 from agents.schedules import linear_schedule
+from agents.target_network import TargetNetwork
 from replay.batch import Batch
 from setting import Setting, check_fields
 
@@ -119,12 +120,14 @@ class GuardedAgent(Agent):
         self.config = config
         self.network: FeatureNetwork = network
         self.replay_names = tuple(replay_names)
-        self.passes = NetworkPasses(network, threads, compiled=compiled, idle_cores=idle_cores)
         self.modules = {NETWORK: network, **self.make_modules()}
-        self._parameters = [parameter for module in self.modules.values() for parameter in module.parameters()]
+        own, *others = (list(module.parameters()) for module in self.modules.values())
+        further = [parameter for of_module in others for parameter in of_module]
+        self.passes = NetworkPasses(network, threads, compiled=compiled, idle_cores=idle_cores, further=further)
+        self._parameters = [*own, *further]
         self.optimizer = make_optimizer(config, self.modules.values())
         device = next(network.parameters()).device
-        self.guard = Guard(self.optimizer, device, self.moved_tensors())
+        self.guard = Guard(self.optimizer, device, [tensor for each in self.followers.values() for tensor in each.tensors])
         normalises = network.config.settings.normalise_observations
         self.observation_moments = ObservationMoments(network) if normalises else None
         self.reward_scale = RewardScale(device) if config.normalise_rewards else None
@@ -136,21 +139,37 @@ class GuardedAgent(Agent):
             moments.peers = peers
 
     def make_modules(self) -> dict[str, torch.nn.Module]:
-        """Further modules that learn, by name, on the network's device. They are saved, and the optimiser steps them too."""
+        """Further modules that learn, by name, on the network's device. They are saved, and the optimiser steps them too.
+
+        `__init__` calls it when the agent has `config` and `network` alone.
+        """
         return {}
 
-    def targets(self) -> dict[str, torch.nn.Module]:
-        """Modules that are saved but have no gradient, by name, such as target networks."""
+    @property
+    def followers(self) -> Mapping[str, TargetNetwork]:
+        """Target networks by the names of their modules. They are saved, and move behind each step that is taken.
+
+        `__init__` reads it after `make_modules`, which may make them.
+        """
         return {}
 
-    def moved_tensors(self) -> list[Tensor]:
-        """Tensors other than weights that a step changes, so that a refused step must leave them as they were."""
-        return []
+    def after_step(self) -> None:
+        """Move what follows the learned weights. A refused step changes none of it.
+
+        On a CPU such a step does not call this; on a GPU the tensors of `followers` are restored.
+        """
+        for target in self.followers.values():
+            target.move()
+
+    def after_update(self, progress: float, sound: Tensor) -> None:
+        """Set what follows the progress of the run. sound: bool `[]`, false if every step of the update was refused."""
 
     def calibrate(self, observations: Tensor) -> None:
         super().calibrate(observations)
         if self.observation_moments:
             self.observation_moments.calibrate(observations)
+        for target in self.followers.values():
+            target.reset()
 
     def finite_inputs(self, batch: Batch) -> dict[str, Tensor]:
         """For each input that may hold non-finite numbers: a scalar that is finite if all of it is.
@@ -195,6 +214,7 @@ class GuardedAgent(Agent):
             start_mean_squares(self.optimizer)
         with flushed_denormals():
             self.optimizer.step()
+        self.after_step()
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         return self.guard.take_skip_reasons(everything=everything)
@@ -202,19 +222,26 @@ class GuardedAgent(Agent):
     def state_dict(self) -> dict[str, Any]:
         self.guard.settle()
         return {
-            "modules": {name: module.state_dict() for name, module in {**self.modules, **self.targets()}.items()},
+            "modules": {name: module.state_dict() for name, module in self._saved_modules().items()},
             "optimizers": {NETWORK: optimizer_state(self.optimizer)},
             "numbers": {name: moments.state_dict() for name, moments in self._moments().items()} | self.own_numbers(),
         }
 
+    def _saved_modules(self) -> dict[str, torch.nn.Module]:
+        return {**self.modules, **{name: target.network for name, target in self.followers.items()}}
+
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        """Further numbers of the agent's state by name: of steps, if an update has several."""
-        return {OPTIMIZER_STEPS: {"count": torch.tensor(self.guard.steps)}} if self.several_steps else {}
+        """Further numbers of the agent's state by name: ages of target networks, and of steps, if an update has several."""
+        steps = {OPTIMIZER_STEPS: {"count": torch.tensor(self.guard.steps)}} if self.several_steps else {}
+        return {**steps, **{name: {"age": target.age} for name, target in self.followers.items()}}
 
     def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load what `own_numbers` returned. A checkpoint of other settings may lack some."""
         if self.several_steps and OPTIMIZER_STEPS in numbers:
             self.guard.steps = int(numbers[OPTIMIZER_STEPS]["count"])
+        for name, target in self.followers.items():
+            if name in numbers:
+                target.age.copy_(numbers[name]["age"])
 
     def _moments(self) -> dict[str, RunningMoments]:
         """The running moments of observations and rewards, by their names in a checkpoint."""
@@ -224,7 +251,7 @@ class GuardedAgent(Agent):
         }
 
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        for name, module in {**self.modules, **self.targets()}.items():
+        for name, module in self._saved_modules().items():
             if name not in state["modules"]:
                 raise ValueError(
                     f"wanted the weights of {' and '.join(self.modules)}, got those of {' and '.join(state['modules'])}"
@@ -243,7 +270,7 @@ class GuardedAgent(Agent):
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         """Moments come from `state`, the optimiser's settings from the config."""
         self.guard.settle()
-        for module_name, module in {**self.modules, **self.targets()}.items():
+        for module_name, module in self._saved_modules().items():
             module.load_state_dict(state["modules"][module_name])
         for name, running in self._moments().items():
             if name in state.get("numbers", {}):  # a run may begin to scale rewards when it is resumed

@@ -68,6 +68,7 @@ class LearnedAgent(GuardedAgent):
         learning_rate = self.set_learning_rate(progress)
         step = self.take_step(terms, leaves, inputs, self.used(learned))
         self.end_update()
+        self.after_update(progress, step.sound)
         self.merge_moments(learned, step.sound)
         scalars = {**per_step(terms, learned.rewards.numel()), **self.gradient_metrics(step.gradient_norm), **metrics}
         return Updated(scalars, learning_rate)

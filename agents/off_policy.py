@@ -195,15 +195,6 @@ class OffPolicyAgent(GuardedAgent):
         """
         return ()
 
-    def after_step(self) -> None:
-        """Move what follows the learned weights, such as target networks; `moved_tensors` must name all tensors of it.
-
-        A refused step does not call it on a CPU. On a GPU the device restores these tensors.
-        """
-
-    def after_update(self, progress: float, sound: Tensor) -> None:
-        """Set what follows the progress of the run. sound: bool `[]`, false if every step of the update was refused."""
-
     def update(self, batch: Batch, progress: float) -> Updated:
         inputs = self.finite_inputs(batch)
         # There are no fresh columns, so the running moments are those of drawn windows: of their first rows, which are uniform
@@ -251,7 +242,7 @@ class OffPolicyAgent(GuardedAgent):
             for objective in found[0][0].terms.values()
         ]
         norm = torch.linalg.vector_norm(torch.stack(norms))
-        sound = self.guard.step({**numbers, "gradient": norm}, self._step_and_follow, ends_update=False)
+        sound = self.guard.step({**numbers, "gradient": norm}, self._step, ends_update=False)
         errors = [part.errors for part, _ in found if part.errors is not None]
         return Learned(Step(sound, norm), values, torch.cat(errors) if errors else None)
 
@@ -283,10 +274,6 @@ class OffPolicyAgent(GuardedAgent):
             shown = [{name: fraction * value for name, value in each.items()} for each, fraction in weighted]
         give_gradients(parameters, total)
         return {name: sum((each[name] for each in shown[1:]), shown[0][name]) for name in shown[0]}
-
-    def _step_and_follow(self) -> None:
-        self._step()
-        self.after_step()
 
 
 def _parts(batch: Transitions, constants: tuple[Tensor, ...], threads: int) -> Iterator[tuple[Transitions, tuple[Tensor, ...]]]:

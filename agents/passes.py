@@ -51,9 +51,18 @@ class NetworkPasses:
         compiled: whether the pass goes through torch.compile, for the first batch size; once another comes, for any.
         idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a
             small pass.
+        further: parameters that losses read beside the network's outputs, such as learned multipliers.
     """
 
-    def __init__(self, network: nn.Module, threads: int = 1, *, compiled: bool = False, idle_cores: bool = False) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        threads: int = 1,
+        *,
+        compiled: bool = False,
+        idle_cores: bool = False,
+        further: Sequence[Tensor] = (),
+    ) -> None:
         if threads < 1:
             raise ValueError(f"threads: wanted 1 or more, got {threads}")
         self.network = network
@@ -65,6 +74,7 @@ class NetworkPasses:
         if compiled:
             self._forward = compute.compiled(self._forward)
         self._parameters = list(network.parameters())
+        self._further = list(further)
         self._multiplications = multiplications(self._parameters)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
@@ -112,6 +122,8 @@ class NetworkPasses:
     def backward(self, losses: Sequence[Tensor], outputs: Any, weights: Sequence[Tensor] | None = None) -> None:
         """Set every parameter's `grad` to the gradient of the weighted sum of losses of the last forward's outputs.
 
+        A parameter that no loss reads gets a gradient of zeros.
+
         Divided passes have two stages: from the losses to the outputs, which are leaves, then in each thread from its part of
         the outputs to the weights.
 
@@ -120,17 +132,18 @@ class NetworkPasses:
             outputs: what the last `forward` returned.
             weights: one scalar for each loss, all 1 by default. They are the gradients of the sum, which is never computed.
         """
-        parameters = self._parameters
+        parameters, further = self._parameters, self._further
         if not self._parts:
             with self.operations.sharing(self._multiplied):
-                gradients = torch.autograd.grad(losses, parameters, weights, materialize_grads=True)
+                gradients = torch.autograd.grad(losses, [*parameters, *further], weights, materialize_grads=True)
             self.operations.end_pass(self._multiplied)
-            give_gradients(parameters, gradients)
+            give_gradients([*parameters, *further], gradients)
             return
         # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
-        torch.autograd.backward(losses, weights)
+        of_leaves = torch.autograd.grad(losses, [*outputs, *further], weights, materialize_grads=True)
+        give_gradients(further, of_leaves[len(outputs) :])
         sizes = [part[0].shape[self._axis] for part in self._parts]
-        of_outputs = zip(*(_gradient(output).split(sizes, self._axis) for output in outputs), strict=True)
+        of_outputs = zip(*(gradient.split(sizes, self._axis) for gradient in of_leaves[: len(outputs)]), strict=True)
 
         def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(pair[0], parameters, pair[1])
@@ -179,7 +192,3 @@ def _divide(parts: int, observations: Tensor, state: Tensor | None, reset: Tenso
 
 def _joined(parts: tuple[Tensor, ...], axis: int) -> Tensor:
     return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
-
-
-def _gradient(output: Tensor) -> Tensor:
-    return torch.zeros_like(output) if output.grad is None else output.grad

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from agents.continuous.actors import Actor
 from agents.continuous.critics import Critics
@@ -114,36 +114,11 @@ class ContinuousAgent(OffPolicyAgent):
 
     @property
     def followers(self) -> Mapping[str, TargetNetwork]:
-        """All target networks by the names of their modules."""
         return {TARGETS: self.target_critics}
-
-    def targets(self) -> dict[str, nn.Module]:
-        return {name: target.network for name, target in self.followers.items()}
-
-    def moved_tensors(self) -> list[Tensor]:
-        return [tensor for target in self.followers.values() for tensor in target.tensors]
-
-    def after_step(self) -> None:
-        for target in self.followers.values():
-            target.move()
-
-    def calibrate(self, observations: Tensor) -> None:
-        super().calibrate(observations)
-        for target in self.followers.values():
-            target.reset()
 
     def update(self, batch: Any, progress: float) -> Any:
         self.network.acts_randomly.zero_()  # the first update comes when learning starts
         return super().update(batch, progress)
-
-    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        return {**super().own_numbers(), **{name: {"age": target.age} for name, target in self.followers.items()}}
-
-    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        super().load_own_numbers(numbers)
-        for name, target in self.followers.items():
-            if name in numbers:
-                target.age.copy_(numbers[name]["age"])
 
 
 def check_distribution(network: NetworkConfig, agent: str, wanted: str) -> None:

@@ -154,10 +154,6 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         scalars = {**per_step(terms, 1), **metrics, **self.gradient_metrics(step.gradient_norm)}
         return Updated(scalars, learning_rate, priorities=torch.where(step.sound, priorities, torch.nan))
 
-    def _step(self) -> None:
-        super()._step()
-        self.after_step()
-
     def losses(self, batch: Batch, outputs: tuple[QOutput, Tensor]) -> Losses:
         """The loss of one step. outputs: of the network, `[T+1, B, ...]`, and the temporal differences `[T, B]`."""
         online, errors = outputs

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agents.base import Needs
 from agents.guarded import GuardedAgent
@@ -69,27 +69,9 @@ class ValueAgent(GuardedAgent):
     def value_meaning(cls, config: Any) -> str:
         return "the largest expected discounted sum of rewards, as they are learned from, among all actions"
 
-    def calibrate(self, observations: Tensor) -> None:
-        super().calibrate(observations)
-        self.target.reset()
-
-    def targets(self) -> dict[str, nn.Module]:
-        return {TARGET: self.target.network}
-
-    def moved_tensors(self) -> list[Tensor]:
-        return self.target.tensors
-
-    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        return {**super().own_numbers(), TARGET: {"age": self.target.age}}
-
-    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        super().load_own_numbers(numbers)
-        if TARGET in numbers:
-            self.target.age.copy_(numbers[TARGET]["age"])
-
-    def after_step(self) -> None:
-        """Move the target network, inside the guarded step."""
-        self.target.move()
+    @property
+    def followers(self) -> Mapping[str, TargetNetwork]:
+        return {TARGET: self.target}
 
     @property
     def has_schedule(self) -> bool:

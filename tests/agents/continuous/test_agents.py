@@ -38,6 +38,11 @@ def changed(before: list[Tensor], module: nn.Module) -> bool:
     return any(not one.equal(other) for one, other in zip(before, module.parameters(), strict=True))
 
 
+def followers_of(agent: ContinuousAgent) -> dict[str, nn.Module]:
+    """The target networks by name."""
+    return {name: target.network for name, target in agent.followers.items()}
+
+
 def learn(agent: ContinuousAgent, batch: Batch, times: int = 1) -> None:
     for _ in range(times):
         torch.manual_seed(7)
@@ -77,10 +82,10 @@ def test_non_finite_weights_of_one_network_stop_the_steps_of_all(name: str) -> N
 @EACH
 def test_every_network_learns_and_targets_follow_slowly(name: str) -> None:
     agent = agent_of(name)
-    states = {part: weights(module) for part, module in {**agent.modules, **agent.targets()}.items()}
+    states = {part: weights(module) for part, module in {**agent.modules, **followers_of(agent)}.items()}
     learn(agent, windows(), 2)
-    assert all(changed(states[part], module) for part, module in {**agent.modules, **agent.targets()}.items())
-    for moved, kept in zip(agent.targets()["target_critics"].parameters(), states["target_critics"], strict=True):
+    assert all(changed(states[part], module) for part, module in {**agent.modules, **followers_of(agent)}.items())
+    for moved, kept in zip(agent.target_critics.network.parameters(), states["target_critics"], strict=True):
         assert (moved - kept).abs().max() < 0.005 * 2 * 2 * 1e-2 + 1e-6
 
 
@@ -89,9 +94,9 @@ def test_actor_and_targets_move_at_the_multiples_of_the_delay(case: dict[str, An
     agent = agent_of("td3", delay=case["policy_delay"])
     moves = []
     for update in range(1, case["inputs"]["updates"] + 1):
-        before = [weights(module) for module in (agent.network, *agent.targets().values())]
+        before = [weights(module) for module in (agent.network, *followers_of(agent).values())]
         learn(agent, windows())
-        modules = (agent.network, *agent.targets().values())
+        modules = (agent.network, *followers_of(agent).values())
         moved = {changed(old, module) for old, module in zip(before, modules, strict=True)}
         assert len(moved) == 1
         moves += [update] if moved == {True} else []

@@ -174,7 +174,8 @@ def test_a_number_that_is_not_finite_skips_the_update_of_all_learners(name: str)
     assert first == ["numbers of rank 1"]
     assert second == ["rewards"]
     assert same(weights, others)
-    assert same(weights, numbers_of(agent_of(name)))
+    unchanged = numbers_of(agent_of(name))
+    assert [key for key in unchanged if not same(weights[key], unchanged[key])] == []
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

@@ -224,17 +224,12 @@ OTHER: dict[str, Any] = {
     "core": "lstm",
     "conv": "16x8x4,32x4x2",
     "action_distribution": "beta",
-    "log_std": "network",
-    "optimizer": "adam",
-    "reward_clipping_method": "abs_one_clamp",
     "frame_scale_resolution": "42,44",
     "action_mask": "legal",
     "ignored_observations": "mission,time",
     "env_args": '{"gravity": -5.0}',
     "env_wrappers": "minigrid.wrappers:OneHotPartialObsWrapper",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
-    "relevance": "behaviour",
-    "initial_weights": "uniform",
     "precision": "bfloat16",
     "preset": "quick",
     "results_dir": "elsewhere",
@@ -245,7 +240,7 @@ OTHER: dict[str, Any] = {
     "resume_in": "new",
     "verbosity": 2,
 }
-"""A value other than the default, where a number or a switch does not give one by itself."""
+"""A value other than the default, where a number, a switch or a list of choices does not give one by itself."""
 
 
 def other_value(name: str) -> Any:
@@ -253,6 +248,8 @@ def other_value(name: str) -> Any:
         return OTHER[name]
     if name in SWITCHES:
         return not DEFAULTS[name]
+    if choices := TABLE[name].choices():
+        return next(choice for choice in choices if choice not in (AUTO, DEFAULTS[name]))
     return 7 if name in WHOLE else 0.625
 
 
