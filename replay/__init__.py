@@ -8,18 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from replay.base import Encode, Encoded, InitialErrors, Replay, ReplayConfig, ReplayContext
-from replay.kinds.attentive import AttentiveReplay
-from replay.kinds.circular import CircularReplay
+from replay.base import LARGEST_CAPACITY, Encode, Encoded, InitialErrors, ReplayConfig, ReplayContext
 from replay.kinds.distances import Divergence
-from replay.kinds.elite import EliteReplay
-from replay.kinds.prioritised import PrioritisedReplay
-from replay.kinds.queue import QueueReplay
-from replay.kinds.standard import StandardReplay
 from replay.memory import device_bytes, exact_share, replay_bytes, settle_capacities, shares
 from replay.mixture import Mixture
 from replay.pace import Pace, PaceConfig
-from replay.parameters import LARGEST_CAPACITY, needs_encode, needs_features, parse_replay_parameters
+from replay.parameters import needs_encode, needs_features, parse_replay_parameters
+from replay.registry import REPLAYS
 from replay.trajectory import TrajectoryContract
 
 __all__ = [
@@ -41,15 +36,6 @@ __all__ = [
     "replay_names",
     "settle_capacities",
 ]
-
-REPLAYS: dict[str, Callable[[ReplayConfig, ReplayContext], Replay]] = {
-    "queue": lambda config, context: QueueReplay(context.contract, config.capacity, context.share),
-    "standard": StandardReplay,
-    "elite": EliteReplay,
-    "attentive": AttentiveReplay,
-    "circular": CircularReplay,
-    "prioritised": PrioritisedReplay,
-}
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:

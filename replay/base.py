@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from replay.batch import InitialErrors
-from replay.kinds.distances import POLICY_DISTANCES, Divergence, make_distance
+from replay.kinds.distances import DISTANCES, POLICY_DISTANCES, Divergence, make_distance
+from replay.kinds.selection import STRATEGIES
 from replay.priorities.priorities import Tickets
 from replay.trajectory import Fields, TrajectoryContract
+from setting import Setting
+
+LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
+LARGEST_NUMBER = 10**6  # for numbers without a bound of their own; far above any sensible value
+ABOVE_ZERO = math.ulp(0.0)
+
+
+def _whole(help_text: str, unit: str, most: int = LARGEST_NUMBER) -> Setting:
+    return Setting(help_text, f"a whole number of {unit} from 1 to {most}", 1, most)
+
+
+def _number(help_text: str, low: float, high: float) -> Setting:
+    opening = "(" if low == ABOVE_ZERO else "["
+    return Setting(help_text, f"a number in {opening}{low if low > ABOVE_ZERO else 0:g}, {high:.15g}]", low, high)
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """One entry of `--replay_parameters`. sample_ratio: its part of every batch, in (0, 1].
+    """One entry of `--replay_parameters`. A field with a `Setting` is a key of its object.
 
-    capacity: trajectories. memory: bytes, where the entry names them instead; capacity is then the number of trajectories
-    that they hold in any case, and 0 until their size is known (see `replay.memory`). steps: steps of the environments, where
-    the entry names them instead; capacity is 0 until the length of a trajectory is known. compress: keep the frames
-    compressed, where they are given more than once. device: `cuda` keeps them in the learner's device memory.
+    Every replay has the keys type and sample_ratio and a size. A kind names the others that it takes (`Replay.keys`).
 
-    alpha, beta, beta_end and priority_epsilon belong to a prioritised replay (see `replay.kinds.prioritised`).
-
-    slots, uses and staggered belong to a circular replay; 0 until the actions of the environment are known, which decide.
-
-    retention: what a full standard replay keeps, `fifo` or `reservoir`. insert_strategy: which trajectory makes room in a
-    full replay instead, `elite_insertion` or None. The others belong to elite and attentive sampling and to that strategy.
+    type: a name of `replay.registry.REPLAYS`. memory: bytes, where the entry names them; capacity is then the number of
+    trajectories that they hold in any case, and 0 until their size is known (see `replay.memory`). steps: steps of the
+    environments, where the entry names them; capacity is 0 until the length of a trajectory is known. insert_strategy: which
+    trajectory makes room in a full replay instead of the oldest, `elite_insertion` or None. compress: keep the frames
+    compressed, where they are given more than once.
     """
 
     type: str
-    capacity: int
-    sample_ratio: float
-    retention: str = "fifo"
-    dist_function: str = "ln_norm"
-    p: float = 2.0
-    insert_strategy: str | None = None
-    elite_sampling_strategy: str = "strategy3"
-    elite_batch_size: int = 10
-    lambda_batch_multiplier: float = 6.0
-    annealing_factor: float = 2.0
+    capacity: Annotated[int, _whole("Trajectories.", "trajectories", LARGEST_CAPACITY)] = 0
+    sample_ratio: Annotated[float, _number("Part of every batch.", ABOVE_ZERO, 1)] = 1.0
     memory: int | None = None
-    steps: int | None = None
-    alpha: float = 0.6
-    beta: float = 0.4
-    beta_end: float = 1.0
-    priority_epsilon: float = 1e-6
+    steps: Annotated[int, _whole("Steps of the environments.", "environment steps", LARGEST_CAPACITY)] = 0
+    retention: Annotated[Literal["fifo", "reservoir"], Setting("Which trajectories a full standard replay keeps.")] = "fifo"
+    insert_strategy: str | None = None
+    dist_function: Annotated[str, Setting("Distance of policies or features.", choices=tuple(DISTANCES))] = "ln_norm"
+    p: Annotated[float, _number("Exponent of ln_norm.", 1, LARGEST_NUMBER)] = 2.0
+    elite_sampling_strategy: Annotated[str, Setting("Which candidates an elite replay takes.", choices=tuple(STRATEGIES))] = (
+        "strategy3"
+    )
+    elite_batch_size: Annotated[int, _whole("Newest trajectories that elite_insertion compares.", "trajectories")] = 10
+    lambda_batch_multiplier: Annotated[
+        float, _number("Candidates for each trajectory taken, at the start.", 1, LARGEST_NUMBER)
+    ] = 6.0
+    annealing_factor: Annotated[float, _number("Speed at which candidates become fewer.", ABOVE_ZERO, LARGEST_NUMBER)] = 2.0
+    alpha: Annotated[float, _number("Exponent of the priorities.", 0, 1)] = 0.6
+    beta: Annotated[float, _number("Exponent of the importance weights at the start.", 0, 1)] = 0.4
+    beta_end: Annotated[float, _number("The same at the end of the run.", 0, 1)] = 1.0
+    priority_epsilon: Annotated[float, _number("Added to every priority.", ABOVE_ZERO, LARGEST_NUMBER)] = 1e-6
+    slots: Annotated[int, _whole("Batches of a circular replay; 0 until the actions decide.", "batches")] = 0
+    uses: Annotated[int, _whole("Uses of each batch; 0 until the actions decide.", "updates")] = 0
+    staggered: Annotated[bool, Setting("Whether the first batches get 1, 2, .. uses.")] = True
+    device: Annotated[Literal["cpu", "cuda"], Setting("Where frames are kept; cuda: in the learner's device memory.")] = "cpu"
     compress: bool = False
-    device: str = "cpu"
-    slots: int = 0
-    uses: int = 0
-    staggered: bool = True
 
     @property
     def is_fresh(self) -> bool:
@@ -66,11 +82,6 @@ class ReplayConfig:
     def fresh_part(self) -> float:
         """The fraction of what it gives that no batch has had before, as soon as all of its slots are filled."""
         return 1 / self.uses if self.type == "circular" else float(self.is_fresh)
-
-    @property
-    def keeps_newest(self) -> bool:
-        """Whether a full one always lets its oldest trajectory go; a queue and a circular replay keep all."""
-        return not self.is_fresh and self.retention == "fifo" and self.insert_strategy is None
 
     @property
     def needs_features(self) -> bool:
@@ -128,12 +139,24 @@ class Drawn(NamedTuple):
 
 
 class Replay(ABC):
-    """A store of trajectories from which batches are drawn. It copies what it keeps: the slot goes back to the workers."""
+    """A store of trajectories from which batches are drawn. It copies what it keeps: the slot goes back to the workers.
+
+    keys: those of `ReplayConfig` that this kind takes besides those of every replay. keeps_newest: whether a full one lets its
+    oldest trajectory go and takes every new one, as long as no strategy decides; frames are then stored once, which its
+    promised memory counts on. gives_windows: whether it draws windows of rows too, as agents with `Needs.window` want.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ()
+    keeps_newest: ClassVar[bool] = False
+    gives_windows: ClassVar[bool] = False
 
     gives_replayed: bool
     """Whether the trajectories of the last `sample` may have been given before (their columns are `is_replay`)."""
     drawn: Drawn | None = None
     """The leaves of the last `sample`; None without priorities."""
+
+    @abstractmethod
+    def __init__(self, config: ReplayConfig, context: ReplayContext) -> None: ...
 
     @property
     @abstractmethod

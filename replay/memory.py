@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from replay.base import ReplayConfig
 from replay.mixture import largest_share
+from replay.registry import keeps_newest
 from replay.ring.storage import PAGE_OVERHEAD, storage_class
 from replay.trajectory import TrajectoryContract
 
@@ -103,7 +104,7 @@ def replay_bytes(
         if config.type != "queue" and config.memory is not None:
             # Such a ring holds more trajectories than its capacity promises, until its memory is full.
             size = config.memory
-        elif config.keeps_newest and not config.compress and config.device == "cpu":
+        elif keeps_newest(config) and not config.compress and config.device == "cpu":
             frame_bytes = storage_class(config).layout(contract)[0] + PAGE_OVERHEAD
             shared = max(0, config.capacity - environment_count) * contract.shared_frames
             size -= shared * frame_bytes

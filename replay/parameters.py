@@ -11,29 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from replay.base import ReplayConfig
-from replay.kinds.distances import DISTANCES
-from replay.kinds.selection import STRATEGIES
 from replay.memory import parse_size
-from replay.ring.retention import INSERTIONS, RETENTIONS
-from setting import listed
+from replay.registry import REPLAYS
+from replay.ring.retention import INSERTIONS
+from setting import listed, settings_of
 
 RATIO_TOLERANCE = 1e-3  # of the sum of ratios, so that three times 0.333 is accepted
-LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
-LARGEST_NUMBER = 10**6  # for numbers without a bound of their own; far above any sensible value
-
 SIZES = ("capacity", "memory", "steps")
 ALWAYS = ("type", "sample_ratio")
-TYPES: dict[str, tuple[str, ...]] = {
-    "attentive": ("insert_strategy", "device"),
-    "circular": ("slots", "uses", "staggered", "device"),
-    "custom": ("sample_strategy", "insert_strategy", "device"),
-    "elite": ("insert_strategy", "device"),
-    "prioritised": ("alpha", "beta", "beta_end", "priority_epsilon", "device"),
-    "queue": (),
-    "standard": ("retention", "device"),
-}
-"""Type -> its own keys, without those of every replay and those of its strategies."""
+CUSTOM = ("sample_strategy", "insert_strategy", "device")
+"""The own keys of a custom replay."""
 
+SAMPLING = ("elite_sampling", "attentive_sampling")
 SAMPLED_AS = {None: "standard", "elite_sampling": "elite", "attentive_sampling": "attentive"}
 """`sample_strategy` of a custom replay -> the type with that sampling."""
 
@@ -43,38 +32,18 @@ STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
     "attentive_sampling": ANNEALED,
     "elite_insertion": ("dist_function", "p", "elite_batch_size"),
 }
-CHOICES: dict[str, tuple[str, ...]] = {
-    "type": tuple(TYPES),
-    "retention": RETENTIONS,
-    "device": ("cpu", "cuda"),
-    "dist_function": tuple(DISTANCES),
-    "sample_strategy": ("elite_sampling", "attentive_sampling"),
-    "insert_strategy": INSERTIONS,
-    "elite_sampling_strategy": tuple(STRATEGIES),
-}
-SWITCHES = ("staggered",)
-WHOLE_NUMBERS = {
-    "capacity": ("a whole number of trajectories", LARGEST_CAPACITY),
-    "steps": ("a whole number of environment steps", LARGEST_CAPACITY),
-    "elite_batch_size": ("a whole number of trajectories", LARGEST_NUMBER),
-    "slots": ("a whole number of batches", LARGEST_NUMBER),
-    "uses": ("a whole number of updates", LARGEST_NUMBER),
-}
-NUMBERS: dict[str, tuple[str, float, float]] = {
-    "sample_ratio": ("in (0, 1]", 0, 1),
-    "alpha": ("in [0, 1]", 0, 1),
-    "beta": ("in [0, 1]", 0, 1),
-    "beta_end": ("in [0, 1]", 0, 1),
-    "priority_epsilon": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
-    "p": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
-    "lambda_batch_multiplier": (f"in [1, {LARGEST_NUMBER}]", 1, LARGEST_NUMBER),
-    "annealing_factor": (f"in (0, {LARGEST_NUMBER}]", 0, LARGEST_NUMBER),
-}
-"""Key -> the range in words, its lower end (excluded if 0, unless the words include it) and its upper end."""
-
-KEYS = {*ALWAYS, *SIZES, *(key for keys in (*TYPES.values(), *STRATEGY_KEYS.values()) for key in keys)}
 EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
 """Key of earlier versions, still accepted -> its present name."""
+
+
+def types() -> dict[str, tuple[str, ...]]:
+    """Type -> its own keys, without those of every replay and those of its strategies. The registry may have grown."""
+    return {"custom": CUSTOM, **{name: kind.keys for name, kind in REPLAYS.items()}}
+
+
+def known_keys() -> set[str]:
+    """Returns every key that some replay takes."""
+    return {*ALWAYS, *SIZES, *(key for keys in (*types().values(), *STRATEGY_KEYS.values()) for key in keys)}
 
 
 def parse_replay_parameters(text: str) -> tuple[ReplayConfig, ...]:
@@ -123,7 +92,7 @@ def _parse_entry(where: str, entry: object) -> ReplayConfig:
             f"{where}: wanted an object with type, sample_ratio and capacity, steps or memory, got {_short(repr(entry))}"
         )
     given = _named_as_today(where, entry)
-    if unknown := sorted(set(given) - KEYS):
+    if unknown := sorted(set(given) - known_keys()):
         known = ", ".join(sorted(_taken_keys(given)))
         raise ValueError(f"{where}: wanted known keys ({known}), got {_short(repr(unknown[0]))}")
     if missing := sorted(set(ALWAYS) - set(given)):
@@ -148,32 +117,35 @@ def _named_as_today(where: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _parse_value(wanted: str, key: str, value: Any) -> Any:
     """Returns one value as ReplayConfig holds it. `wanted` is the beginning of an error line. Raises ValueError."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if key in SWITCHES:
-        if not isinstance(value, bool):
-            raise ValueError(f"{wanted} true or false, got {_short(repr(value))}")
-        return value
-    if key in CHOICES:
-        if key == "elite_sampling_strategy" and number and value in (1, 2, 3, 4) and isinstance(value, int):
-            return f"strategy{value}"
-        if not isinstance(value, str) or value not in CHOICES[key]:
-            numbered = ", or its number 1 to 4" if key == "elite_sampling_strategy" else ""
-            raise ValueError(f"{wanted} {listed(CHOICES[key])}{numbered}, got {_short(repr(value))}")
-        return value
     if key == "memory":
         try:
             return parse_size(value if isinstance(value, str) else "")
         except ValueError as error:
             raise ValueError(f"{wanted} as {error}, got {_short(repr(value))}") from None
-    if key in WHOLE_NUMBERS:
-        what, most = WHOLE_NUMBERS[key]
-        if not number or not isinstance(value, int) or not 1 <= value <= most:
-            raise ValueError(f"{wanted} as {what} from 1 to {most}, got {_short(repr(value))}")
+    field = settings_of(ReplayConfig).get(key)
+    if names := _names(key) if field is None else field.choices():
+        numbered = key == "elite_sampling_strategy"
+        if numbered and type(value) is int and 1 <= value <= len(names):
+            return f"strategy{value}"
+        if not isinstance(value, str) or value not in names:
+            also = f", or its number 1 to {len(names)}" if numbered else ""
+            raise ValueError(f"{wanted} {listed(names)}{also}, got {_short(repr(value))}")
         return value
-    what, low, high = NUMBERS[key]
-    if not number or not (low <= value <= high and (value > 0 or what.startswith("in [0"))):
-        raise ValueError(f"{wanted} {what}, got {_short(repr(value))}")
-    return float(value)
+    assert field is not None
+    is_bool = isinstance(value, bool)
+    if field.type is bool:
+        if not is_bool:
+            raise ValueError(f"{wanted} as true or false, got {_short(repr(value))}")
+        return value
+    number = isinstance(value, int if field.type is int else int | float) and not is_bool
+    if not number or not field.setting.low <= value <= field.setting.high:
+        raise ValueError(f"{wanted} as {field.wanted()}, got {_short(repr(value))}")
+    return field.type(value)
+
+
+def _names(key: str) -> Sequence[str]:
+    """Returns the values of a key that is no setting of `ReplayConfig`."""
+    return {"type": sorted(types()), "sample_strategy": SAMPLING, "insert_strategy": INSERTIONS}[key]
 
 
 def _check_combination(where: str, values: dict[str, Any]) -> None:
@@ -191,7 +163,7 @@ def _taken_keys(entry: dict[str, Any]) -> set[str]:
     """Returns the keys that a replay with this type and these strategies takes. Invalid types and strategies add none."""
     kind = entry.get("type")
     sizes = () if kind == "circular" else SIZES  # its slots are its size
-    keys = {*ALWAYS, *sizes, *(TYPES.get(kind, ()) if isinstance(kind, str) else ())}
+    keys = {*ALWAYS, *sizes, *(types().get(kind, ()) if isinstance(kind, str) else ())}
     named = [entry.get(key) for key in ("sample_strategy", "insert_strategy") if key in keys]
     for strategy in (*named, f"{kind}_sampling" if kind in ("elite", "attentive") else None):
         if isinstance(strategy, str):

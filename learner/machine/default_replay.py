@@ -29,11 +29,11 @@ def fit_default_replay(settings: Mapping[str, Any], config: Config, available: i
     name = "replay_parameters"
     text, needed = settings[name], host_memory(config)
     steps = [replay.steps for replay in config.replays]
-    is_default = text == AGENTS[config.agent].defaults.get(name) and len(steps) == 1 and steps[0] is not None
+    is_default = text == AGENTS[config.agent].defaults.get(name) and len(steps) == 1 and steps[0] > 0
     if not is_default or config.training.reproducible or needed.total <= available:
         return dict(settings), []
     room = PART_OF_ROOM * (available - needed.without_replays)
-    fitting = int((steps[0] or 0) * room / needed.replays) // 1000 * 1000
+    fitting = int(steps[0] * room / needed.replays) // 1000 * 1000
     if fitting < LEAST_STEPS:
         return dict(settings), []
     smaller = json.dumps([{**entry, "steps": fitting} for entry in json.loads(text)])

@@ -17,9 +17,9 @@ from learner.settings.check import check_setting, check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings, needs_of
 from learner.settings.settle import settle_network, settle_replays, settle_target_period
-from replay import PaceConfig, ReplayConfig, check_replays
+from replay import REPLAYS, PaceConfig, ReplayConfig, check_replays
 from replay.settings import ReplaySettings
-from setting import AUTO
+from setting import AUTO, listed
 from workers import WorkerConfig
 from wrappers.spec import EnvConfig
 
@@ -161,12 +161,11 @@ def _check_paced(flat: Settings, replays: tuple[ReplayConfig, ...], needs: Needs
     if fresh := [replay.type for replay in replays if replay.is_fresh]:
         raise ValueError(f"replay_parameters: wanted replays that may give a step at any time with {agent}, got {fresh[0]}")
     for replay in replays:
-        strategy = replay.insert_strategy or replay.type
-        if strategy not in ("standard", "prioritised"):
-            raise ValueError(
-                f"replay_parameters: wanted standard or prioritised replays with {agent}, got {strategy}, "
-                "which compares policies"
-            )
+        if replay.needs_encode or (needs.window and not REPLAYS[replay.type].gives_windows):
+            wanted = listed(name for name in sorted(REPLAYS, reverse=True) if REPLAYS[name].gives_windows)
+            why = "which compares policies" if replay.needs_encode else "which gives whole trajectories alone"
+            got = replay.insert_strategy or replay.type
+            raise ValueError(f"replay_parameters: wanted {wanted} replays with {agent}, got {got}, {why}")
     if flat["replay_fill_fraction"]:
         raise ValueError(
             f"replay_fill_fraction: wanted 0 with {agent}, because --learning_starts says when it begins; got "

@@ -79,7 +79,7 @@ def settle_replays(replays: Sequence[ReplayConfig], settings: Settings) -> tuple
     Raises ValueError for an environment that does not exist.
     """
     length = settings["unroll_length"]
-    replays = [each if each.steps is None else replace(each, capacity=-(-each.steps // length)) for each in replays]
+    replays = [each if not each.steps else replace(each, capacity=-(-each.steps // length)) for each in replays]
     if all(replay.type != "circular" or (replay.slots and replay.uses) for replay in replays):
         return tuple(replays)
     action = make_spec(build(EnvConfig, settings)).action

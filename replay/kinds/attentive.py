@@ -23,6 +23,9 @@ from replay.trajectory import Fields
 class AttentiveReplay(RingReplay):
     """Compares candidates with anchors: the last row of each environment's newest stored trajectory."""
 
+    keys = ("insert_strategy", "device")
+    keeps_newest = True
+
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         super().__init__(config, context)
         self.progress = context.progress

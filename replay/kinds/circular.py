@@ -49,6 +49,8 @@ class CircularReplay(Replay):
         context: See ReplayContext.
     """
 
+    keys = ("slots", "uses", "staggered", "device")
+
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         self.config = config
         self.gives_replayed = False

@@ -19,6 +19,9 @@ from replay.ring.retention import require_encode
 class EliteReplay(RingReplay):
     """Measures how far the current network is from the one that acted, and selects among candidates by a strategy."""
 
+    keys = ("insert_strategy", "device")
+    keeps_newest = True
+
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         super().__init__(config, context)
         self.progress = context.progress

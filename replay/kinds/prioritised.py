@@ -20,6 +20,9 @@ from replay.priorities.priorities import Priorities, Tickets, importance_weights
 class PrioritisedReplay(RingReplay):
     """Draws by priorities. The exponent beta of the importance weights moves from `beta` to `beta_end` over the run."""
 
+    keys = ("alpha", "beta", "beta_end", "priority_epsilon", "device")
+    keeps_newest = gives_windows = True
+
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         contract = context.contract
         super().__init__(

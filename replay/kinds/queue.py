@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from replay.base import Replay
-from replay.trajectory import TrajectoryContract, with_present_names
+from replay.base import Replay, ReplayConfig, ReplayContext
+from replay.trajectory import with_present_names
 
 
 class QueueReplay(Replay):
@@ -22,9 +22,9 @@ class QueueReplay(Replay):
 
     gives_replayed = False
 
-    def __init__(self, contract: TrajectoryContract, capacity: int, share: int) -> None:
-        self.capacity = max(capacity, share)
-        self.storage = contract.allocate(self.capacity)
+    def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
+        self.capacity = max(config.capacity, context.share)
+        self.storage = context.contract.allocate(self.capacity)
         self.first = 0
         self.size = 0
         self.dropped = 0

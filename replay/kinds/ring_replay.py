@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from replay.ring.ring import RowIndex
 class RingReplay(Replay):
     """A replay on a ring. It gives nothing before `min_fill` trajectories were inserted."""
 
+    keys: ClassVar[tuple[str, ...]] = ("device",)
     gives_replayed = True
 
     def __init__(

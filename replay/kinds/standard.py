@@ -13,6 +13,9 @@ from replay.kinds.ring_replay import RingReplay
 class StandardReplay(RingReplay):
     """Draws uniformly. The ring's retention decides which trajectories it keeps."""
 
+    keys = ("retention", "device")
+    keeps_newest = gives_windows = True
+
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         if self.ring.index:
             return self.ring.give_windows(*self.ring.uniform_rows(count), out)

@@ -14,7 +14,6 @@ from replay.base import Encode, ReplayConfig, ReplayContext, behaviour_distances
 from replay.kinds.distances import Divergence
 from replay.ring.ring import Retention, Ring, RowIndex
 
-RETENTIONS = ("fifo", "reservoir")
 INSERTIONS = ("elite_insertion",)
 
 

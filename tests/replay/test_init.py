@@ -10,7 +10,7 @@ import pytest
 
 from replay import REPLAYS, Mixture, ReplayConfig, make_mixture, needs_encode, needs_features
 from replay.base import Replay
-from replay.parameters import TYPES
+from replay.parameters import types
 from tests.builders import trajectory_contract
 from tests.replay.support import (
     CONTRACT,
@@ -36,7 +36,7 @@ def make(name: str, capacity: int, written: int = 0, **how: Any) -> Replay:
 
 
 def test_the_command_line_and_the_factories_know_the_same_types() -> None:
-    assert set(TYPES) == {*REPLAYS, "custom"}
+    assert set(types()) == {*REPLAYS, "custom"}
 
 
 @ALL

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replay import LARGEST_CAPACITY, REPLAYS, ReplayConfig, make_mixture, parse_replay_parameters
-from replay.parameters import KEYS, TYPES
+from replay.parameters import known_keys, types
+from setting import listed
 from tests.replay.support import CONTRACT, numbered
 
 QUEUE = {"type": "queue", "capacity": 1, "sample_ratio": 1.0}
@@ -26,14 +27,14 @@ SCALARS = st.one_of(
         ["queue", "standard", "type", 10**30, -(10**400), 1e308, float("nan"), float("inf"), -0.0, 0.5, "\ud800", "\n"]
     ),
 )
-ANY_KEY = st.one_of(st.sampled_from(["Type", *sorted(KEYS)]), st.text(max_size=5))
+ANY_KEY = st.one_of(st.sampled_from(["Type", *sorted(known_keys())]), st.text(max_size=5))
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(ANY_KEY, inner, max_size=4)), max_leaves=8
 )
 NEARLY_RIGHT = st.lists(
     st.fixed_dictionaries(
         {
-            "type": st.one_of(st.sampled_from(sorted(TYPES)), ANYTHING),
+            "type": st.one_of(st.sampled_from(sorted(types())), ANYTHING),
             "capacity": st.one_of(st.integers(-1, 10**13), ANYTHING),
             "sample_ratio": st.one_of(st.sampled_from([0.25, 0.5, 1, 1.0]), ANYTHING),
         },
@@ -106,15 +107,15 @@ def test_any_text_gives_replays_or_one_error_line(text: str) -> None:
     [
         (
             {"type": "lifo"},
-            r"parameters\[0\]: wanted type attentive, circular, custom, elite, prioritised, queue or .*, got 'lifo'",
+            rf"parameters\[0\]: wanted type {listed(sorted(types()))}, got 'lifo'",
         ),
-        ({"type": None}, "wanted type attentive, circular, custom, elite, prioritised, queue or standard, got None"),
+        ({"type": None}, f"wanted type {listed(sorted(types()))}, got None"),
         ({"capacity": 0}, "wanted capacity as a whole number of trajectories from 1 to .*, got 0"),
         ({"capacity": 1.0}, "wanted capacity .* got 1.0"),
         ({"capacity": True}, "wanted capacity .* got True"),
         ({"capacity": "5"}, "wanted capacity .* got '5'"),
         ({"capacity": LARGEST_CAPACITY + 1}, "wanted capacity .* got 1000000000001"),
-        ({"sample_ratio": 0}, r"wanted sample_ratio in \(0, 1\], got 0"),
+        ({"sample_ratio": 0}, r"wanted sample_ratio as a number in \(0, 1\], got 0"),
         ({"sample_ratio": 1.01}, "wanted sample_ratio .* got 1.01"),
         ({"sample_ratio": float("nan")}, "wanted sample_ratio .* got nan"),
         ({"sample_ratio": float("inf")}, "wanted sample_ratio .* got inf"),
@@ -257,7 +258,7 @@ def test_every_key_becomes_a_setting() -> None:
 
 
 def test_every_key_is_a_field_of_the_settings() -> None:
-    assert set(ReplayConfig.__dataclass_fields__) == KEYS - {"sample_strategy"} | {"compress"}
+    assert set(ReplayConfig.__dataclass_fields__) == known_keys() - {"sample_strategy"} | {"compress"}
 
 
 @pytest.mark.parametrize(
@@ -298,15 +299,15 @@ def test_a_strategy_may_be_given_by_its_number(number: int) -> None:
         ({"type": "custom"}, "wanted sample_strategy or insert_strategy .*, got neither"),
         ({"type": "elite", "dist_function": "cos_dist", "p": 2}, "wanted p only with dist_function ln_norm, .* cos_dist"),
         ({"type": "elite", "dist_function": "l2"}, "wanted dist_function ln_norm, cos_dist, kl_div or kl_policy, got 'l2'"),
-        ({"type": "elite", "p": 0.5}, r"wanted p in \[1, 1000000\], got 0.5"),
-        ({"type": "elite", "p": float("nan")}, "wanted p in .* got nan"),
+        ({"type": "elite", "p": 0.5}, r"wanted p as a number in \[1, 1000000\], got 0.5"),
+        ({"type": "elite", "p": float("nan")}, "wanted p as .* got nan"),
         ({"type": "elite", "elite_sampling_strategy": 5}, "strategy1, .* or strategy4, or its number 1 to 4, got 5"),
         ({"type": "elite", "elite_sampling_strategy": True}, "wanted elite_sampling_strategy strategy1, .* got True"),
         ({"type": "elite", "elite_sampling_strategy": 1.0}, "wanted elite_sampling_strategy strategy1, .* got 1.0"),
-        ({"type": "elite", "lambda_batch_multiplier": 0.9}, "wanted lambda_batch_multiplier in .* got 0.9"),
-        ({"type": "elite", "lambda_batch_multiplier": "6"}, "wanted lambda_batch_multiplier in .* got '6'"),
-        ({"type": "elite", "annealing_factor": 0}, "wanted annealing_factor in .* got 0"),
-        ({"type": "elite", "annealing_factor": float("inf")}, "wanted annealing_factor in .* got inf"),
+        ({"type": "elite", "lambda_batch_multiplier": 0.9}, "wanted lambda_batch_multiplier as .* got 0.9"),
+        ({"type": "elite", "lambda_batch_multiplier": "6"}, "wanted lambda_batch_multiplier as .* got '6'"),
+        ({"type": "elite", "annealing_factor": 0}, "wanted annealing_factor as .* got 0"),
+        ({"type": "elite", "annealing_factor": float("inf")}, "wanted annealing_factor as .* got inf"),
         ({"type": "elite", "insert_strategy": None}, "wanted insert_strategy elite_insertion, got None"),
         ({"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 0}, "wanted elite_batch_size .* got 0"),
         ({"type": "standard", "retention": "lifo"}, "wanted retention fifo or reservoir, got 'lifo'"),

@@ -124,7 +124,7 @@ def test_it_takes_no_more_memory_than_was_counted(compress: bool) -> None:
     [
         ('"slots": 0', "wanted slots as a whole number of batches from 1 to .*, got 0"),
         ('"uses": 1.5', "wanted uses as a whole number of updates from 1 to .*, got 1.5"),
-        ('"staggered": 1', "wanted staggered true or false, got 1"),
+        ('"staggered": 1', "wanted staggered as true or false, got 1"),
         ('"capacity": 4', r"wanted keys of this circular replay \(.*\), got capacity"),
         ('"memory": "1GB"', r"wanted keys of this circular replay \(.*\), got memory"),
     ],

@@ -8,19 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay.base import ReplayConfig
 from replay.kinds.queue import QueueReplay
-from tests.replay.support import CONTRACT, numbered, sample
+from tests.replay.support import context, numbered, sample
+
+
+def queue_of(capacity: int, share: int) -> QueueReplay:
+    return QueueReplay(ReplayConfig("queue", capacity), context(share=share))
 
 
 def test_first_in_first_out() -> None:
-    queue = QueueReplay(CONTRACT, capacity=5, share=1)
+    queue = queue_of(5, 1)
     for number in range(5):
         queue.insert(numbered(number))
     assert [sample(queue, 2), sample(queue, 1), sample(queue, 2)] == [[0, 1], [2], [3, 4]]
 
 
 def test_each_trajectory_is_given_exactly_once_when_slots_are_reused() -> None:
-    queue = QueueReplay(CONTRACT, capacity=5, share=3)
+    queue = queue_of(5, 3)
     given_out: list[int] = []
     for number in range(40):
         queue.insert(numbered(number))
@@ -31,7 +36,7 @@ def test_each_trajectory_is_given_exactly_once_when_slots_are_reused() -> None:
 
 
 def test_a_full_queue_drops_its_oldest_and_counts() -> None:
-    queue = QueueReplay(CONTRACT, capacity=3, share=1)
+    queue = queue_of(3, 1)
     for number in range(5):
         assert queue.has_room() is (number < 3)
         queue.insert(numbered(number))
@@ -41,7 +46,7 @@ def test_a_full_queue_drops_its_oldest_and_counts() -> None:
 
 
 def test_the_capacity_is_at_least_one_batch_s_share() -> None:
-    queue = QueueReplay(CONTRACT, capacity=1, share=6)
+    queue = queue_of(1, 6)
     assert queue.capacity == 6
     for number in range(6):
         queue.insert(numbered(number))
@@ -49,7 +54,7 @@ def test_the_capacity_is_at_least_one_batch_s_share() -> None:
 
 
 def test_a_sample_larger_than_the_queue_is_refused_and_loses_nothing() -> None:
-    queue = QueueReplay(CONTRACT, capacity=3, share=1)
+    queue = queue_of(3, 1)
     queue.insert(numbered(8))
     assert queue.can_sample(1)
     assert not queue.can_sample(2)
@@ -59,7 +64,7 @@ def test_a_sample_larger_than_the_queue_is_refused_and_loses_nothing() -> None:
 
 
 def test_stored_trajectories_are_copies() -> None:
-    queue = QueueReplay(CONTRACT, capacity=2, share=1)
+    queue = queue_of(2, 1)
     slot = numbered(0)
     queue.insert(slot)
     for array in slot.values():
@@ -68,7 +73,7 @@ def test_stored_trajectories_are_copies() -> None:
 
 
 def test_metrics_count_waiting_and_newly_dropped_trajectories() -> None:
-    queue = QueueReplay(CONTRACT, capacity=3, share=1)
+    queue = queue_of(3, 1)
     for number in range(5):
         queue.insert(numbered(number))
     assert [queue.metrics(), queue.metrics()] == [{"waiting": 3, "dropped": 2}, {"waiting": 3, "dropped": 0}]
@@ -84,7 +89,7 @@ def test_its_columns_are_fresh() -> None:
 @given(st.integers(1, 5), st.integers(1, 4), st.lists(st.integers(0, 4), max_size=30))
 def test_any_sequence_equals_a_plain_deque(capacity: int, share: int, takes: list[int]) -> None:
     """takes: 0 inserts the next trajectory, n > 0 draws n if n are waiting."""
-    queue, model = QueueReplay(CONTRACT, capacity, share), deque[int](maxlen=max(capacity, share))
+    queue, model = queue_of(capacity, share), deque[int](maxlen=max(capacity, share))
     number = dropped = 0
     for take in takes:
         if take == 0:
