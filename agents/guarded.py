@@ -204,9 +204,13 @@ class GuardedAgent(Agent):
         if self.observation_moments:
             self.observation_moments.merge(learned, sound)
 
-    def gradient_metrics(self, norms: Tensor) -> dict[str, Tensor]:
-        """Mean norm of the gradients before clipping, and the fraction that was clipped. norms: `[]`, or `[steps]`."""
-        clipped = norms > (self.config.gradient_clip_by_norm_threshold or math.inf)
+    def gradient_metrics(self, norms: Tensor, clipped: Tensor | None = None) -> dict[str, Tensor]:
+        """Mean norm of the gradients before clipping, and the fraction of the steps in which it was clipped.
+
+        norms: `[]`, or `[steps]`. clipped: bool of the same shape; by default where the norm is above the limit.
+        """
+        if clipped is None:
+            clipped = norms > (self.config.gradient_clip_by_norm_threshold or math.inf)
         return {"losses/gradient_norm": norms.mean(), "losses/gradient_clipped": clipped.float().mean()}
 
     def _step(self) -> None:

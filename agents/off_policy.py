@@ -7,6 +7,7 @@ from.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +37,12 @@ LastRate = Annotated[
 ]
 Clip = Annotated[
     float,
-    Setting("Global gradient norm above which gradients are scaled down; 0: never.", "a gradient norm >= 0", 0, 1e9),
+    Setting(
+        "Gradient norm above which the gradients of a loss, such as the critics', are scaled down; 0: never.",
+        "a gradient norm >= 0",
+        0,
+        1e9,
+    ),
 ]
 Gamma = Annotated[float, Setting("Discount per step.", "a discount in [0, 1]", 0, 1)]
 Steps = Annotated[
@@ -153,11 +159,15 @@ class Objectives(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """One step on a batch. scalars: values of the terms and the metrics, `[]` each. errors: see `Objectives`."""
+    """One step on a batch. scalars: values of the terms and the metrics, `[]` each. errors: see `Objectives`.
+
+    clipped: bool `[]`, whether the gradient of some term was.
+    """
 
     step: Step
     scalars: dict[str, Tensor]
     errors: Tensor | None
+    clipped: Tensor
 
 
 class OffPolicyAgent(GuardedAgent):
@@ -210,8 +220,10 @@ class OffPolicyAgent(GuardedAgent):
         self.after_update(progress, sound)
         first_rows = replace(learned, observations=learned.observations[:2])
         self.merge_moments(first_rows, sound)
-        norms = torch.stack([each.step.gradient_norm for each in steps])
-        scalars = {**means_of_steps([each.scalars for each in steps]), **self.gradient_metrics(norms)}
+        norms, clipped = (
+            torch.stack(each) for each in zip(*((one.step.gradient_norm, one.clipped) for one in steps), strict=True)
+        )
+        scalars = {**means_of_steps([each.scalars for each in steps]), **self.gradient_metrics(norms, clipped)}
         return Updated(scalars, learning_rate, self.guard.steps, _priorities(steps))
 
     @property
@@ -237,14 +249,12 @@ class OffPolicyAgent(GuardedAgent):
         losses = {name: values[f"losses/{name}"] for name in found[0][0].terms}
         numbers = {**inputs, **losses}
         numbers |= self.peers.add_gradients(self._parameters, numbers)
-        norms = [
-            clip_gradients(objective.parameters, self.config.gradient_clip_by_norm_threshold)
-            for objective in found[0][0].terms.values()
-        ]
-        norm = torch.linalg.vector_norm(torch.stack(norms))
+        limit = self.config.gradient_clip_by_norm_threshold
+        norms = torch.stack([clip_gradients(objective.parameters, limit) for objective in found[0][0].terms.values()])
+        norm, clipped = torch.linalg.vector_norm(norms), (norms > (limit or math.inf)).any()
         sound = self.guard.step({**numbers, "gradient": norm}, self._step, ends_update=False)
         errors = [part.errors for part, _ in found if part.errors is not None]
-        return Learned(Step(sound, norm), values, torch.cat(errors) if errors else None)
+        return Learned(Step(sound, norm), values, torch.cat(errors) if errors else None, clipped)
 
     def _gradients(self, arguments: tuple[Transitions, tuple[Tensor, ...]]) -> tuple[Objectives, list[tuple[Tensor, ...]]]:
         """The objectives of a part, and the gradient of each with respect to its parameters."""

@@ -10,7 +10,7 @@ import torch
 
 from replay.base import LARGEST_CAPACITY, Encode, Encoded, InitialErrors, ReplayConfig, ReplayContext
 from replay.kinds.distances import Divergence
-from replay.memory import device_bytes, exact_share, replay_bytes, settle_capacities, shares
+from replay.memory import device_bytes, exact_share, replay_bytes, settle_capacities, shares, wanted_capacity
 from replay.mixture import Mixture
 from replay.pace import Pace, PaceConfig
 from replay.parameters import needs_encode, needs_features, parse_replay_parameters
@@ -48,11 +48,13 @@ def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
         if config.type == "circular":
             exact_share(configs, index, batch_size)
             continue
-        share = config.sample_ratio * batch_size
-        if config.type != "queue" and config.memory is None and share > config.capacity:
+        least = wanted_capacity(config, batch_size)
+        if config.type != "queue" and config.memory is None and config.capacity < least:
+            size = f"steps for {least} trajectories" if config.steps else f"capacity >= {least}"
+            got = f"{config.steps}, which are {config.capacity}" if config.steps else config.capacity
             raise ValueError(
-                f"replay_parameters[{index}]: batch_size {batch_size} takes {share:g} trajectories from this replay, "
-                f"wanted capacity >= {math.ceil(share)}, got {config.capacity}"
+                f"replay_parameters[{index}]: batch_size {batch_size} takes {config.sample_ratio * batch_size:g} trajectories "
+                f"from this replay, wanted {size}, got {got}"
             )
 
 

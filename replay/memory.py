@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from replay.base import ReplayConfig
-from replay.mixture import largest_share
+from replay.mixture import WHOLE, largest_share
 from replay.registry import keeps_newest
 from replay.ring.storage import PAGE_OVERHEAD, storage_class
 from replay.trajectory import TrajectoryContract
@@ -17,7 +17,6 @@ UNITS = {
     **{unit: 1000**power for power, unit in enumerate(("KB", "MB", "GB", "TB"), start=1)},
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)},
 }
-WHOLE = 1e-6  # how near a share must be to a whole number: ratios such as 0.1 are not exact
 LARGEST_SIZE = 10**15  # bytes; more than any machine has
 SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?) ?({'|'.join(UNITS)})")
 
@@ -51,6 +50,11 @@ def exact_share(configs: Sequence[ReplayConfig], index: int, batch_size: int) ->
     return round(share)
 
 
+def wanted_capacity(config: ReplayConfig, batch_size: int) -> int:
+    """Returns the trajectories that a batch takes from a replay, rounded up; the least capacity that makes sense."""
+    return max(1, math.ceil(config.sample_ratio * batch_size - WHOLE))
+
+
 def settle_capacities(
     configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int
 ) -> tuple[ReplayConfig, ...]:
@@ -62,7 +66,7 @@ def settle_capacities(
     settled = []
     for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):
         # A queue gives each trajectory once, so it must hold the largest share. A ring can give one trajectory twice.
-        wanted = share if config.type == "queue" else max(1, math.ceil(config.sample_ratio * batch_size))
+        wanted = share if config.type == "queue" else wanted_capacity(config, batch_size)
         if contract.window:  # any number of windows comes out of one trajectory
             wanted = 1
         if config.memory is not None:

@@ -22,6 +22,7 @@ from replay.priorities.priorities import normalised
 from replay.signature import check_contract
 from replay.trajectory import Arrays, TrajectoryContract
 
+WHOLE = 1e-6  # how near a share must be to a whole number: ratios such as 0.1 are not exact
 MANY_PLACES = 1024
 """Places of a batch from which most are given out at once: one by one they take longer than drawing the batch."""
 
@@ -51,6 +52,8 @@ def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tupl
         chosen = int(np.argmax(np.round(credit, 9)))
         credit[chosen] -= 1
         shares[chosen] += 1
+    # A share that is whole but for the digits of its ratio, such as 0.3333333 of 12, stays the same for ever.
+    credit[np.abs(credit) < WHOLE] = 0
     return shares, credit
 
 
@@ -176,11 +179,14 @@ class Mixture:
         wanted = self._settings()
         saved = _upgraded(state["settings"], wanted)
         check_contract(saved["contract"], self.contract)
-        for name in ("batch_size", "sample_ratio", "replays"):
+        # Any number of windows comes out of what is stored, so their number may change.
+        equally_many = saved["batch_size"] == wanted["batch_size"]
+        for name in (*(() if self.contract.window else ("batch_size",)), "sample_ratio", "replays"):
             if saved[name] != wanted[name]:
                 raise ValueError(f"replay state: wanted {name} {wanted[name]}, got {saved[name]}")
         with self.lock:
-            self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
+            if equally_many:
+                self._shares, self._credit = state["shares"].numpy().copy(), state["credit"].numpy().copy()
             for replay, one in zip(self.replays, state["replays"], strict=True):
                 replay.load_state_dict(one)
             if self.pace:

@@ -105,7 +105,7 @@ class SerialWorkers(Workers):
             if "returns" in state:  # before rewards could be normalised nothing needed them
                 rollout.returns = state["returns"][worker].numpy().copy()
             self._policies[worker].generator.set_state(state["generators"][worker])
-            if self._keeps_states:
+            if self._keeps_states and "recurrent" in state:  # the run before may have explored without a state
                 self._load_acting_state(worker, state["recurrent"][worker])
         for worker, rows in state["filled"].items():
             present = with_present_names(rows)

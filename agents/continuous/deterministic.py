@@ -44,6 +44,14 @@ class DeterministicConfig(ContinuousConfig):
     ] = 0.15
     noise_dt: Annotated[float, Setting("Time of a step, for ou noise.", "a number in (0, 1]", 1e-6, 1)] = 0.01
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pull = self.noise_theta * self.noise_dt
+        if self.exploration_noise_kind == "ou" and pull >= 2:
+            raise ValueError(
+                f"noise_theta: wanted less than 2 / noise_dt {self.noise_dt:g}, or noise grows, got {self.noise_theta:g}"
+            )
+
     @property
     def epsilon(self) -> float:
         """Evaluations act without noise, so they are greedy."""

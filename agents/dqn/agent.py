@@ -81,7 +81,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
     @classmethod
     def initial_errors(cls, config: DqnConfig, network: NetworkConfig) -> InitialErrors | None:
         """Temporal differences of the values that acting has stored. C51's priority is a divergence, which they do not tell."""
-        if config.distributional == C51 or config.normalise_rewards:
+        if config.distributional == C51 or config.normalise_rewards or config.munchausen:
             return None
         # Acting stores means over the components, whose errors may cancel; later priorities are means of the errors.
         if len(choice_counts(network.action)) > 1:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -120,6 +120,11 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         super().check(config, network)
         if network.settings.core == NO_CORE:
             raise ValueError(f"core: wanted lstm or gru with agent r2d2, got {NO_CORE}; --agent=dqn has no memory")
+
+    @classmethod
+    def value_meaning(cls, config: Any) -> str:
+        rescaled = "h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the " if config.value_rescaling else ""
+        return rescaled + super().value_meaning(config)
 
     @classmethod
     def initial_errors(cls, config: R2d2Config, network: NetworkConfig) -> InitialErrors:

@@ -67,7 +67,7 @@ class ValueAgent(GuardedAgent):
 
     @classmethod
     def value_meaning(cls, config: Any) -> str:
-        return "the largest expected discounted sum of rewards, as they are learned from, among all actions"
+        return "expected discounted sum of rewards, as they are learned from"
 
     @property
     def followers(self) -> Mapping[str, TargetNetwork]:

@@ -90,7 +90,7 @@ def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
     network = make_network_shapes(config)
     return {
         **_describe_policy(network.distribution, spec),
-        **({Q_VALUES: _describe_q_values(spec)} if Q_VALUES in network.exported else {}),
+        **({Q_VALUES: _describe_q_values(config, spec)} if Q_VALUES in network.exported else {}),
         **({} if VALUES not in network.exported else {VALUES: {"shape": ["batch"], "meaning": _value_meaning(config)}}),
         ACTION: {
             "shape": ["batch", *spec.action.shape],
@@ -100,10 +100,12 @@ def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
     }
 
 
-def _describe_q_values(spec: EnvSpec) -> dict[str, Any]:
+def _describe_q_values(config: Config, spec: EnvSpec) -> dict[str, Any]:
     """The entry of the values of all actions."""
-    several = " of each component, one component after the other" if isinstance(spec.action, MultiDiscrete) else ""
-    meaning = f"expected discounted sum of rewards, as they are learned from, of each action{several}; -1e9 if it is illegal"
+    several = ""
+    if isinstance(spec.action, MultiDiscrete):
+        several = " of each component, one component after the other; the mean over the components is the value of an action"
+    meaning = f"{_value_meaning(config)}, of each action{several}; -1e9 if it is illegal"
     return {"shape": ["batch", spec.action.mask_size], "meaning": meaning}
 
 

@@ -149,3 +149,22 @@ def test_a_resumed_run_says_that_its_budget_ends_before_the_replays_are_full(
     assert run("train", tmp_path, **small("sac", "vector-box", reproducible=False)) == 0
     assert run("train_w_load", tmp_path, load="latest", environment_max_steps=70) == 0
     assert "Filling the replays takes 20 steps, but --environment_max_steps leaves" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"exploration_noise_kind": "ou"}),
+        ({"exploration_noise_kind": "ou"}, {"exploration_noise_kind": "gaussian"}),
+        ({"batches_at_once": 2}, {"batches_at_once": 3}),
+        ({"batches_at_once": 2, "replay_parameters": PRIORITISED}, {"batches_at_once": 1}),
+    ],
+)
+def test_a_reproducible_run_goes_on_with_other_settings(
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", tmp_path, **small("td3", "vector-box", **before)) == 0
+    assert run("train_w_load", tmp_path, load="latest", environment_max_steps=96, **after) == 0
+    said = capsys.readouterr()
+    assert "start empty" not in said.out + said.err
+    assert newest(tmp_path).counters.steps >= 96

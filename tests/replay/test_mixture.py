@@ -240,3 +240,20 @@ def test_a_share_that_a_replay_cannot_hold_is_refused() -> None:
     check_replays(configs, 8)
     with pytest.raises(ValueError, match=r"replay_parameters\[1\]: batch_size 9 .* wanted capacity >= 5, got 4"):
         check_replays(configs, 9)
+    in_steps = [ReplayConfig("standard", 13, 1.0, steps=1000)]
+    with pytest.raises(ValueError, match=r"batch_size 64 .* wanted steps for 64 trajectories, got 1000, which are 13$"):
+        check_replays(in_steps, 64)
+
+
+def test_digits_of_a_ratio_do_not_make_a_share_larger() -> None:
+    """0.55 of 100 is 55.00000000000001 in binary."""
+    check_replays([ReplayConfig("standard", 55, 0.55), ReplayConfig("standard", 45, 0.45)], 100)
+
+
+def test_digits_of_a_ratio_never_change_a_share() -> None:
+    """4e-7 of a trajectory a batch would have added up to half of one after a million batches."""
+    ratios, credit = np.array([0.3333333, 0.6666667]), np.zeros(2)
+    for _ in range(3):
+        shares, credit = next_shares(ratios, 12, credit)
+        assert shares.tolist() == [4, 8]
+        assert not credit.any()

@@ -302,3 +302,30 @@ def test_what_such_an_agent_cannot_learn_is_refused_in_one_line(name: str, actio
     with pytest.raises(ValueError, match=f"^{message}") as refused:
         AGENTS[name].check(AGENTS[name].config_class(), network)
     assert "\n" not in str(refused.value)
+
+
+def test_the_part_of_clipped_steps_counts_each_loss_by_itself() -> None:
+    """The norm of both gradients together may be above a limit that neither reaches."""
+
+    def updated(limit: float) -> tuple[ContinuousAgent, dict[str, float]]:
+        agent = agent_of("sac", learn_temperature=False, gradient_clip_by_norm_threshold=limit)
+        return agent, {name: value.item() for name, value in agent.update(windows(), 0.0).scalars.items()}
+
+    agent, free = updated(0.0)
+    norms = [
+        torch.linalg.vector_norm(torch.stack([parameter.grad.norm() for parameter in parameters])).item()
+        for parameters in (agent.actor_parameters, agent.critic_parameters)
+    ]
+    assert free["losses/gradient_norm"] == pytest.approx(math.hypot(*norms))
+    assert free["losses/gradient_clipped"] == 0
+    assert updated((max(norms) + math.hypot(*norms)) / 2)[1]["losses/gradient_clipped"] == 0
+    assert updated(max(norms) * 0.99)[1]["losses/gradient_clipped"] == 1
+
+
+@pytest.mark.parametrize("name", ["td3", "ddpg"])
+def test_noise_that_would_grow_is_refused(name: str) -> None:
+    config_class = AGENTS[name].config_class
+    config_class(exploration_noise_kind="gaussian", noise_theta=15.0, noise_dt=1.0)
+    config_class(exploration_noise_kind="ou", noise_theta=1.9, noise_dt=1.0)
+    with pytest.raises(ValueError, match=r"^noise_theta: wanted less than 2 / noise_dt 0\.5, or noise grows, got 15$"):
+        config_class(exploration_noise_kind="ou", noise_theta=15.0, noise_dt=0.5)

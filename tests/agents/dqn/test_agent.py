@@ -158,7 +158,9 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
     function = DqnAgent.initial_errors(config, network)
     assert function is not None
     assert function(trajectory).tolist() == pytest.approx([abs(1 + 0.9 * 4 - 1), 2.0, 0.0])
+    # Neither a distribution's divergence nor Munchausen's log-probability follows from the values.
     assert DqnAgent.initial_errors(config_of(distributional="c51"), network) is None
+    assert DqnAgent.initial_errors(config_of(munchausen=True), network) is None
     # Acting stores means over the components, in which errors of opposite signs would cancel.
     assert DqnAgent.initial_errors(config, replace(network, action=MultiDiscrete((2, 3)))) is None
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
+from agents.networks.q_network import Q_VALUES
 from learner.building import make_network_config
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.serving import description, export
@@ -295,3 +296,12 @@ def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.Mo
     assert export_policy(config, trained_checkpoint(config), folder / "update_000000007.pt", folder) == 0
     written = {path.name for path in (folder / "exported_7").iterdir()}
     assert written == {PROGRAM, DESCRIPTION, *([ONNX] if find_spec("onnxruntime") else [])}
+
+
+@pytest.mark.parametrize("settings", [{"agent": "dqn"}, {"agent": "r2d2"}, {"agent": "r2d2", "value_rescaling": False}])
+def test_the_description_says_whether_values_are_rescaled(settings: dict[str, str | bool]) -> None:
+    own = {"replay_parameters": '[{"type": "standard", "capacity": 40, "sample_ratio": 1.0}]', "replay_fill_fraction": 0.0}
+    config = small_config(**settings, **own, **({"core": "lstm"} if settings["agent"] == "r2d2" else {}))
+    meaning = description._describe_outputs(config, make_spec(config.env))[Q_VALUES]["meaning"]
+    assert ("h(x) = " in meaning) == (settings == {"agent": "r2d2"})
+    assert "discounted sum of rewards, as they are learned from, of each action" in meaning
