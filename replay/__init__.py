@@ -10,7 +10,7 @@ import torch
 
 from replay.base import LARGEST_CAPACITY, Encode, Encoded, InitialErrors, ReplayConfig, ReplayContext
 from replay.kinds.distances import Divergence
-from replay.memory import device_bytes, exact_share, replay_bytes, settle_capacities, shares, wanted_capacity
+from replay.memory import device_bytes, exact_share, most_compared, replay_bytes, settle_capacities, shares, wanted_capacity
 from replay.mixture import Mixture
 from replay.pace import Pace, PaceConfig
 from replay.parameters import needs_encode, needs_features, parse_replay_parameters
@@ -29,6 +29,7 @@ __all__ = [
     "check_replays",
     "device_bytes",
     "make_mixture",
+    "most_compared",
     "needs_encode",
     "needs_features",
     "parse_replay_parameters",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from replay.base import ReplayConfig
+from replay.kinds.selection import candidate_count
 from replay.mixture import WHOLE, largest_share
 from replay.registry import keeps_newest
 from replay.ring.storage import PAGE_OVERHEAD, storage_class
@@ -114,6 +115,17 @@ def replay_bytes(
             size -= shared * frame_bytes
         sizes.append(size)
     return sizes
+
+
+def most_compared(configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int) -> int:
+    """Returns the most stored trajectories that a replay reads at once to compare them with the current policy."""
+    counts = [0]
+    for config, share in zip(settle_capacities(configs, contract, batch_size), shares(configs, batch_size), strict=True):
+        if config.insert_strategy:
+            counts.append(min(config.capacity, config.elite_batch_size))
+        if config.needs_encode and config.type != "standard":
+            counts.append(candidate_count(config.capacity, min(share, config.capacity), config.lambda_batch_multiplier))
+    return max(counts)
 
 
 def device_bytes(configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from learner.building import make_contract, make_network_shapes
 from learner.settings.config import Config
-from replay import device_bytes, replay_bytes, replay_names, settle_capacities
+from replay import device_bytes, most_compared, replay_bytes, replay_names, settle_capacities
 from replay.slot_store import ALIGNMENT, slot_layout
 from workers.central.exchange import exchange_layout
 from workers.weights import weights_layout
@@ -63,7 +63,8 @@ class HostMemory:
         processes: the learner, the workers and the evaluation process themselves.
         environments: emulators and their observations.
         arena: shared memory with the trajectories that workers fill, and the weights.
-        batches: buffers of batches, and on a CPU the stacked observations of one.
+        batches: buffers of batches, and on a CPU the stacked observations of one; the same of stored trajectories that a replay
+            compares.
         replays: all replays when they are full.
     """
 
@@ -93,12 +94,14 @@ def host_memory(config: Config) -> HostMemory:
     emulator = EMULATOR_BYTES.get(family, OTHER_EMULATOR_BYTES) + OBSERVATION_COPIES * contract.frames_stacked * row
     stepped = workers.environments * workers.uses_this_machine + evaluation.environments * evaluation.evaluates
     batch = config.columns_at_once * contract.of_batch.bytes_per_trajectory
+    stacked = 0 if training.device == "cuda" else contract.frames_stacked
+    compared = most_compared(config.replays, contract, config.columns_at_once) * contract.bytes_per_trajectory
     buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
     return HostMemory(
         processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
         environments=stepped * emulator,
         arena=_arena_bytes(config),
-        batches=buffers * batch + (0 if training.device == "cuda" else contract.frames_stacked * batch),
+        batches=(buffers + stacked) * batch + (1 + stacked) * compared,
         replays=_replays_in_host_memory(config),
     )
 

@@ -202,3 +202,20 @@ def test_the_environments_that_are_named_fit() -> None:
         check_memory(small_config(**given, envs_per_worker=named), 2 * 10**9)
         with pytest.raises(ValueError, match="wanted at most"):
             check_memory(small_config(**given, envs_per_worker=named + step), 2 * 10**9)
+
+
+def test_trajectories_that_a_replay_compares_count() -> None:
+    """A draw reads all candidates at once and stacks their frames; so does an insertion that compares."""
+    elite = {"type": "elite", "capacity": 500, "sample_ratio": 1.0, "dist_function": "kl_policy"}
+    small, large, inserting = (
+        config_of({**elite, **keys}, batch_size=8, **ATARI)
+        for keys in (
+            {"lambda_batch_multiplier": 1},
+            {"lambda_batch_multiplier": 20},
+            {"lambda_batch_multiplier": 1, "insert_strategy": "elite_insertion", "elite_batch_size": 5000},
+        )
+    )
+    one = (1 + 4) * make_contract(large).bytes_per_trajectory
+    before = host_memory(small).batches
+    assert host_memory(large).batches - before == (20 - 1) * 8 * one
+    assert host_memory(inserting).batches - before == (500 - 8) * one
