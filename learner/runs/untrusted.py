@@ -35,7 +35,7 @@ def load_plain(path: Path, *, mapped: bool = False) -> dict[str, Any]:
             raise ValueError(_in_short(error)) from None
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}")
-    return _own(content, [path.stat().st_size], set(), mapped=mapped)
+    return _Copier(path.stat().st_size, mapped=mapped).copy(content)
 
 
 def _name_for_torch(path: Path, file: IO[bytes]) -> str:
@@ -73,29 +73,46 @@ def _in_short(error: Exception) -> str:
     return str(error).split("\n", 1)[0][:120] or type(error).__name__
 
 
-def _own(value: Any, bytes_left: list[int], seen: set[int], *, mapped: bool) -> Any:
-    """A copy of plain data and tensors that together take at most the file's size. Raises ValueError for anything else.
+class _Copier:
+    """Copies plain data and tensors. Together they take at most the file's size.
 
     Args:
-        bytes_left: one number, the bytes that the tensors still to come may take. A tensor may be a view that repeats its data.
-        seen: ids of containers that were copied. A list that contains another twice could double its size at every level.
+        size: of the file in bytes.
         mapped: return the tensors as they are in the file, without a copy.
     """
-    if isinstance(value, Tensor):
-        bytes_left[0] -= value.numel() * value.element_size()
-        if value.layout != torch.strided or bytes_left[0] < 0:
-            raise ValueError("its tensors are larger than the file")
-        return value if mapped else value.clone()
-    if isinstance(value, bool | int | float | str | None):
-        return value
-    if not isinstance(value, dict | list | tuple):
-        raise ValueError(f"it holds a {type(value).__name__}")
-    # Python has only one empty tuple, so an empty container may occur twice.
-    if value and id(value) in seen:
-        raise ValueError("it contains one part twice")
-    seen.add(id(value))
-    if isinstance(value, dict):
-        if not all(isinstance(key, str | int) for key in value):
-            raise ValueError("a key is neither text nor a whole number")
-        return {key: _own(part, bytes_left, seen, mapped=mapped) for key, part in value.items()}
-    return type(value)(_own(part, bytes_left, seen, mapped=mapped) for part in value)
+
+    def __init__(self, size: int, *, mapped: bool) -> None:
+        self._bytes_left = size  # for the tensors still to come; a tensor may be a view that repeats its data
+        self._mapped = mapped
+        self._tensors: dict[tuple[Any, ...], Tensor] = {}
+        self._containers: set[int] = set()  # ids; a list that contains another twice could double its size at every level
+
+    def copy(self, value: Any) -> Any:
+        """A copy of plain data and tensors. Raises ValueError for anything else, and for tensors that take more bytes."""
+        if isinstance(value, Tensor):
+            return self._copy_tensor(value)
+        if isinstance(value, bool | int | float | str | None):
+            return value
+        if not isinstance(value, dict | list | tuple):
+            raise ValueError(f"it holds a {type(value).__name__}")
+        # Python has only one empty tuple, so an empty container may occur twice.
+        if value and id(value) in self._containers:
+            raise ValueError("it contains one part twice")
+        self._containers.add(id(value))
+        if isinstance(value, dict):
+            if not all(isinstance(key, str | int) for key in value):
+                raise ValueError("a key is neither text nor a whole number")
+            return {key: self.copy(part) for key, part in value.items()}
+        return type(value)(self.copy(part) for part in value)
+
+    def _copy_tensor(self, value: Tensor) -> Tensor:
+        """The copy of a tensor. One that occurs under several names, as shared weights do, is counted and copied once."""
+        if value.layout != torch.strided:
+            raise ValueError(f"it holds a tensor of layout {value.layout}")
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in self._tensors:
+            self._bytes_left -= value.numel() * value.element_size()
+            if self._bytes_left < 0:
+                raise ValueError("its tensors are larger than the file")
+            self._tensors[key] = value if self._mapped else value.clone()
+        return self._tensors[key]

@@ -78,6 +78,35 @@ def test_the_best_is_tested_by_its_name(tmp_path: Path) -> None:
     assert len(job.checkpoint.returns) == 5
 
 
+SHARED_WEIGHTS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.first = nn.Linear(shape[0] * shape[1] * shape[2], 128)
+        self.blocks = nn.ModuleList([nn.Linear(128, 128)] * 8)
+
+    def forward(self, inputs):
+        features = torch.relu(self.first(inputs.flatten(1)))
+        for block in self.blocks:
+            features = torch.relu(block(features))
+        return features
+"""
+
+
+def test_a_network_that_shares_weights_is_resumed_and_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my_net.py").write_text(SHARED_WEIGHTS)
+    run = trained(tmp_path, network=f"{tmp_path / 'my_net.py'}:Net")
+    weights = load_checkpoint(run.checkpoint_paths()[-1]).agent["modules"]["network"]
+    blocks = [weights[name] for name in weights if name.startswith("torso.module.blocks") and name.endswith("weight")]
+    assert len(blocks) == 8
+    again, said = resume(run, capsys)
+    assert "Resuming from" in said
+    assert launch.run(command(tmp_path, "test", load=str(again.path), test_episode_count=2)) == 0
+
+
 def test_a_damaged_newest_checkpoint_is_skipped_and_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path, checkpoint_period=2)
     older, newest = run.checkpoint_paths()[-2:]

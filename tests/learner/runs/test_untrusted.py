@@ -92,6 +92,31 @@ def test_a_small_file_that_would_fill_the_memory_is_refused(make: Any, path: Pat
         read_file(path)
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_tensor_under_several_names_is_read_and_counted_once(mapped: bool, path: Path) -> None:
+    """The second file claims as many views of equal size, but each begins elsewhere, so each would be a copy."""
+    weights = torch.arange(40_000.0)
+    write_file(path, {"names": {str(number): weights.detach() for number in range(100)}})
+    assert path.stat().st_size < 2 * weights.nbytes
+    content, _ = read_file(path, mapped=mapped)
+    read = list(content["names"].values())
+    assert len(read) == 100
+    assert all(torch.equal(tensor, weights) for tensor in read)
+    assert len({tensor.data_ptr() for tensor in read}) == 1
+    write_file(path, {"names": [weights[number : number + 30_000] for number in range(100)]})
+    with pytest.raises(ValueError, match="larger than the file"):
+        read_file(path, mapped=mapped)
+
+
+def test_views_of_one_storage_keep_their_shapes(path: Path) -> None:
+    weights = torch.arange(6.0)
+    views = [weights, weights.view(2, 3), weights.view(3, 2).t(), weights[:0]]
+    write_file(path, {"views": views, "more": torch.zeros(100)})
+    content, _ = read_file(path)
+    for read, view in zip(content["views"], views, strict=True):
+        assert torch.equal(read, view)
+
+
 def repack(path: Path, compression: int = zipfile.ZIP_STORED, **replaced: bytes) -> None:
     """Write all entries again. replaced: new content of entries, by the last part of their name."""
     with zipfile.ZipFile(path) as archive:
