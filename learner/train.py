@@ -39,7 +39,8 @@ def train(
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
-    replay: what was saved with the checkpoint, see `learner.runs.resuming`. Without it replays start empty.
+    replay: what was saved with the checkpoint, see `learner.runs.resuming`. It is emptied once it has been loaded. Without it
+    replays start empty.
     head_start: what has begun already.
     ranks: connects this learner with the others of the run, if it has any.
     """
@@ -92,6 +93,9 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
             raise KeyboardInterrupt
     if resumed and restored:
         restore_generators(resumed.generators, parts.generator)  # again: building all this has drawn from them
+    if replay:
+        # Its tensors lie in the saved file. While one of them is held, the disk keeps the file, even after its removal.
+        replay.clear()
     parts.feeder.start()
 
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import sys
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -125,7 +126,8 @@ def _saved(config: Config, checkpoint: Checkpoint, member: Member) -> tuple[Chec
     # The checkpoint holds the random states of rank 0 alone, so this learner takes its own file's or fresh ones.
     torch.manual_seed(config.training.seed)
     fresh = generator_states(np.random.default_rng(run_seeds(config, checkpoint)[1]))
-    return replace(checkpoint, generators=(replay or {}).get(GENERATORS, fresh)), replay
+    # A copy, because the checkpoint is kept for longer than the replay's file.
+    return replace(checkpoint, generators=deepcopy((replay or {}).get(GENERATORS, fresh))), replay
 
 
 def gpu_of(rank: int) -> str:

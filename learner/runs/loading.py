@@ -133,7 +133,7 @@ def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
 def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
     """The replay state saved with a checkpoint. Raises ValueError with the reason if there is none that fits these settings."""
     if checkpoint.replay is None:
-        raise ValueError("the checkpoint was saved without --save_replay")
+        raise ValueError("the checkpoint was saved without --save_replay, or its replays could not be saved")
     for name in STORED_SETTINGS:
         before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
         if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):

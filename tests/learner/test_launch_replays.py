@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from learner import prepare
+from learner import parts, prepare
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
+from learner.runs.saving import Saver
 from tests.learner.launching import MIXTURE, command, resume, trained
+from tests.learner.runs.support import is_mapped
 
 
 def test_a_saved_replay_is_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +30,7 @@ def test_a_saved_replay_is_restored(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("saved", "given", "reason"),
     [
-        (False, {}, "saved without --save_replay"),
+        (False, {}, "saved without --save_replay, or its replays could not be saved"),
         (True, {"unroll_length": 5}, "unroll_length was 10"),
         (True, {"replay_parameters": MIXTURE.replace("40", "60")}, "replay_parameters was"),
     ],
@@ -40,6 +43,31 @@ def test_replays_that_start_empty_say_so_and_why(
     (line,) = [line for line in said.splitlines() if "replays start empty" in line]
     assert reason in line
     assert f"{12 if '60' in str(given) else 8} trajectories fill them" in line  # a fifth of the capacity
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("given", [{}, {"reproducible": True, "core": "lstm", "core_size": 16, "burn_in": 4}])
+def test_a_restored_replay_no_longer_holds_its_file(
+    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is mapped keeps its room on the disk after its removal, and the next replay may find none."""
+    run = trained(tmp_path, replay_parameters=MIXTURE, save_replay=True, **given)
+    (path,) = run.replay_paths()
+    mapped: dict[str, bool] = {}
+
+    def watch(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def watched(*arguments: Any) -> Any:
+            mapped[name] = is_mapped(path)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(parts, "restore_replays")
+    watch(Saver, "save")
+    resume(run, capsys)
+    assert mapped == {"restore_replays": True, "save": False}
 
 
 def test_a_damaged_replay_is_not_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,11 @@ def write_without_checksum(path: Path, content: object) -> None:
     torch.save(content, path)
 
 
+def is_mapped(path: Path) -> bool:
+    """Whether this process holds a file in its memory, even if the file was removed (Linux)."""
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
 def make_checkpoint(updates: int = 5, seed: int = 0) -> Checkpoint:
     """Weights and RMSProp moments of a tiny network after one step."""
     torch.manual_seed(seed)
