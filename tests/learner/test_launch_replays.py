@@ -12,6 +12,7 @@ import pytest
 from learner import parts, prepare
 from learner.machine.memory_check import GPU_RESERVE
 from learner.metrics import recorder
+from learner.runs.checkpoint import load_checkpoint
 from learner.runs.saving import Saver
 from tests.learner.launching import MIXTURE, command, resume, trained
 from tests.learner.runs.support import is_mapped
@@ -68,6 +69,18 @@ def test_a_restored_replay_no_longer_holds_its_file(
     watch(Saver, "save")
     resume(run, capsys)
     assert mapped == {"restore_replays": True, "save": False}
+
+
+def test_replays_of_windows_are_restored_for_another_number_of_batches_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path, agent="dqn", learning_starts=100, batches_at_once=2, save_replay=True)
+    again, said = resume(run, capsys, batches_at_once=4)
+    assert "The replays are restored from" in said
+    assert "start empty" not in said
+    first, second = (load_checkpoint(path) for path in (run.checkpoint_paths()[0], again.checkpoint_paths()[-1]))
+    steps = [int(checkpoint.agent["numbers"]["optimizer_steps"]["count"]) for checkpoint in (first, second)]
+    assert steps[1] - steps[0] == 4 * (second.counters.updates - first.counters.updates) > 0
 
 
 def test_a_damaged_replay_is_not_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

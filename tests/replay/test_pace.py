@@ -15,9 +15,9 @@ from tests.replay.support import numbered
 CONTRACT = trajectory_contract(unroll_length=4, frame_shape=(3,), frame_dtype="uint8", frames_stacked=1)
 
 
-def paced_mixture(pace: PaceConfig, window: int = 1, batch_size: int = 3) -> Mixture:
+def paced_mixture(pace: PaceConfig, window: int = 1, batch_size: int = 3, replays: int = 1) -> Mixture:
     contract = replace(CONTRACT, window=window)
-    configs = [ReplayConfig("standard", 50, 1.0)]
+    configs = [ReplayConfig("standard", 50, 1 / replays)] * replays
     return make_mixture(configs, contract, batch_size * pace.batches_at_once, 0.0, np.random.default_rng(1), pace=pace)
 
 
@@ -79,6 +79,26 @@ def test_a_resumed_mixture_owes_what_it_owed() -> None:
                 mixture.insert(numbered(1, contract=CONTRACT))
             else:
                 mixture.sample()
+
+
+@pytest.mark.parametrize(("before", "now"), [(8, 1), (1, 8)])
+def test_a_resumed_mixture_may_draw_another_number_of_batches_at_once(before: int, now: int) -> None:
+    """Every step still earns what the pace says: 0.5 batches."""
+    one, other = (paced_mixture(PaceConfig(0.5, 0, at_once), replays=2) for at_once in (before, now))
+    drawn = 0
+    for mixture in (one, other):
+        if mixture is other:
+            other.load_state_dict(one.state_dict())
+        inserts = 0
+        while inserts < 31 or not mixture.can_insert():
+            if mixture.can_insert():
+                mixture.insert(numbered(1, contract=CONTRACT))
+                inserts += 1
+            else:
+                assert mixture.can_sample()
+                drawn += len(mixture.sample().source) // 3
+    steps = 2 * 31 * CONTRACT.unroll_length
+    assert 0.5 * steps - now < drawn <= 0.5 * steps
 
 
 def test_whole_trajectories_have_a_pace_too() -> None:
