@@ -16,7 +16,7 @@ from learner.parts import Parts, build
 from learner.ranks.base import RankError, Ranks
 from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
-from learner.runs.resuming import restore_under_way
+from learner.runs.resuming import continued, restore_under_way
 from learner.runs.saving import replay_to_save
 from learner.settings.config import Config
 from learner.signals import TRAINING_STOPS, StopSignals
@@ -44,6 +44,7 @@ def train(
     head_start: what has begun already.
     ranks: connects this learner with the others of the run, if it has any.
     """
+    resumed = continued(resumed, _protocol(config)) if resumed else None
     head_start, ranks = head_start or HeadStart(config, resumed), ranks or Ranks()
     parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay, ranks=ranks)
     started = False
@@ -173,10 +174,14 @@ def _checkpoint(parts: Parts) -> Checkpoint:
     return Checkpoint(
         settings=parts.config.settings,
         spec=parts.spec.to_json(),
-        protocol=evaluation_protocol(parts.config.env, parts.config.evaluation.greedy, parts.config.epsilon),
+        protocol=_protocol(parts.config),
         counters=parts.counters,
         agent=parts.agent.state_dict(),
         learning_rate=parts.recorder.learning_rate,
         generators=generator_states(parts.generator),
         returns=list(parts.recorder.episodes.recent),
     )
+
+
+def _protocol(config: Config) -> dict[str, Any]:
+    return evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon)

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,18 @@ SHOW_PERIOD = 0.5  # seconds between two looks of the progress line
 
 class ResumeError(RuntimeError):
     """The state saved with a checkpoint does not fit this run."""
+
+
+def continued(checkpoint: Checkpoint, protocol: dict[str, Any]) -> Checkpoint:
+    """The checkpoint as a run with this evaluation protocol continues it: without the returns of another one.
+
+    The protocol names the environment and its settings, so returns of different protocols are never compared or averaged.
+    """
+    if checkpoint.protocol == protocol:
+        return checkpoint
+    if checkpoint.returns:
+        log.info("The mean return starts anew (the returns so far are of another environment or protocol)")
+    return replace(checkpoint, protocol=protocol, returns=[])
 
 
 def load_saved_replay(

@@ -33,7 +33,7 @@ class Saver:
         run: where they are saved.
         kept: number of newest checkpoints to keep.
         window: episodes whose mean return decides which checkpoint is best. A checkpoint with fewer episodes never is.
-        resumed: the checkpoint that the run resumes from. A best checkpoint of a later update is put aside.
+        resumed: the checkpoint that the run resumes from. A best checkpoint of a later update or another protocol is put aside.
         evaluated: evaluations decide which is best (`learner/evaluation/schedule.py`), not the training's returns.
         rank_replays: returns the checksums of the replay files that other learners have written for the checkpoint.
 
@@ -59,7 +59,7 @@ class Saver:
         self._evaluated = evaluated
         self._best: float | None = None
         if resumed:
-            self._best = self._take_over_best(resumed.counters.updates)
+            self._best = self._take_over_best(resumed)
             path = run.checkpoint_path(resumed.counters.updates)
             if path.is_file():  # the run may have been killed after it saved this one and before it compared it with the best
                 self._keep_if_best(path, resumed)
@@ -119,8 +119,8 @@ class Saver:
                 if update_of(path) != update_of(replays[-1]) or update_of(path) not in updates:
                     path.unlink()
 
-    def _take_over_best(self, update: int) -> float | None:
-        """Mean return of the best checkpoint, or None if there is none; one of a later update than this is put aside."""
+    def _take_over_best(self, resumed: Checkpoint) -> float | None:
+        """Mean return of the best checkpoint, or None if there is none that compares with the one loaded, see `Saver`."""
         best = self._run.best
         if not best.is_file():
             return None
@@ -129,9 +129,11 @@ class Saver:
         except ValueError as error:
             log.warning("The best checkpoint so far does not count: %s", error)
             return None
-        if checkpoint.counters.updates > update:
+        is_newer = checkpoint.counters.updates > resumed.counters.updates
+        if is_newer or checkpoint.protocol != resumed.protocol:
+            reason = "newer than the one loaded" if is_newer else "of another environment or protocol"
             with contextlib.suppress(OSError):
-                log.info("The best checkpoint is newer than the one loaded and was kept as %s", put_aside(best))
+                log.info("The best checkpoint is %s and was kept as %s", reason, put_aside(best))
             return None
         return float(np.mean(checkpoint.returns)) if checkpoint.returns else None
 

@@ -50,6 +50,22 @@ def test_a_run_is_trained_resumed_tested_shown_and_exported(tmp_path: Path) -> N
     assert run("export", tmp_path, load="latest") == 0
 
 
+def test_returns_of_other_arguments_of_the_environment_are_not_compared(tmp_path: Path) -> None:
+    """Every return is positive at first, and none is later. The best checkpoint is one of the present arguments."""
+    assert run("train", tmp_path, env="CartPole-v1", return_window=5, checkpoint_period=5, **SMALL) == 0
+    before = load_checkpoint(directory(tmp_path).best)
+    assert min(before.returns) > 0
+    arguments = {"env_args": '{"sutton_barto_reward": true}', "environment_max_steps": 1600}
+    assert run("train_w_load", tmp_path, load="latest", **arguments) == 0
+    checkpoints = directory(tmp_path).checkpoints
+    newest, best = (load_checkpoint(path) for path in (directory(tmp_path).checkpoint_paths()[-1], directory(tmp_path).best))
+    assert max(newest.returns + best.returns) <= 0
+    assert best.protocol == newest.protocol != before.protocol
+    assert load_checkpoint(checkpoints / "left_behind_best.pt").counters == before.counters
+    assert run("train_w_load", tmp_path, load="latest", environment_max_steps=2000) == 0
+    assert not (checkpoints / "left_behind_best_2.pt").exists()
+
+
 def test_a_resumed_reproducible_run_has_the_bits_of_one_that_went_on(tmp_path: Path) -> None:
     settings = {**SMALL, "env": f"{HERE}:TestCounting-v1", "reproducible": True, "lr": 1e-3, "lr_end_value": 1e-3}
     assert run("train", tmp_path / "whole", **settings) == 0

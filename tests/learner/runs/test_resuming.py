@@ -21,6 +21,7 @@ from learner.runs import resuming
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
 from tests.learner.runs.reproducible import HALF, MIXTURES, assert_same_end, play, play_until_killed, rows_of, settings_of
+from tests.learner.runs.support import make_checkpoint
 from tests.support import REPOSITORY, catch_flags, run_main
 
 PONG: dict[str, Any] = {
@@ -44,6 +45,16 @@ def test_a_learner_that_fails_meanwhile_is_no_fault_of_the_saved_state() -> None
         raise RankError("rank 1 is gone")
     with pytest.raises(resuming.ResumeError, match="no such tensor; a hint"), resuming._one_line("a hint"):
         raise RuntimeError("no such tensor")
+
+
+def test_returns_of_another_protocol_are_left_out(lines: list[str]) -> None:
+    checkpoint = make_checkpoint()
+    assert resuming.continued(checkpoint, dict(checkpoint.protocol)).returns == checkpoint.returns
+    assert lines == []
+    other = resuming.continued(checkpoint, {"sticky_actions": 0.5})
+    assert (other.returns, other.protocol) == ([], {"sticky_actions": 0.5})
+    assert other.counters == checkpoint.counters
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])

@@ -88,6 +88,16 @@ def test_a_best_of_a_later_update_is_renamed_and_logged(run: RunDirectory, lines
     assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
 
 
+def test_a_best_of_another_protocol_is_renamed_and_not_compared(run: RunDirectory, lines: list[str]) -> None:
+    Saver(run, kept=1, window=1).save(with_returns(10, 5.0))
+    saver = Saver(run, kept=1, window=1, resumed=replace(with_returns(20), protocol={"env": "another"}))
+    (line,) = lines
+    assert line.endswith(str(run.checkpoints / "left_behind_best.pt"))
+    saver.save(replace(with_returns(30, 4.0), protocol={"env": "another"}))
+    assert load_checkpoint(run.best).counters.updates == 30
+    assert load_checkpoint(run.checkpoints / "left_behind_best.pt").counters.updates == 10
+
+
 def test_a_second_rewind_keeps_the_best_of_the_first(run: RunDirectory) -> None:
     for update in (10, 12):
         Saver(run, kept=1, window=1).save(with_returns(update, 5.0))
