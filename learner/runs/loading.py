@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from agents.distributions import make_distribution
+from agents.networks.q_network import C51
 from learner.building import make_agent, make_contract, make_network_shapes
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
@@ -123,9 +124,12 @@ def _check_same_distribution(config: Config, checkpoint: Checkpoint, action: Act
 
 
 def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
-    """Raise ValueError for other settings that change what the network computes, but not the shapes of its weights."""
-    for name in ("activation", "conv"):
-        now = config.settings[name]
+    """Raise ValueError for other settings that change what the weights mean, but not their shapes."""
+    names = ["activation", "conv", "distributional", "value_rescaling"]
+    if config.settings.get("distributional") == C51:
+        names += ["v_min", "v_max"]
+    for name in names:
+        now = config.settings.get(name)
         if (saved := checkpoint.settings.get(name, now)) != now:
             raise ValueError(f"{name}: wanted {saved} as in the checkpoint, got {now}")
 

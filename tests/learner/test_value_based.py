@@ -182,3 +182,17 @@ def test_a_checkpoint_of_another_agent_is_one_line_and_test_mode_states_its_epsi
         assert launch.run(launch.prepare("test", given, ["main.py"])) == 0
     (path,) = directory(tmp_path).path.glob("evaluation_*.json")
     assert json.loads(path.read_text())["protocol"]["actions"] == "epsilon-greedy (0.25)"
+
+
+def test_settings_that_would_change_the_meaning_of_learned_values_are_refused(tmp_path: Path) -> None:
+    """Their weights would fit: quantiles for atoms, other atoms, values that are rescaled."""
+    refused: dict[str, dict[str, Any]] = {
+        "rainbow": {"distributional": "qr", "v_min": -3.0, "v_max": 5.0},
+        "r2d2": {"value_rescaling": False},
+    }
+    for name, others in refused.items():
+        results = tmp_path / name
+        assert run("train", results, **{**COMBINATIONS[name], "environment_max_steps": 48}) == 0
+        for setting, value in others.items():
+            with pytest.raises(ValueError, match=f"^{setting}: wanted .* as in the checkpoint, got {value}$"):
+                command(results, "train_w_load", load="latest", **{setting: value})
