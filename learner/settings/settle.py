@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from agents import AGENTS
+from agents.distributions import DiagonalGaussian, make_distribution
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
 from agents.networks.torsos import suitable_network
@@ -38,8 +40,22 @@ def settle(settings: Settings, given: Settings, saved: Settings) -> tuple[Settin
     """
     settings, network = settle_network(settings)
     settings, rewards = _settle_rewards(settings, given, saved)
-    unused = [name for name in ("core_size", "core_memory") if name in given and settings["core"] == NO_CORE]
-    return settings, [*network, *rewards, *(f"{name} is not used without --core" for name in unused)]
+    return settings, [*network, *rewards, *_unused(settings, given)]
+
+
+def _unused(settings: Settings, given: Settings) -> list[str]:
+    """A line for each setting that the command gives in vain. An agent without a distribution of its own refuses others."""
+    lines = []
+    if settings["core"] == NO_CORE:
+        lines = [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
+    deviations = [name for name in ("log_std", "initial_log_std") if name in given]
+    if deviations and issubclass(AGENTS[agent_of(settings)].network_class, ActorCritic):
+        action = make_spec(build(EnvConfig, settings)).action
+        distribution = make_distribution(action, settings["action_distribution"])
+        if not isinstance(distribution, DiagonalGaussian):
+            policy = f"the distribution {type(distribution).__name__.lower()}, which has no standard deviations"
+            lines += [f"{name} is not used with {policy}" for name in deviations]
+    return lines
 
 
 def settle_network(settings: Settings) -> tuple[Settings, list[str]]:

@@ -362,6 +362,16 @@ def test_sizes_of_a_core_that_there_is_not_are_noted(tmp_path: Path) -> None:
     assert command(tmp_path, "train", core="gru", core_size=64, core_memory=5).notes == []
 
 
+def test_deviations_of_a_policy_without_any_are_noted(tmp_path: Path) -> None:
+    given = {"env": "Reach-v0", "frames_stacked": 1, "log_std": "network", "initial_log_std": -1.0}
+    assert command(tmp_path, "train", **given).notes == []
+    beta = "is not used with the distribution beta, which has no standard deviations"
+    notes = [f"log_std {beta}", f"initial_log_std {beta}"]
+    assert command(tmp_path, "train", **given, action_distribution="beta").notes == notes
+    (note,) = command(tmp_path, "train", initial_log_std=-1.0).notes
+    assert note.startswith("initial_log_std is not used with the distribution categorical")
+
+
 def test_an_optimizer_that_starts_anew_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path)
     note = "load_optimizer=False (the optimiser's moments start at zero)"
