@@ -98,13 +98,14 @@ def _train(member: Member, words: Connection) -> int:
     checkpoint = load_checkpoint(member.checkpoint) if member.checkpoint else None
     config = config_of_rank(member.config, member.rank, checkpoint.counters.updates if checkpoint else 0)
     launcher.start_fork_server()  # before there is any thread, and before the connections, which no other process may hold
-    resumed, replay = _saved(config, checkpoint, member) if checkpoint else (None, None)
-    with HeadStart(config, resumed, random_play=False) as head_start:
+    with HeadStart(config, checkpoint, random_play=False) as head_start:
         # Rank 0 connects only when all learners are ready, so their start does not count against the time for connecting.
         words.send(READY)
         training = config.training
         group = Group(member.rank, training.learner_count, None, member.port, torch.device(training.device))
         ranks = Several(group, whole_updates=training.reproducible)
+        # A large replay takes minutes to check. Connected learners wait for each other that long, those that start do not.
+        resumed, replay = _saved(config, checkpoint, member) if checkpoint else (None, None)
         return train(config, RunDirectory(member.run), resumed, replay=replay, head_start=head_start, ranks=ranks)
 
 

@@ -1,10 +1,13 @@
-"""A learner of rank 1 or up resumes from its own replay file, which it does not hold for longer than it needs."""
+"""A learner of rank 1 or up resumes from its own replay file. Others do not lose it while it reads, and it frees the file."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import torch
 from learner.building import make_contract
 from learner.ranks import member as module
 from learner.ranks.member import Member
-from learner.runs.checkpoint import generator_states, restore_generators, save_replay
+from learner.runs.checkpoint import generator_states, restore_generators, save_checkpoint, save_replay
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import GENERATORS
 from tests.learner.runs.support import is_mapped, make_checkpoint
@@ -41,3 +44,21 @@ def test_its_random_states_do_not_hold_the_file(tmp_path: Path) -> None:
     restore_generators(resumed.generators, generator)
     assert torch.rand(1) == wanted
     assert generator.random() == np.random.default_rng(6).random()
+
+
+def test_it_connects_before_it_reads_its_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading takes minutes, for which only connected learners wait."""
+    tape: list[str] = []
+
+    def record(name: str, result: Any = None) -> Any:
+        return lambda *_, **__: (tape.append(name), result)[1]
+
+    for name, result in (("Group", Mock()), ("_saved", (make_checkpoint(), None)), ("train", 0)):
+        monkeypatch.setattr(module, name, record(name, result))
+    monkeypatch.setattr(module, "HeadStart", record("HeadStart", nullcontext()))
+    monkeypatch.setattr(module, "Several", Mock())
+    monkeypatch.setattr(module.launcher, "start_fork_server", lambda: None)
+    save_checkpoint(tmp_path / "checkpoint.pt", make_checkpoint())
+    words = Mock(send=lambda word: tape.append(word))
+    assert module._train(Member(1, small_config(learner_count=2), tmp_path, tmp_path / "checkpoint.pt", 0, 0), words) == 0
+    assert tape == ["HeadStart", module.READY, "Group", "_saved", "train"]
