@@ -16,6 +16,7 @@ from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import BEST, CHECKPOINT_FOLDER, CHECKPOINT_PATTERN, LATEST, REPLAY_PATTERN, RunDirectory, update_of
 from learner.runs.lock import locked
 from learner.settings.config import Settings
+from learner.stores.naming import name_in_store
 from learner.stores.store import NO_STORE, Store, StoreError, is_url, redacted
 
 STAMP = re.compile(r"_(\d+)(?:_[^/]*)?$")
@@ -35,12 +36,12 @@ class Addresses:
     store: str | None = field(default=None, repr=False)
     load: str | None = field(default=None, repr=False)
 
-    def open_store(self) -> Store | None:
-        """The store that the run is mirrored into. Raises ValueError with one line."""
+    def open_store(self, folder: str = "") -> Store | None:
+        """The store that the run is mirrored into, or a folder in it. Raises ValueError with one line."""
         if self.store is None:
             return None
         try:
-            return Store(self.store)
+            return Store(f"{self.store.rstrip('/')}/{folder}")
         except ValueError as error:
             raise ValueError(f"{'load' if self.load else 'checkpoint_store'}: {error}") from None
 
@@ -75,15 +76,16 @@ def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay:
         with_replay: whether to fetch the replay that was saved with the checkpoint.
 
     Raises ValueError with one line if `load` names a store that has no such run or only a damaged file, or that cannot be
-    reached, while no local checkpoint can take its place.
+    reached, while no local checkpoint can take its place. Also if the local run of that name is another one.
     """
     if addresses.load:
         base, name, part = _split(addresses.load)
-        store = Store(base)
         if name == LATEST:
-            name = _latest(store, load)
-        run, wanted = RunDirectory(results / name), f"{results / name}{part}"
-    elif (found := _run_named(load, results)) and (opened := addresses.open_store()):
+            name = _latest(Store(base), load)
+        run, wanted, store = RunDirectory(results / name), f"{results / name}{part}", Store(f"{base}/{name}")
+        if (own := name_in_store(run)) != name:
+            raise ValueError(f"load: wanted a results_dir without another run of this name, got {run.path} (stored as {own})")
+    elif (found := _run_named(load, results)) and (opened := addresses.open_store(name_in_store(found))):
         run, wanted, part, store = found, load, "", opened
     else:
         return load, []
@@ -138,9 +140,11 @@ def _run_named(load: str, results: Path) -> RunDirectory | None:
 def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool) -> list[str]:
     """Fetch the checkpoint that `part` names, and a run's reports and newest checkpoint if the local ones are older.
 
+    store: the run's folder.
+
     Raises ValueError with one line if the named checkpoint is damaged and there is no local one, StoreError, or LockedError.
     """
-    names = [name.removeprefix(f"{run.path.name}/") for name in store.names(run.path.name)]
+    names = store.names()
     here = _newest_sound(run)
     updates = sorted((update_of(Path(name)) for name in names if _is_in_checkpoints(name, CHECKPOINT_PATTERN)), reverse=True)
     newer = [update for update in updates if update > here]
@@ -164,7 +168,7 @@ def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool)
                 notes.append(f"skipped {error}")
                 continue
             if fetched and name == asked:
-                notes.append(f"fetched {name} from {store.address}/{run.path.name}")
+                notes.append(f"fetched {name} from {store.address}")
         return notes if explicit else notes + _fetch_first_sound(store, run, names, newer, here, with_replay=with_replay)
 
 
@@ -186,7 +190,7 @@ def _fetch_first_sound(
             notes.append(f"skipped {error}")
             continue
         local = f"{run.path} has update {here:,}" if here >= 0 else f"{run.path} has none"
-        return [*notes, f"fetched the checkpoint of update {update:,} from {store.address}/{run.path.name} ({local})"]
+        return [*notes, f"fetched the checkpoint of update {update:,} from {store.address} ({local})"]
     return notes
 
 
@@ -208,7 +212,7 @@ def _fetch_checkpoint(store: Store, run: RunDirectory, name: str, *, only_later:
         try:
             update = load_checkpoint(partial).counters.updates
         except ValueError as error:
-            raise ValueError(str(error).replace(str(partial), f"{store.address}/{run.path.name}/{name}")) from None
+            raise ValueError(str(error).replace(str(partial), f"{store.address}/{name}")) from None
         if only_later and update <= _update_in(run.path / name):
             return False
         partial.replace(run.path / name)
@@ -222,7 +226,7 @@ def _fetched(store: Store, run: RunDirectory, name: str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}_{os.getpid()}")
     try:
-        store.fetch(f"{run.path.name}/{name}", partial)
+        store.fetch(name, partial)
         yield partial
     finally:
         partial.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from learner.runs.directory import (
 )
 from learner.settings.declarations import OutputConfig
 from learner.stores.fetching import Addresses
+from learner.stores.naming import keep_name, name_in_store
 from learner.stores.store import NO_STORE, Store
 
 log = logging.getLogger("springbok")
@@ -75,7 +76,7 @@ class Mirror:
     ) -> None:
         self._run, self._store, self._kept, self._wait = run, store, kept, wait
         self._resumed_at, self._only_new = resumed_at, only_new
-        self._name = run.path.name
+        self._name = name_in_store(run)
         self._sent: dict[str, tuple[int, int]] = dict(self._files()) if only_new else {}
         self._begun = only_new
         self._failing = False
@@ -143,6 +144,7 @@ class Mirror:
         else:
             for name in there:
                 self._put_aside(Path(name))
+        keep_name(self._run, self._name)  # a later command has to find this folder again
         self._begun = True
 
     def _put_aside(self, name: Path) -> None:
@@ -257,7 +259,7 @@ def mirror_training(
     store = addresses.open_store()
     if store is None:
         return nullcontext()
-    log.info("Store: %s/%s", store.address, run.path.name)
+    log.info("Store: %s/%s", store.address, name_in_store(run))
     return Mirror(run, store, kept=output.checkpoints_kept, resumed_at=resumed_at, wait=output.store_wait)
 
 

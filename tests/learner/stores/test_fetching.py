@@ -14,6 +14,7 @@ from learner.runs.loading import load_newest
 from learner.runs.lock import LockedError, locked
 from learner.stores import fetching
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
+from learner.stores.naming import keep_name
 from learner.stores.store import StoreError
 from tests.learner.runs.support import make_checkpoint
 from tests.learner.stores.support import RUN, UnsteadyStore, make_run, save
@@ -43,6 +44,19 @@ def fetch(tmp_path: Path, load: str, *, with_replay: bool = True, **given: str) 
 
 def local(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path / "results" / RUN)
+
+
+def test_a_run_that_has_another_name_in_the_store_is_fetched_by_that_name(tmp_path: Path, remote: RunDirectory) -> None:
+    """The run of another machine has its name in the store, with a newer checkpoint."""
+    save(make_run(tmp_path / "store", f"{RUN}_second"), 2)
+    run = make_run(tmp_path / "results")
+    save(run, 1)
+    keep_name(run, f"{RUN}_second")
+    path, notes = fetch(tmp_path, str(run.path), checkpoint_store=url(tmp_path, ""))
+    assert (path, len(notes)) == (run.checkpoint_path(2), 1)
+    with pytest.raises(ValueError, match=f"{RUN}_second"):  # its files would go into the directory of this run
+        fetch(tmp_path, url(tmp_path))
+    assert run.checkpoint_paths() == [run.checkpoint_path(1), run.checkpoint_path(2)]
 
 
 def test_a_run_of_the_store_is_fetched_with_its_reports(tmp_path: Path, remote: RunDirectory) -> None:
@@ -157,7 +171,7 @@ def test_a_run_that_the_store_lacks_is_one_line(tmp_path: Path, remote: RunDirec
 def test_a_store_that_is_away_costs_nothing_if_there_is_a_local_checkpoint(
     tmp_path: Path, remote: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "Store", lambda url: UnsteadyStore(tmp_path / "store", away=True))
+    monkeypatch.setattr(fetching, "Store", lambda url: UnsteadyStore(Path(url.removeprefix("file://")), away=True))
     with pytest.raises(ValueError, match="wanted a store that can be reached"):
         fetch(tmp_path, url(tmp_path))
     save(make_run(tmp_path / "results"), 2)
@@ -174,7 +188,7 @@ def test_a_fetch_that_breaks_off_leaves_no_half_file(
         raise StoreError("broken")
 
     monkeypatch.setattr(UnsteadyStore, "fetch", break_off)
-    monkeypatch.setattr(fetching, "Store", lambda url: UnsteadyStore(tmp_path / "store"))
+    monkeypatch.setattr(fetching, "Store", lambda url: UnsteadyStore(Path(url.removeprefix("file://"))))
     with pytest.raises(ValueError, match="broken"):
         fetch(tmp_path, url(tmp_path))
     assert [path for path in local(tmp_path).path.rglob("*") if path.is_file() and path.name != ".lock"] == []

@@ -13,6 +13,7 @@ from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.stores import mirror
 from learner.stores.mirror import Mirror
+from learner.stores.naming import name_in_store
 from tests.learner.stores.support import RUN, UnsteadyStore, make_run, save
 from tests.workers.support import wait_until
 
@@ -196,6 +197,21 @@ def test_a_run_of_the_same_name_is_not_overwritten(tmp_path: Path) -> None:
     assert checkpoints_in(store) == files(1)
     (other,) = (path for path in store.folder.iterdir() if path.name != RUN)
     assert [path.name for path in (other / "checkpoints").iterdir()] == files(2)
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+def test_a_later_command_finds_the_folder_of_a_run_whose_name_was_taken(tmp_path: Path, only_new: bool) -> None:
+    store = UnsteadyStore(tmp_path / "store")
+    for machine in ("one", "two"):
+        run = make_run(tmp_path / machine)
+        save(run, 1)
+        with make_mirror(run, store):
+            pass
+    before = store.names(RUN)
+    with make_mirror(run, store, resumed_at=None if only_new else 1, only_new=only_new):
+        save(run, 2)
+    assert store.names(RUN) == before
+    assert f"{name_in_store(run)}/checkpoints/{files(2)[0]}" in store.names()
 
 
 def test_only_new_files_are_sent_after_a_test(tmp_path: Path) -> None:
