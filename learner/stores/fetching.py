@@ -156,9 +156,11 @@ def _fetch_run(store: Store, run: RunDirectory, part: str, *, with_replay: bool)
     notes = []
     # No training may write into the run directory meanwhile.
     with locked(run.path):
-        if newer or explicit or here < 0:
+        wanted = {asked}
+        if newer or here < 0:  # otherwise the local reports and the local best checkpoint are as new as the store's
+            wanted.add(BEST_FILE)
             _fetch_files(store, run, (name for name in names if not name.startswith(f"{CHECKPOINT_FOLDER}/")))
-        for name in sorted({BEST_FILE, asked} & set(names)):
+        for name in sorted(wanted & set(names)):
             try:
                 # A run that has trained on here may have a better best checkpoint than the store.
                 fetched = _fetch_checkpoint(store, run, name, only_later=name == BEST_FILE and not newer)

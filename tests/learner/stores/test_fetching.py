@@ -134,6 +134,18 @@ def test_the_best_is_fetched_if_it_is_asked_for_and_not_of_an_earlier_update(
     assert not run.replay_paths()
 
 
+def test_an_older_checkpoint_that_is_asked_for_brings_no_older_reports(tmp_path: Path, remote: RunDirectory) -> None:
+    remote.evaluations.write_text("of the store\n")
+    run = make_run(tmp_path / "results")
+    save(run, 4)
+    run.metrics.write_text("of the local run\n")
+    path, notes = fetch(tmp_path, url(tmp_path, f"{RUN}/checkpoints/update_000000003.pt"))
+    assert (path, len(notes)) == (run.checkpoint_path(3), 1)
+    assert run.metrics.read_text() == "of the local run\n"
+    assert not run.evaluations.exists()
+    assert not run.best.exists()
+
+
 DAMAGED = pytest.mark.parametrize(
     ("name", "part"), [("best.pt", "/best"), ("update_000000003.pt", "/checkpoints/update_000000003.pt")]
 )
