@@ -147,6 +147,10 @@ class Evaluator:
             return None
         counters, self._under_way = self._under_way, None
         assert counters is not None
+        if message.problem:
+            log.warning("%s", message.problem)
+        if not message.returns:
+            return None
         animation = self._setup.animation if message.animated else None
         return Evaluation(counters.updates, counters.steps, message.returns, animation)
 

@@ -21,6 +21,7 @@ from agents.networks.base import NetworkConfig, make_network
 from learner.evaluation.animation import EpisodeCamera, RenderingCamera, has_pictures, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
+from workers.finite import NotFiniteError
 from workers.weights import SharedWeights
 from wrappers import EnvConfig, VectorEnv, close_if_needed, describe_env, make_single_env, make_vector_env
 
@@ -57,10 +58,17 @@ class EvaluatorSetup:
 
 
 class Answer(NamedTuple):
-    """The result of one request: raw returns in the order in which the episodes ended, and whether the GIF is new."""
+    """The result of one request.
+
+    Args:
+        returns: raw returns in the order in which the episodes ended. Empty if the evaluation failed.
+        animated: whether the GIF is new.
+        problem: one line for the user about what failed; empty if nothing did.
+    """
 
     returns: tuple[float, ...]
-    animated: bool
+    animated: bool = False
+    problem: str = ""
 
 
 def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connection, answers: Connection) -> None:
@@ -123,11 +131,14 @@ class EvaluationLoop:
         episodes: list[EpisodeResult] = []
         # The wait for this request is no step, so the heartbeat's clock leaves it out.
         self._last_tick = perf_counter()
-        play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=lambda _: self._tick(), stop=stop)
+        try:
+            play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=self._tick, stop=stop)
+        except NotFiniteError as error:  # the process is sound, and its next evaluation plays other games
+            return Answer((), problem=f"The evaluation of update {update:,} has no result: {error}")
         if self._rendered and self._animation_is_due() and not stop():
             camera = RenderingCamera(self._rendered, self._display)
             one = np.ones(1, dtype=np.int64)
-            play(camera, policy, one, seed, on_episode=lambda _: None, on_step=lambda _: self._tick(), stop=stop)
+            play(camera, policy, one, seed, on_episode=lambda _: None, on_step=self._tick, stop=stop)
         animated = camera is not None and self._write_animation(camera)
         return Answer(tuple(episode.episode_return for episode in episodes), animated)
 
@@ -151,7 +162,7 @@ class EvaluationLoop:
         self._last_animation = monotonic()
         return True
 
-    def _tick(self) -> None:
+    def _tick(self, _: int = 0) -> None:
         """Add the time since the last call to the clock that the learner watches."""
         now = perf_counter()
         self._clock[0] += now - self._last_tick

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from agents.networks.base import FeatureNetwork, Thought
 from agents.networks.cores import zeroed
-from workers.finite import NotFiniteError
+from workers.finite import NotFiniteError, check_environments, float_parts
 from wrappers import VectorEnv
 from wrappers.legal import first_actions
+from wrappers.spaces import Packing
 
 
 class EpisodeResult(NamedTuple):
@@ -97,7 +98,10 @@ def play(
         on_episode: is called at the end of every episode that counts.
         on_step: is called after the reset and after every step, with the number of environments below their quota.
         stop: is called before every step.
+
+    Raises NotFiniteError, which names the environment or the policy.
     """
+    packing = Packing(env.spec.leaves) if env.spec.leaves else None
     # The quotas are fixed before the first step. If the first M episodes to end counted instead, short episodes would be
     # over-represented, because an environment ends more of them in the same time.
     left = quotas.copy()
@@ -105,11 +109,14 @@ def play(
     on_step(0)
     while left.any() and not stop():
         playing = np.flatnonzero(left)  # the others are stepped too, with a first action, but the network skips them
+        for name, values in float_parts(packing, observations[playing]):
+            check_environments(name, values, playing)
         actions = first_actions(env.spec, observations)
         actions[playing] = policy.act(observations[playing], first[playing], playing)
         step = env.step(actions)
         observations, first = step.observations, step.reset
-        for index in playing[step.episode_length[playing] > 0]:
+        ended = playing[step.episode_length[playing] > 0]
+        for index in ended[np.isfinite(step.episode_return[ended])]:
             left[index] -= 1
             on_episode(
                 EpisodeResult(
@@ -119,4 +126,7 @@ def play(
                     environment=int(index),
                 )
             )
+        # The checks come last, because the other environments' episodes count although one environment fails.
+        check_environments("rewards", step.rewards[playing], playing)
+        check_environments("returns", step.episode_return[ended], ended)
         on_step(len(playing))

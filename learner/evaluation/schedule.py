@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import Any
@@ -111,7 +112,7 @@ class EvaluationSchedule:
 
 
 class EvaluationLog:
-    """Writes the results of a run's evaluations, and keeps the checkpoint with the best mean return.
+    """Writes the results of a run's evaluations, and keeps the checkpoint with the best finite mean return.
 
     Every result carries its protocol. Results of different protocols are never compared.
 
@@ -146,9 +147,11 @@ class EvaluationLog:
             with self._run.evaluations.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             # The candidate is missing if it could not be saved when the evaluation began.
-            if (self._best is None or evaluation.mean_return > self._best) and self._candidate.is_file():
+            mean = evaluation.mean_return
+            # No later mean would be higher than infinity or NaN.
+            if math.isfinite(mean) and (self._best is None or mean > self._best) and self._candidate.is_file():
                 self._candidate.replace(self._run.best)
-                self._best = evaluation.mean_return
+                self._best = mean
         except OSError as error:
             log.warning("The result of the evaluation was not saved: %s", error.strerror or error)
 
@@ -170,7 +173,7 @@ class EvaluationLog:
             for line in self._lines()
             if line["update"] == best_update <= update and line["protocol"] == self._protocol
         ]
-        return returns[-1] if returns else None
+        return returns[-1] if returns and math.isfinite(returns[-1]) else None
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         if self._run.evaluations.is_file():

@@ -150,7 +150,7 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
                 if tally.missing and not stop():
                     _play_unseen(test, policy, tally, stop)
         except WorkerError as error:
-            # A policy that diverged is named already; other errors have a traceback in the detailed log.
+            # Numbers that are not finite are named already; other errors have a traceback in the detailed log.
             log.error(
                 "error: %s%s", error, "" if isinstance(error.__cause__, NotFiniteError) else " (--verbosity=2 shows where)"
             )

@@ -19,7 +19,7 @@ from PIL import Image
 
 from learner.evaluation import evaluator as module
 from learner.evaluation.evaluator import MAX_FAILURES, Evaluation, Evaluator
-from learner.evaluation.evaluator_process import LOWEST_PRIORITY
+from learner.evaluation.evaluator_process import LOWEST_PRIORITY, Answer
 from learner.runs.checkpoint import Counters
 from tests.learner.evaluation.support import network_that_does
 from tests.support import small_config
@@ -163,6 +163,18 @@ def test_an_error_in_the_process_is_logged(make_evaluator: Callable[..., Evaluat
     evaluator._receive("Traceback\n  somewhere\nValueError: no such game\n")
     assert "ValueError: no such game" in lines[-1]
     assert f"failure 1 of at most {MAX_FAILURES}" in lines[-1]
+
+
+def test_an_evaluation_without_a_result_is_logged_and_the_next_one_can_begin(
+    make_evaluator: Callable[..., Evaluator], lines: list[str]
+) -> None:
+    evaluator = make_evaluator()
+    evaluator._under_way = Counters(updates=10)
+    process = evaluator.pid
+    assert evaluator._receive(Answer((), problem="environment 3")) is None
+    assert lines == ["environment 3"]
+    assert evaluator.ready
+    assert evaluator.pid == process
 
 
 def test_a_process_that_hangs_is_restarted(

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from learner.evaluation import evaluator_process
-from learner.evaluation.evaluator_process import CLOCK, LOWEST_PRIORITY, EvaluationLoop, EvaluatorSetup
+from learner.evaluation.evaluator_process import CLOCK, LOWEST_PRIORITY, Answer, EvaluationLoop, EvaluatorSetup
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from tests.builders import network_of
@@ -90,6 +90,18 @@ def test_only_observations_that_are_images_are_animated(
     np.testing.assert_array_equal(answer.returns, [2.0] * 5)
     assert answer.animated is animated
     assert (tmp_path / "evaluation.gif").exists() is animated
+
+
+def test_a_number_that_is_not_finite_costs_one_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EnvSpec("Fake-v0", (4,), "float32", 1, Discrete(2, ("NOOP", "MOVE")))
+    loop = make_loop(spec, tmp_path, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(TimedEpisodes, "_observations", lambda self: np.full((self.num_envs, 1, 4), np.nan, np.float32))
+        answer = loop.evaluate(1234, stop=lambda: False)
+    assert answer.returns == ()
+    assert "1,234" in answer.problem
+    assert "environment 0" in answer.problem
+    assert loop.evaluate(1235, stop=lambda: False) == Answer((2.0,) * 5)
 
 
 def test_a_full_disk_loses_the_animation_but_not_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ from agents.networks.exploration import with_probability
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from tests.builders import network_config, network_of
 from tests.learner.evaluation.support import TimedEpisodes
-from wrappers import EnvConfig, VectorEnv, make_spec
+from workers.finite import NotFiniteError
+from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+from wrappers.spaces import Discrete
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
 
@@ -79,6 +81,39 @@ def test_a_stop_keeps_the_finished_episodes() -> None:
     counted: list[int] = []
     episodes = played(TimedEpisodes([3, 50], SPEC), np.array([1, 1]), stop=lambda: len(counted) > 10, steps=counted)
     assert [episode.length for episode in episodes] == [3]
+
+
+class SpoiledEpisodes(TimedEpisodes):
+    """`TimedEpisodes` in which environment 1 gives `value` at step `at`. what: rewards, returns or observations."""
+
+    def __init__(self, lengths: list[int], spec: EnvSpec, what: str, at: int, value: float) -> None:
+        super().__init__(lengths, spec)
+        self.what, self.at, self.value = what, at, value
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = super().step(actions)
+        self.at -= 1
+        if self.at == 0:
+            getattr(step, {"returns": "episode_return"}.get(self.what, self.what))[1] = self.value
+        return step
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("what", "at"), [("rewards", 2), ("returns", 3), ("observations", 2)])
+def test_a_number_of_an_environment_that_is_not_finite_is_refused(what: str, at: int, value: float) -> None:
+    """Environment 0 ends an episode at the steps 1 and 3, environment 1 at step 3."""
+    episodes: list[EpisodeResult] = []
+    spec = EnvSpec("Fake-v0", (4,), "float32", 1, Discrete(2, ("NOOP", "MOVE")))
+    policy = EvaluationPolicy(network_of("mlp", (1, 4), spec.action), torch.device("cpu"), greedy=True, seed=0)
+    env = SpoiledEpisodes([1, 3], spec, what, at, value)
+    with pytest.raises(NotFiniteError, match=f"^environment 1: wanted finite {what}, got {value}$"):
+        play(env, policy, np.array([9, 1]), 1, on_episode=episodes.append, on_step=lambda _: None, stop=lambda: False)
+    assert [episode[:2] for episode in episodes] == (at + 1) // 2 * [(1.0, 1)]
+
+
+def test_an_environment_that_has_reached_its_quota_may_give_any_number() -> None:
+    env = SpoiledEpisodes([5, 1], SPEC, "rewards", 2, np.nan)
+    assert [episode.environment for episode in played(env, np.array([1, 1]))] == [1, 0]
 
 
 def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribution() -> None:

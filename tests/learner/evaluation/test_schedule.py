@@ -201,6 +201,19 @@ def test_the_checkpoint_with_the_best_mean_return_is_kept(run: RunDirectory) -> 
     assert [path.name for path in run.checkpoints.iterdir()] == ["best.pt"]
 
 
+@pytest.mark.parametrize("mean", [float("nan"), float("inf")])
+def test_only_a_finite_mean_return_may_be_the_best(run: RunDirectory, mean: float) -> None:
+    log = EvaluationLog(run, PROTOCOL)
+    settle(log, 1, mean, 1.0)
+    assert best(run) is None
+    settle(log, 2, 5.0)
+    assert best(run) == 2
+    # A run of an earlier version may have kept such a checkpoint.
+    run.evaluations.write_text(run.evaluations.read_text().replace("5.0", json.dumps(mean)))
+    settle(EvaluationLog(run, PROTOCOL, make_checkpoint(2)), 3, -1.0)
+    assert best(run) == 3
+
+
 @pytest.mark.parametrize(
     ("protocol", "resumed_at", "kept"),
     [

@@ -26,7 +26,8 @@ from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
-from wrappers import make_spec
+from wrappers import Step, make_spec
+from wrappers.toys.catch import Catch
 
 COLUMNS = 5
 BREAKOUT = {"env": "BreakoutNoFrameskip-v4", "network": "impala_shallow", "frames_stacked": 4, "greedy": True}
@@ -207,6 +208,29 @@ def test_finite_weights_with_infinite_outputs_are_one_line(run: RunDirectory, li
         weights.data.fill_(1e30)
     assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
     assert any("error: the test failed" in line and line.endswith("diverged") for line in lines)
+
+
+def test_a_reward_that_is_not_finite_is_one_line_and_the_finished_episodes_count(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All environments end their second episodes together, at step 19."""
+    steps = []
+    original = Catch.step
+
+    def spoiled(self: Catch, actions: np.ndarray) -> Step:
+        steps.append(None)
+        step = original(self, actions)
+        for values in (step.rewards, step.episode_return) if len(steps) == 19 else ():
+            values[1] = np.nan
+        return step
+
+    monkeypatch.setattr(Catch, "step", spoiled)
+    config = small_config(test_episode_count=12, test_environments=3)
+    assert evaluate(config, made_checkpoint(config), run.checkpoint_path(12), run) == 1
+    (error,) = (line for line in lines if line.startswith("error: "))
+    assert error.endswith("environment 1: wanted finite rewards, got nan")
+    (path,) = run.path.glob("evaluation_*.json")
+    assert len(json.loads(path.read_text())["episodes"]) == 5
 
 
 def test_results_that_cannot_be_saved_are_still_printed(tmp_path: Path, lines: list[str]) -> None:
