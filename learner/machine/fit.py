@@ -74,7 +74,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         if not ((on_policy or paced) and name in FOLLOW_FROM_EACH_OTHER):
             choices.choose(name, value, f"reproducible: {reason}")
     choices.choose("device", "cuda" if machine.gpu else "cpu", machine.gpu or "no GPU found")
-    if settled["device"] == "cuda" and not (on_policy and _is_odd(settled["batch_size"])):
+    if settled["device"] == "cuda" and _fits_a_central_policy(settled, on_policy=on_policy):
         choices.choose("worker_kind", "central", "one policy on the GPU acts for all workers")
     choices.choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
     if settled["worker_kind"] == "serial":
@@ -120,9 +120,12 @@ def is_small(cores: int, device: str) -> bool:
     return cores <= SMALL_MACHINE_CORES and device != "cuda"
 
 
-def _is_odd(number: Any) -> bool:
-    """Whether a setting is an odd number of environments, which a central policy cannot divide into two groups."""
-    return number != AUTO and number % 2 == 1
+def _fits_a_central_policy(settled: Settings, *, on_policy: bool) -> bool:
+    """Whether a central policy can divide the environments of a worker into its groups."""
+    environments, batch, workers = (settled[name] for name in ("envs_per_worker", "batch_size", "worker_count"))
+    if on_policy and environments == AUTO and batch != AUTO:  # the environments follow from the batch
+        environments = batch if workers == AUTO else max(1, batch // workers)
+    return environments == AUTO or environments % groups_of("central") == 0
 
 
 def _choose_turns(choices: Choices, machine: Machine) -> None:

@@ -249,10 +249,29 @@ def test_a_reproducible_on_policy_run_has_the_environments_of_its_batch() -> Non
         assert (settled["worker_count"], settled["envs_per_worker"], settled["batch_size"]) == (1, wanted, wanted)
 
 
-def test_an_odd_number_of_environments_is_not_given_to_a_central_policy() -> None:
-    settings = {**default_settings("ppo"), "agent": "ppo", "network": "nature"}
-    for batch, kind in ((1, "cpu"), (8, "central")):
-        assert fit_to_machine({**settings, "batch_size": batch}, Machine(2, 10**10, "GPU"))[0]["worker_kind"] == kind
+@pytest.mark.parametrize(
+    ("agent", "given", "kind"),
+    [
+        ("ppo", {"batch_size": 1}, "cpu"),
+        ("ppo", {"batch_size": 8}, "central"),
+        ("ppo", {"batch_size": 16, "worker_count": 16}, "cpu"),
+        ("ppo", {"batch_size": 12, "worker_count": 4}, "cpu"),
+        ("ppo", {"batch_size": 16, "worker_count": 4}, "central"),
+        ("ppo", {"batch_size": 15, "envs_per_worker": 5}, "cpu"),
+        ("ppo", {"batch_size": 12, "envs_per_worker": 4}, "central"),
+        ("ppo", {"worker_count": 7}, "central"),
+        ("ppo", {"envs_per_worker": 5}, "cpu"),
+        ("ppo", {"envs_per_worker": 6}, "central"),
+        ("vtrace", {"envs_per_worker": 1, "worker_count": 8}, "cpu"),
+        ("vtrace", {"envs_per_worker": 6, "batch_size": 7}, "central"),
+        ("dqn", {"envs_per_worker": 1, "worker_count": 1}, "cpu"),
+    ],
+)
+def test_an_odd_number_of_environments_is_not_given_to_a_central_policy(agent: str, given: dict[str, Any], kind: str) -> None:
+    settings = {**default_settings(agent), "agent": agent, "env": "Catch-v0", "network": "mlp", **given}
+    settled, _ = fit_to_machine(settings, Machine(16, 64 * 10**9, "GPU 9000"))
+    assert make_config(settled).workers.worker_kind == kind
+    assert given.items() <= settled.items()
 
 
 @pytest.mark.parametrize(("cores", "network", "wanted"), [(1, "mlp", 1), (2, "mlp", 2), (2, "nature", 2), (16, "mlp", 8)])
