@@ -22,7 +22,7 @@ from learner.machine.detect import Machine
 from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
 from learner.machine.reproducible import REPRODUCIBLE
 from learner.settings.config import AUTO, Settings, TrainingConfig
-from learner.settings.schema import MACHINE_SETTINGS, needs_of
+from learner.settings.schema import MACHINE_SETTINGS, SHARED, needs_of
 from workers import groups_of
 
 SMALL_MACHINE_CORES = 4
@@ -33,6 +33,8 @@ PACED_ENVIRONMENTS = 4
 MOST_LEARNER_THREADS = 8
 MOST_PREPARED_BATCHES = 4
 MOST_TEST_ENVIRONMENTS = 64
+MOST_ENVIRONMENTS = int(SHARED["envs_per_worker"].setting.high)
+"""Environments that one worker can have."""
 FOLLOW_FROM_EACH_OTHER = ("batch_size", "envs_per_worker")
 """Settings of an on-policy agent: a batch is one trajectory of each environment. An agent with a pace has its own."""
 WORKERS_FRACTION = 0.75  # of the memory that the learner leaves; replays have the rest
@@ -142,7 +144,8 @@ def _choose_turns(choices: Choices, machine: Machine) -> None:
     most, why = _workers(None, machine, settled["learner_threads"], small=False)
     if batch != AUTO:
         why = f"a batch is one trajectory of each of {batch} environments"
-        choices.choose("worker_count", _divisor(batch // groups_of(settled["worker_kind"]), most), why)
+        least = -(-batch // MOST_ENVIRONMENTS)
+        choices.choose("worker_count", _divisor(batch // groups_of(settled["worker_kind"]), least, most), why)
         choices.choose("envs_per_worker", max(1, batch // settled["worker_count"]), why)
     choices.choose("worker_count", most, why)
     choices.choose("envs_per_worker", ENVIRONMENTS * groups_of(settled["worker_kind"]), "enough for efficient inference")
@@ -170,9 +173,10 @@ def _choose_paced(choices: Choices, machine: Machine, costs: Costs | None) -> No
     choices.choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=False))
 
 
-def _divisor(number: int, most: int) -> int:
-    """The largest divisor of a number that is at most `most`."""
-    return next((count for count in range(min(most, number), 1, -1) if number % count == 0), 1)
+def _divisor(number: int, least: int, most: int) -> int:
+    """The largest divisor of a number from `least` to `most`, otherwise the smallest one above; 1 if there is none."""
+    counts = (*range(min(most, number), least - 1, -1), *range(max(least, most + 1), number + 1))
+    return next((count for count in counts if number % count == 0), 1)
 
 
 def _choose_processes(choices: Choices, machine: Machine, costs: Costs | None) -> None:

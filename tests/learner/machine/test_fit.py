@@ -242,6 +242,14 @@ def test_a_batch_of_an_on_policy_agent_is_one_trajectory_of_each_environment(
     assert settled["worker_count"] <= max(cores, given.get("worker_count", 1), 3)
 
 
+@pytest.mark.parametrize(("batch", "cores", "workers"), [(16384, 2, 4), (16384, 16, 16), (12288, 2, 3), (4096, 1, 1)])
+def test_a_large_batch_has_workers_for_its_environments(batch: int, cores: int, workers: int) -> None:
+    """A worker has at most 4,096 environments."""
+    settings = {**default_settings("ppo"), "agent": "ppo", "env": "Catch-v0", "network": "mlp", "batch_size": batch}
+    settled, _ = fit_to_machine(settings, Machine(cores, 64 * 10**9, None))
+    assert make_config(settled).workers.worker_count == workers
+
+
 def test_a_reproducible_on_policy_run_has_the_environments_of_its_batch() -> None:
     settings = {**default_settings("a2c"), "agent": "a2c", "network": "nature", "reproducible": True}
     for given, wanted in (({}, 16), ({"batch_size": 5}, 5), ({"envs_per_worker": 4}, 4)):
