@@ -21,7 +21,7 @@ from learner.runs.resuming import trajectories_to_fill_in
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
 from learner.settings.help import preset_hints
-from learner.settings.modes import shown_choices, unused_notes
+from learner.settings.modes import shown_choices, unused_notes, without_unused
 from learner.settings.presets import NO_PRESET, apply_preset
 from learner.settings.renames import rename_settings
 from learner.settings.schema import DEFAULTS
@@ -83,7 +83,7 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     if op_mode != "train":
         path, checkpoint, notes = _load(op_mode, {**DEFAULTS, **given}, addresses)
     settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
-    notes = notes + overridden
+    settings, notes = without_unused(op_mode, settings), notes + overridden
     if op_mode == "train_w_load" and checkpoint and path:
         run_before = run_of_checkpoint(path)
         settings, lines = settle_as_before(settings, checkpoint.settings, given, run_before)

@@ -14,7 +14,6 @@ from replay.slot_store import SharedArrays, slot_layout, slots_of
 from replay.trajectory import Arrays, Field, TrajectoryContract
 from setting import TRAINING_MODES, Setting
 from workers.clocks import CLOCKS
-from workers.runtime_env import parse_runtime_env
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
@@ -103,7 +102,6 @@ class WorkerConfig:
             "With worker_kind ray: what the actors need installed, as Ray's runtime_env: a JSON object or the path of a file "
             'with one, such as {"pip": ["minigrid"]}. The program\'s own code is sent to the cluster in any case.',
             "a JSON object or a file with one",
-            check=parse_runtime_env,
             kind="output",
             modes=TRAINING_MODES,
         ),

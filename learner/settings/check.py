@@ -11,6 +11,7 @@ from learner.evaluation.protocol import check_protocol
 from learner.settings.schema import DEFAULT_AGENT, SHARED, agent_of, agent_settings, every_setting, table_of
 from setting import AUTO, SettingField, listed
 from workers import groups_of
+from workers.runtime_env import parse_runtime_env
 from wrappers import family_of
 
 
@@ -66,15 +67,21 @@ def check_settings(flat: Mapping[str, Any]) -> None:
             table[name].check(value)
     check_protocol(flat)
     _check_reproducible(flat)
-    if flat["worker_kind"] == "ray" and find_spec("ray") is None:
-        raise ValueError(
-            "worker_kind: wanted the package ray with worker_kind ray, got an installation without it; run "
-            "pip install -r requirements-ray.txt"
-        )
+    if flat["worker_kind"] == "ray":
+        _check_ray(flat)
     groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
     if envs != AUTO and envs % groups:
         wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
         raise ValueError(f"envs_per_worker: wanted {wanted}, got {envs}")
+
+
+def _check_ray(flat: Mapping[str, Any]) -> None:
+    parse_runtime_env(flat["ray_runtime_env"])  # only now: the file may be missing on a machine that does not use it
+    if find_spec("ray") is None:
+        raise ValueError(
+            "worker_kind: wanted the package ray with worker_kind ray, got an installation without it; run "
+            "pip install -r requirements-ray.txt"
+        )
 
 
 def _check_reproducible(flat: Mapping[str, Any]) -> None:

@@ -1,10 +1,10 @@
-"""Settings that a mode of the program does not use, and why."""
+"""Settings that a mode of the program does not use: the line about them, and their values there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from learner.settings.schema import SHARED
+from learner.settings.schema import SHARED, Settings, agent_of, default_settings
 from setting import TRAINING_MODES, SettingField
 
 STARTS_ANEW = "which starts a new run; --op_mode=train_w_load resumes one from a checkpoint"
@@ -23,6 +23,18 @@ def unused_notes(op_mode: str, given: Iterable[str]) -> list[str]:
         for field in fields
         if op_mode not in field.setting.modes and not _is_of_training(field)
     ]
+
+
+def without_unused(op_mode: str, settings: Settings) -> Settings:
+    """The settings, with the defaults of those that this mode does not use, unless they decide what is learned.
+
+    A run trained on a cluster can then be tested on a machine without one. Training keeps all values for later commands.
+    """
+    if op_mode in TRAINING_MODES:
+        return settings
+    defaults = default_settings(agent_of(settings))
+    fields = [field for field in SHARED.values() if field.setting.kind in ("machine", "output")]
+    return {**settings, **{field.name: defaults[field.name] for field in fields if op_mode not in field.setting.modes}}
 
 
 def _is_of_training(field: SettingField) -> bool:

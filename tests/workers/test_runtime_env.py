@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from learner.settings.check import check_setting
 from workers.runtime_env import parse_runtime_env
 
 
@@ -26,7 +25,7 @@ def test_other_texts_are_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="^ray_runtime_env: wanted a JSON object or the path of a file with one, got "
     ) as caught:
-        check_setting("ray_runtime_env", text)
+        parse_runtime_env(text)
     assert "\n" not in str(caught.value)
 
 
