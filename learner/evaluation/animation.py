@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from learner.evaluation.render import enlarge
+from learner.evaluation.render import enlarge, fit
 from wrappers import Display, EnvSpec, Step, VectorEnv
 
 PICTURES_PER_SECOND = 7.5
@@ -103,11 +103,12 @@ def write_animation(path: Path, camera: EpisodeCamera, on_picture: Callable[[], 
 
 def _encode(pictures: list[np.ndarray], camera: EpisodeCamera, on_picture: Callable[[], None]) -> bytes:
     milliseconds = round(1000 * camera.period / camera.display.steps_per_second)
+    shape = enlarge(pictures[0], camera.display).shape
 
     def images() -> Iterator[Image.Image]:
         for picture in pictures:
             on_picture()
-            yield Image.fromarray(enlarge(picture, camera.display))
+            yield Image.fromarray(fit(enlarge(picture, camera.display), shape))
 
     file, frames = io.BytesIO(), images()
     next(frames).save(file, "GIF", save_all=True, append_images=frames, duration=milliseconds, loop=0)

@@ -22,6 +22,7 @@ from learner.evaluation.animation import EpisodeCamera, RenderingCamera, has_pic
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from replay.slot_store import SharedArrays
 from workers.finite import NotFiniteError
+from workers.processes.out_of_memory import describe
 from workers.weights import SharedWeights
 from wrappers import EnvConfig, VectorEnv, close_if_needed, describe_env, make_single_env, make_vector_env
 
@@ -135,12 +136,15 @@ class EvaluationLoop:
             play(camera or self._env, policy, quotas, seed, on_episode=episodes.append, on_step=self._tick, stop=stop)
         except NotFiniteError as error:  # the process is sound, and its next evaluation plays other games
             return Answer((), problem=f"The evaluation of update {update:,} has no result: {error}")
-        if self._rendered and self._animation_is_due() and not stop():
-            camera = RenderingCamera(self._rendered, self._display)
-            one = np.ones(1, dtype=np.int64)
-            play(camera, policy, one, seed, on_episode=lambda _: None, on_step=self._tick, stop=stop)
-        animated = camera is not None and self._write_animation(camera)
-        return Answer(tuple(episode.episode_return for episode in episodes), animated)
+        animated, problem = False, ""
+        try:
+            if self._rendered and self._animation_is_due() and not stop():
+                camera = self._render_episode(self._rendered, policy, seed, stop)
+            animated = camera is not None and self._write_animation(camera)
+        except Exception as error:  # drivers and users' code may raise anything; the returns still count
+            problem = f"Evaluations are no longer animated: {describe(error)}"
+            self._last_animation = math.inf  # no other one becomes due
+        return Answer(tuple(episode.episode_return for episode in episodes), animated, problem)
 
     def close(self) -> None:
         """Release environments that need it."""
@@ -149,6 +153,12 @@ class EvaluationLoop:
 
     def _make_camera(self) -> EpisodeCamera | None:
         return EpisodeCamera(self._env, self._display) if has_pictures(self._env.spec) and self._animation_is_due() else None
+
+    def _render_episode(self, env: VectorEnv, policy: EvaluationPolicy, seed: int, stop: Callable[[], bool]) -> RenderingCamera:
+        """The pictures of one more episode, which an environment made for rendering plays."""
+        camera, one = RenderingCamera(env, self._display), np.ones(1, dtype=np.int64)
+        play(camera, policy, one, seed, on_episode=lambda _: None, on_step=self._tick, stop=stop)
+        return camera
 
     def _animation_is_due(self) -> bool:
         return monotonic() - self._last_animation >= ANIMATION_PERIOD

@@ -94,18 +94,24 @@ class Window(Screen):
 
 
 class Recording(Screen):
-    """A video of at most `VIDEO_SECONDS`. Later pictures are ignored. A failure to write it is logged by `close`."""
+    """A video of at most `VIDEO_SECONDS`, in the size of its first picture. Later pictures are ignored.
+
+    `close` logs a failure to write it.
+    """
 
     def __init__(self, writer: VideoWriter, display: Display) -> None:
         self._writer = writer
         self._display = display
+        self._shape: tuple[int, ...] = ()  # of the first picture
         self._failure: str | None = None
 
     def show(self, picture: np.ndarray) -> None:
         if self.full:
             return
         try:
-            self._writer.write(enlarge(picture, self._display))
+            enlarged = enlarge(picture, self._display)
+            self._shape = self._shape or enlarged.shape
+            self._writer.write(fit(enlarged, self._shape))
         except (OSError, RuntimeError) as error:  # no disk space, or no ffmpeg for this system: the score still counts
             self._fail(error)
         self.full = self.full or self._writer.seconds >= VIDEO_SECONDS
@@ -176,6 +182,19 @@ def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
     rows = np.arange(tall) * height // tall
     columns = np.arange(wide) * width // wide
     return picture[rows[:, None], columns]
+
+
+def fit(picture: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The picture `[H, W]` or `[H, W, 3]` in another height and width, cut or filled with black at its right and lower edge.
+
+    Some environments render pictures of another size in each episode. A video has one size.
+    """
+    if picture.shape == shape:
+        return picture
+    fitted = np.zeros(shape, picture.dtype)
+    part = picture[: shape[0], : shape[1]]
+    fitted[: part.shape[0], : part.shape[1]] = part
+    return fitted
 
 
 def _even(size: float) -> int:

@@ -27,6 +27,7 @@ from learner.signals import StopSignals
 from workers import WorkerError
 from workers.failures import failures_of
 from workers.finite import NotFiniteError
+from workers.processes.out_of_memory import describe
 from wrappers import close_quietly, describe_env, make_single_env, make_vector_env
 
 log = logging.getLogger("springbok")
@@ -211,8 +212,14 @@ def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, st
 
     def show_step(steps: int) -> None:
         tally.count_steps(steps)
-        if not screen.full:
+        if screen.full:
+            return
+        try:
             screen.show(env.render())
+        except Exception as error:  # drivers and users' code may raise anything; the score still counts
+            tally.clear_line()
+            log.warning("The environment could not be drawn, so no more pictures are shown: %s", describe(error))
+            screen.full = True
 
     try:
         for first_seed in range(test.seeds.shown, test.seeds.shown + episodes):
@@ -227,6 +234,8 @@ def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, st
             play(env, policy, np.ones(1, dtype=np.int64), first_seed, on_episode=count, on_step=show_step, stop=stop)
     finally:
         tally.clear_line()
+        if not screen.closed:
+            stop.screen = None  # the program closes it, which is no request to stop
         video = screen.close()
         close_quietly(env)
     return video

@@ -10,7 +10,7 @@ from PIL import Image
 
 from learner.evaluation import animation as module
 from learner.evaluation.animation import EpisodeCamera, write_animation
-from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, describe_env, make_vector_env
+from wrappers import Display, EnvConfig, EnvSpec, Step, VectorEnv, describe_env, make_vector_env
 
 PONG = EnvSpec("PongNoFrameskip-v4", (84, 84), "uint8", 2, 6, ("NOOP",), 4)
 
@@ -71,6 +71,16 @@ def test_every_second_step_is_shown_at_the_pace_of_the_game(tmp_path: Path) -> N
     assert {picture.shape for picture, _ in frames} == {(252, 336, 3)}, "wanted the width of a television picture"
     assert len(ticks) == len(frames)
     assert [path.name for path in tmp_path.iterdir()] == ["one.gif"]
+
+
+def test_pictures_of_another_size_leave_nothing_of_those_before(tmp_path: Path) -> None:
+    camera = EpisodeCamera(NumberedFrames(length=3), Display(steps_per_second=10.0, enlargement=1))
+    camera.pictures = [np.full((size, size, 3), light, np.uint8) for size, light in ((64, 80), (48, 160), (80, 240))]
+    write_animation(tmp_path / "one.gif", camera, lambda: None)
+    first, second, third = (picture[:, :, 0] for picture, _ in frames_of(tmp_path / "one.gif"))
+    assert (first.shape, np.unique(first).tolist()) == ((64, 64), [80])
+    assert (np.unique(second[:48, :48]).tolist(), second[48:].any()) == ([160], False)
+    assert (third.shape, np.unique(third).tolist()) == ((64, 64), [240])
 
 
 def test_only_the_beginning_of_a_long_episode_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

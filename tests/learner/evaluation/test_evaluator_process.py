@@ -111,6 +111,28 @@ def test_a_full_disk_loses_the_animation_but_not_the_result(tmp_path: Path, monk
     assert (len(answer.returns), answer.animated) == (5, False)
 
 
+class Undrawable(TimedEpisodes):
+    """Cannot be drawn. renderings: how often it was tried."""
+
+    renderings = 0
+
+    def render(self) -> np.ndarray:
+        type(self).renderings += 1
+        raise RuntimeError("no GL context")
+
+
+def test_an_environment_that_cannot_be_drawn_ends_the_animations_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EnvSpec("Fake-v0", (4,), "float32", 1, Discrete(2, ("NOOP", "MOVE")))
+    monkeypatch.setattr(evaluator_process, "make_rendered_env", lambda config: Undrawable([2], spec))
+    monkeypatch.setattr(Undrawable, "renderings", 0)
+    loop = make_loop(spec, tmp_path, monkeypatch)
+    answer = loop.evaluate(10, stop=lambda: False)
+    assert (answer.returns, answer.animated) == ((2.0,) * 5, False)
+    assert answer.problem.endswith("RuntimeError: no GL context")
+    assert loop.evaluate(20, stop=lambda: False) == Answer((2.0,) * 5)
+    assert Undrawable.renderings == 1
+
+
 def test_observations_that_are_no_images_are_animated_by_rendering(tmp_path: Path) -> None:
     config = EnvConfig(env="CartPole-v1", frames_stacked=1, max_episode_steps=30)
     loop = loop_of(make_spec(config), config, tmp_path)

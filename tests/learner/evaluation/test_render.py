@@ -123,6 +123,20 @@ def test_a_recording_is_full_after_its_time(tmp_path: Path, monkeypatch: pytest.
     assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 20
 
 
+def test_pictures_of_another_size_get_that_of_the_first(tmp_path: Path) -> None:
+    """Enlarged, the first picture has 480 by 240 pixels, and the others 432 by 432 and 500 by 500."""
+    recording = Recording(VideoWriter(tmp_path, 1, 10.0), SLOW)
+    for shape in ((80, 40), (72, 72), (500, 500)):
+        recording.show(np.full((*shape, 3), 200, np.uint8))
+    path = recording.close()
+    assert path is not None
+    frames = imageio_ffmpeg.read_frames(str(path))
+    assert next(frames)["size"] == (240, 480)
+    light = [(np.frombuffer(data, np.uint8).reshape(480, 240, 3) > 100).all(2) for data in frames]
+    assert [picture[:430].all() for picture in light] == [True, True, True]
+    assert [picture[434:].any() for picture in light] == [True, False, True]
+
+
 def test_a_video_that_cannot_be_written_is_only_a_warning(tmp_path: Path, lines: list[str]) -> None:
     recording = Recording(VideoWriter(tmp_path / "nowhere", 1, 10.0), SLOW)
     for _ in range(200):

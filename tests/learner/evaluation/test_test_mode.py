@@ -27,6 +27,7 @@ from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
 from wrappers import Step, make_spec
+from wrappers.toys.base import Toy
 from wrappers.toys.catch import Catch
 
 COLUMNS = 5
@@ -291,6 +292,53 @@ def test_closing_the_window_reports_the_finished_episodes(
     assert results["video"] is None
     assert screen.released
     assert any("2 of 50 episodes" in line for line in lines)
+
+
+class FailingToDraw:
+    """The method `render` of a toy that draws some pictures, and then no more."""
+
+    def __init__(self, pictures: int) -> None:
+        self.left = pictures
+
+    def __call__(self, env: Toy) -> np.ndarray:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("no GL context")
+        return np.zeros((100, 50, 3), np.uint8)
+
+
+@pytest.mark.parametrize("pictures", [0, 12])
+def test_an_environment_that_cannot_be_drawn_costs_the_video_alone(
+    pictures: int, run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first episode has ten pictures."""
+    draw = FailingToDraw(pictures)
+    monkeypatch.setattr(Toy, "render", lambda self: draw(self))
+    results = evaluated(small_config(test_episode_count=10, render=True), run)
+    assert results["complete"]
+    assert sum(episode["shown"] for episode in results["episodes"]) == (1 if pictures == 0 else 2)
+    assert [line.endswith(": RuntimeError: no GL context") for line in lines].count(True) == 1
+    videos = list(run.path.glob("video_*.mp4"))
+    assert [imageio_ffmpeg.count_frames_and_secs(str(video))[0] for video in videos] == ([pictures] if pictures else [])
+
+
+def test_a_window_without_pictures_ends_and_all_episodes_count(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, screen = FailingToDraw(12), LastingWindow()
+    monkeypatch.setattr(Toy, "render", lambda self: draw(self))
+    monkeypatch.setattr(module, "open_screen", lambda env, folder, update, episodes: (screen, episodes))
+    results = evaluated(small_config(test_episode_count=10, render=True), run)
+    assert screen.closed
+    assert [episode["shown"] for episode in results["episodes"]] == [True] * 2 + [False] * 8
+
+
+class LastingWindow(render.Screen):
+    """A window that only the program closes."""
+
+    def show(self, picture: np.ndarray) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_all_episodes_have_different_seeds(run: RunDirectory) -> None:
