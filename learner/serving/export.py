@@ -25,6 +25,7 @@ from torch import Tensor
 from agents.networks.base import make_network
 from learner.building import make_network_config
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
+from learner.runs.directory import BEST, CHECKPOINT_PATTERN, run_of_checkpoint
 from learner.serving.description import describe
 from learner.serving.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
 from learner.settings.config import Config
@@ -46,7 +47,7 @@ order."""
 
 
 def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path) -> int:
-    """Write the policy of a checkpoint into the folder `exported_<update>` below `folder`. Returns the exit code.
+    """Write the policy of a checkpoint into a folder of its own below `folder`, see `exported_name`. Returns the exit code.
 
     Without the ONNX packages only the PyTorch file is written, with a warning.
     """
@@ -57,7 +58,7 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
     with failures_of("random play, which shows what observations are like,"):
         played = random_observations(config.env, config.training.seed)
     inputs = example_inputs(policy, played[-CHECKED:])
-    target = folder / f"exported_{checkpoint.counters.updates}"
+    target = folder / exported_name(checkpoint_path, checkpoint.counters.updates)
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     try:
         target.mkdir(exist_ok=True)
@@ -83,6 +84,15 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
     for name, difference in wrong.items():
         log.error("error: %s: wanted a difference of at most %g, got %g; do not use it", target / name, TOLERANCE, difference)
     return 1 if wrong or failures else 0
+
+
+def exported_name(checkpoint_path: Path, update: int) -> str:
+    """`exported_<update>` for a checkpoint that its run has named, otherwise `exported_<name of the file>`.
+
+    Checkpoints that were renamed or put aside may have equal numbers of updates. One must not replace the other's files.
+    """
+    is_best = checkpoint_path.stem == BEST and run_of_checkpoint(checkpoint_path) is not None
+    return f"exported_{update if is_best or CHECKPOINT_PATTERN.match(checkpoint_path.name) else checkpoint_path.stem}"
 
 
 def _write_files(policy: ExportedPolicy, inputs: Inputs, target: Path, *, onnx: bool) -> tuple[dict[str, float], list[str]]:

@@ -25,6 +25,7 @@ from learner.serving.export import (
     ONNX,
     PROGRAM,
     export_policy,
+    exported_name,
     largest_difference,
     read_onnx,
     read_program,
@@ -167,7 +168,7 @@ def test_a_file_that_computes_something_else_is_refused(
     monkeypatch.setattr(export, "write_program", lambda policy, observations, path: None)
     monkeypatch.setattr(export, "read_program", lambda path: slightly_off)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
-    assert export_policy(config, trained_checkpoint(config), Path("a.pt"), tmp_path) == 1
+    assert export_policy(config, trained_checkpoint(config), Path("update_000000007.pt"), tmp_path) == 1
     assert any(PROGRAM in line and "at most 0.001, got 0.01" in line for line in lines)
     assert any("pip install -r requirements-export.txt" in line for line in lines)
 
@@ -199,7 +200,7 @@ def test_a_torso_that_cannot_be_exported_is_one_line_with_the_cause(
     config = small_config(**SETTINGS, network=f"{tmp_path / 'my_net.py'}:Net")
     agent = {"modules": {"network": new_network(config).state_dict()}}
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(updates=7), agent, 0.1)
-    assert export_policy(config, checkpoint, Path("a.pt"), tmp_path) == 1
+    assert export_policy(config, checkpoint, Path("update_000000007.pt"), tmp_path) == 1
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1
     assert errors[0].startswith(f"error: {tmp_path / 'exported_7' / file}: wanted a network that can be exported, got ")
@@ -253,7 +254,7 @@ def test_leaves_of_any_name_are_inputs(core: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(export, "make_spec", lambda config: spec)
     monkeypatch.setattr(export, "make_network_config", lambda config: network_config)
     monkeypatch.setattr(export, "random_observations", lambda *arguments: packed)
-    assert export_policy(config, checkpoint, Path("a.pt"), tmp_path) == 0
+    assert export_policy(config, checkpoint, Path("update_000000007.pt"), tmp_path) == 0
 
     inputs = json.loads((tmp_path / "exported_7" / DESCRIPTION).read_text())["inputs"]
     names = [each["name"] for each in inputs]
@@ -286,6 +287,32 @@ def test_the_previous_action_of_real_numbers_is_described() -> None:
     assert list(values) == ["observation", "previous_action", "previous_reward"]
     assert "before it is clipped and rescaled" in values["previous_action"]
     assert "raw reward" in values["previous_reward"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("run/checkpoints/update_000000050.pt", "exported_50"),
+        ("run/checkpoints/best.pt", "exported_50"),
+        ("run/checkpoints/left_behind_update_000000050.pt", "exported_left_behind_update_000000050"),
+        ("models/update_000000050.pt", "exported_50"),
+        ("models/best.pt", "exported_best"),
+        ("models/seed_1.pt", "exported_seed_1"),
+        ("models/seed_2.pt", "exported_seed_2"),
+    ],
+)
+def test_checkpoints_of_equal_updates_are_exported_into_folders_of_their_own(path: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").touch()
+    assert exported_name(tmp_path / path, 50) == name
+
+
+def test_two_files_in_one_folder_are_both_exported(tmp_path: Path) -> None:
+    config = small_config(**SETTINGS)
+    for name in ("seed_1", "seed_2"):
+        assert export_policy(config, trained_checkpoint(config), tmp_path / f"{name}.pt", tmp_path) == 0
+        assert json.loads((tmp_path / f"exported_{name}" / DESCRIPTION).read_text())["checkpoint"] == f"{name}.pt"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
