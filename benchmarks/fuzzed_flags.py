@@ -9,7 +9,7 @@ from typing import Any
 from learner.settings.renames import RENAMED
 from learner.settings.schema import every_setting
 from option_flags import OP_MODE
-from replay.parameters import KEYS
+from replay.parameters import known_keys
 from setting import MODES
 
 SETTINGS = every_setting()
@@ -164,7 +164,7 @@ def _replay(generator: random.Random) -> Any:
         "staggered": (True, False),
     }
     for _ in range(generator.choice((0, 0, 1, 2, 4))):
-        key = generator.choice(sorted(KEYS))
+        key = generator.choice(sorted(known_keys()))
         entry[key] = generator.choice(known[key]) if key in known and generator.random() < 0.7 else _nonsense(generator, 1)
     if generator.random() < 0.1:
         entry.pop(generator.choice(sorted(entry)))
