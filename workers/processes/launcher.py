@@ -95,7 +95,7 @@ def _start(
 ) -> BaseProcess:
     """Start a process in which Ctrl-C is blocked from the first instruction on.
 
-    method: see `multiprocessing`. daemon: whether the process starts none itself and ends with this one.
+    method: see `multiprocessing`. daemon: whether the process ends with this one.
 
     Ctrl-C reaches every process of a terminal, but the learner decides what it means. A new process inherits the signal mask of
     the thread that starts it, so it is protected while it imports modules too.
@@ -104,7 +104,7 @@ def _start(
         # Spawning starts this process of the standard library, which unblocks SIGINT here. So it must run beforehand.
         resource_tracker.ensure_running()
     process: BaseProcess = multiprocessing.get_context(method).Process(  # type: ignore[attr-defined]
-        target=function, args=arguments, name=name, daemon=daemon
+        target=_run, args=(function, arguments), name=name, daemon=daemon
     )
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -112,6 +112,13 @@ def _start(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return process
+
+
+def _run(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Do everything that a started process does, and the fork server's processes inherit."""
+    # The standard library lets no daemon start processes, but environments may. To its parent this process stays a daemon.
+    multiprocessing.current_process().daemon = False
+    function(*arguments)
 
 
 class ForkServerGone(OSError):

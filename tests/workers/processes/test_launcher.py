@@ -67,6 +67,14 @@ def send_open_descriptors(answers: Connection) -> None:
     os._exit(0)
 
 
+def start_a_process(answers: Connection) -> None:
+    """Runs in a child, as an environment that has its simulator in a process of its own."""
+    process = multiprocessing.get_context("fork").Process(target=answers.send, args=("from a grandchild",))
+    process.start()
+    process.join()
+    os._exit(0)
+
+
 def fail() -> None:
     """Runs in a child."""
     raise RuntimeError("failed on purpose")
@@ -101,6 +109,14 @@ def test_a_child_shares_memory_and_pipes_and_reports_its_exit_code() -> None:
     child.close()
     with pytest.raises(ValueError, match="closed"):
         child.kill()
+
+
+def test_a_child_may_start_processes_with_the_standard_library() -> None:
+    answers, answers_of_child = multiprocessing.Pipe(duplex=False)
+    child = start_process(start_a_process, answers_of_child, name="child")
+    answers_of_child.close()
+    assert answers.recv() == "from a grandchild"
+    assert ended(child) == 0
 
 
 def test_ctrl_c_is_blocked_in_the_fork_server_while_it_starts() -> None:
