@@ -168,6 +168,7 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent(fork_server)
+        _ignore_termination()
         name, function, arguments = _Unpickler(pickled, descriptors).load()
         set_process_name(name)
         function(*arguments)
@@ -178,6 +179,15 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
     finally:
         # `function` ends its process by itself, so a return counts as a failure too.
         os._exit(1)
+
+
+def _ignore_termination() -> None:
+    """Let SIGTERM do nothing in this process but end those that it starts, as environments expect when they close.
+
+    They would inherit an ignored signal. A handler is inherited by forks only, so it is reset there.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def die_with_parent(parent: int) -> None:

@@ -75,6 +75,23 @@ def start_a_process(answers: Connection) -> None:
     os._exit(0)
 
 
+def terminate_processes(answers: Connection) -> None:
+    """Runs in a child, as an environment that ends its simulators when it is closed. A signal of its own ends nothing."""
+    program = subprocess.Popen(["sleep", "600"])
+    fork = multiprocessing.get_context("fork").Process(target=sleep)
+    fork.start()
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        program.terminate()
+        fork.terminate()
+        fork.join(1)
+        answers.send((program.wait(1), fork.exitcode))
+    finally:
+        program.kill()
+        fork.kill()
+    os._exit(0)
+
+
 def fail() -> None:
     """Runs in a child."""
     raise RuntimeError("failed on purpose")
@@ -116,6 +133,14 @@ def test_a_child_may_start_processes_with_the_standard_library() -> None:
     child = start_process(start_a_process, answers_of_child, name="child")
     answers_of_child.close()
     assert answers.recv() == "from a grandchild"
+    assert ended(child) == 0
+
+
+def test_sigterm_ends_processes_of_a_child_but_not_the_child() -> None:
+    answers, answers_of_child = multiprocessing.Pipe(duplex=False)
+    child = start_process(terminate_processes, answers_of_child, name="child")
+    answers_of_child.close()
+    assert answers.recv() == (-signal.SIGTERM, -signal.SIGTERM)
     assert ended(child) == 0
 
 
