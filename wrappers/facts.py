@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,18 +72,8 @@ def probe(family: str, config: EnvConfig, *, render: bool = False) -> Facts:
 
 def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
     """Run the probe. wanted: what it does with the environment. Raises ValueError."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    # -P: a folder of the user named wrappers must not hide ours. The family adds the current folder at the end of the path.
-    command = [sys.executable, "-P", "-m", "wrappers.probe", request]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=PROBE_SECONDS,
-            check=False,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        done = _run(request)
     except subprocess.TimeoutExpired:
         raise ValueError(f"env: wanted {env_id} to start within {PROBE_SECONDS:.0f} s, got no answer") from None
     except (OSError, ValueError) as error:  # an id with a null character, or one too long for a command line
@@ -98,6 +89,27 @@ def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
     if "error" in answer:
         raise ValueError(answer["error"])
     return answer
+
+
+def _run(request: str) -> subprocess.CompletedProcess[bytes]:
+    """The probe's exit code and output. Raises OSError, ValueError or TimeoutExpired."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    # -P: a folder of the user named wrappers must not hide ours. The family adds the current folder at the end of the path.
+    command = [sys.executable, "-P", "-m", "wrappers.probe", request]
+    # A pipe would end only with the last process that the environment has started, which may outlive the probe.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            timeout=PROBE_SECONDS,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(command, done.returncode, output.read(), errors.read())
 
 
 def _from_json(answer: Mapping[str, Any]) -> Facts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -177,6 +179,14 @@ class Closing(Counting):
             file.write(name.read())
 
 
+class Leaving(Counting):
+    """Leaves a process behind that has its standard streams. Writes its id to a file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        Path(path).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+
+
 HERE = "tests.wrappers.environments"
 
 
@@ -190,6 +200,7 @@ _register("TestMixed", Mixed)
 _register("TestPlanes", Planes)
 _register("TestMaskInInfo", MaskInInfo)
 _register("TestFailing", Failing)
+_register("TestLeaving", Leaving)
 _register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)
 _register("TestBoth", Counting, CountingVector)
