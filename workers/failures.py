@@ -10,13 +10,14 @@ from workers.base import WorkerError
 from workers.finite import NotFiniteError
 from workers.processes.out_of_memory import describe, is_out_of_memory
 from wrappers.journal import ReplayStopped
+from wrappers.spec import FAILURES
 
 log = logging.getLogger("springbok")
 
 
 @contextmanager
 def failures_of(name: str) -> Iterator[None]:
-    """Turn every exception of environments in this process into a WorkerError of one line. log.txt has the traceback.
+    """Turn every failure of environments in this process into a WorkerError of one line. log.txt has the traceback.
 
     Nothing can take the place of such environments, so the run ends. Out of memory stays as it is: the program says what to do.
     """
@@ -26,7 +27,7 @@ def failures_of(name: str) -> Iterator[None]:
         raise
     except NotFiniteError as error:  # it names the environment or the policy, so a traceback would add nothing
         raise WorkerError(f"{name} failed: {error}") from error
-    except Exception as error:
+    except FAILURES as error:
         if is_out_of_memory(error):
             raise
         log.debug("%s failed", name, exc_info=True)

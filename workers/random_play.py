@@ -21,7 +21,7 @@ from workers.processes.out_of_memory import describe
 from wrappers import close_quietly, make_spec, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import Packing
-from wrappers.spec import EnvConfig
+from wrappers.spec import FAILURES, EnvConfig
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
 STEPS = 800
@@ -66,7 +66,7 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
         shared.arrays["observations"][:] = random_observations(env_config, seed, threads).numpy()
     except WorkerError as failure:
         error = str(failure)
-    except Exception as failure:  # a process boundary: the waiting process raises it
+    except FAILURES as failure:  # a process boundary: the waiting process raises it
         error = f"{traceback.format_exc()}random play before training: {describe(failure)}"
     with contextlib.suppress(OSError):
         words.send(error)

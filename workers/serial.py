@@ -19,6 +19,7 @@ from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_vector_env
 from wrappers.journal import JournaledEnv
+from wrappers.spec import FAILURES
 
 log = logging.getLogger("springbok")
 
@@ -162,7 +163,7 @@ class SerialWorkers(Workers):
         for worker, env in enumerate(self._envs):
             try:
                 env.close()
-            except Exception as error:  # it must hide neither the error that ended the run nor other environments
+            except FAILURES as error:  # it must hide neither the error that ended the run nor other environments
                 log.warning("worker %d could not close its environments: %s", worker, describe(error))
         self._envs, self._policies, self._rollouts, self._free = [], [], [], []
         self.shared.close()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, toy
 from wrappers.previous import PreviousEnv, with_previous
-from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
+from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
 __all__ = [
     "ENVIRONMENTS",
@@ -136,7 +136,7 @@ def close_if_needed(env: VectorEnv) -> None:
 
 def close_quietly(env: VectorEnv) -> None:
     """Close an environment. Its errors are left out, because they would hide why a step failed before."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*FAILURES):
         env.close()
 
 

@@ -31,6 +31,7 @@ from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, 
 from wrappers.legal import random_actions
 from wrappers.spec import (
     AUTO_NAME,
+    FAILURES,
     NO_NAME,
     Display,
     EnvConfig,
@@ -170,7 +171,7 @@ def find(env_id: str) -> Registered:
             imported = _import(module)
             if name not in registry and hasattr(imported, "register_envs"):  # MinAtar registers nothing by its import
                 imported.register_envs()
-        except Exception as error:
+        except FAILURES as error:
             raise ValueError(import_failed(f"the module {module} of env {env_id}", error)) from error
     if name in registry and not newer_id(name):
         return registry[name]
@@ -225,7 +226,7 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
         raise ValueError(import_failed(f"a package that {config.env} needs", error)) from error
     except DependencyNotInstalled as error:
         raise ValueError(import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
-    except Exception as error:  # the constructor of a user's environment may raise anything
+    except FAILURES as error:  # the constructor of a user's environment may raise anything
         got = in_words(error)
         if render_mode is None:
             raise ValueError(f"env: wanted {config.env} to be made, got {got}") from error
@@ -239,7 +240,7 @@ def _wrapped(env: gymnasium.Env[Any, Any], config: EnvConfig) -> gymnasium.Env[A
     for module, name in parse_env_wrappers(config.env_wrappers):
         try:
             env = getattr(_import(module), name)(env)
-        except Exception as error:  # the code of a user's wrapper may raise anything
+        except FAILURES as error:  # the code of a user's wrapper may raise anything
             env.close()
             line = f"env_wrappers: wanted {module}:{name} to wrap {config.env}, got {in_words(error)}"
             raise ValueError(line) from error
@@ -261,7 +262,7 @@ def check_first_step(env: VectorEnv, env_id: str) -> Step:
     try:
         observations = env.reset(1)
         return env.step(random_actions(env.spec, observations, np.random.default_rng(0)))
-    except Exception as error:  # the code of a user's environment may raise anything
+    except FAILURES as error:  # the code of a user's environment may raise anything
         raise ValueError(f"env: wanted a first reset and step of {env_id}, got {in_words(error)}") from error
 
 
@@ -278,7 +279,7 @@ def render_once(env: VectorEnv, metadata: Mapping[str, Any], env_id: str) -> Non
         env.render()
     except (ImportError, DependencyNotInstalled) as error:
         raise ValueError(import_failed(f"a package that renders {env_id}", error.__cause__ or error)) from error
-    except Exception as error:  # drivers and users' code may raise anything
+    except FAILURES as error:  # drivers and users' code may raise anything
         hint = drawing_hint(str(error), env_id)
         raise ValueError(f"render: wanted a picture of {env_id}, got {in_words(error)}{hint}") from error
 
@@ -301,7 +302,7 @@ def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
     """The translation of an environment. A reset tells whether its info holds a mask."""
     try:
         _, info = env.reset(seed=1)
-    except Exception as error:  # the code of a user's environment may raise anything
+    except FAILURES as error:  # the code of a user's environment may raise anything
         raise ValueError(f"env: wanted a first reset of {config.env}, got {in_words(error)}") from error
     return translate(config, env.observation_space, env.action_space, info)
 

@@ -28,6 +28,9 @@ _Frames = partial(Setting, stored=True, families=("atari", "toy"))
 _Loop = partial(Setting, stored=True, families=("gymnasium",))
 _Gymnasium = partial(Setting, stored=True, families=("envpool", "gymnasium"))
 
+FAILURES = (Exception, SystemExit)
+"""The errors of the code of an environment. `sys.exit` in it ends the environment, not the program."""
+
 AUTO_NAME = "auto"
 NO_NAME = "none"
 

@@ -14,6 +14,7 @@ from learner.runs.directory import RunDirectory
 from tests.learner.launching import MIXTURE, command, resume, trained
 from workers.processes.out_of_memory import describe
 from wrappers import Step, toy
+from wrappers.spec import FAILURES
 from wrappers.toys.catch import Catch
 
 SERIAL = {"calibrate_input": False}
@@ -43,7 +44,7 @@ class FailingCatch(Catch):
         return super().step(actions)
 
     def close(self) -> None:
-        if isinstance(self.error, Exception) and self.count >= self.fails_at:
+        if isinstance(self.error, FAILURES) and self.count >= self.fails_at:
             raise self.error
 
     def _fail_if_due(self) -> None:
@@ -122,15 +123,22 @@ def test_an_environment_that_cannot_be_closed_is_a_warning(
     assert load_checkpoint(run_in(tmp_path).checkpoint_paths()[-1]).counters.steps >= 300
 
 
+@pytest.mark.parametrize(("code", "line"), [(None, "worker 0 failed: SystemExit"), (7, "worker 0 failed: SystemExit: 7")])
+def test_an_environment_that_exits_ends_the_run_as_one_that_fails(
+    code: int | None, line: str, failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail(failing, SystemExit(*([] if code is None else [code])), at=37)
+    assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == line
+    assert len(run_in(tmp_path).checkpoint_paths()) == 1
+
+
 def test_requests_to_end_and_too_little_memory_keep_their_meaning(
     failing: type[FailingCatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fail(failing, KeyboardInterrupt(), at=37)
     assert launch.run(command(tmp_path, "train", **SERIAL)) == 130
-    fail(failing, SystemExit(7), at=37)
-    with pytest.raises(SystemExit) as ended:
-        launch.run(command(tmp_path, "train", **SERIAL))
-    assert ended.value.code == 7
     capsys.readouterr()
     fail(failing, error := MemoryError("of the simulator"), at=37)
     assert launch.run(command(tmp_path, "train", **SERIAL)) == 1

@@ -161,6 +161,8 @@ class Failing(Counting):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         if self.where == "reset":
             raise KeyError("level 9")
+        if self.where == "exit in reset":
+            raise SystemExit(8)
         return super().reset(seed=seed, options=options)
 
     def observe(self) -> Any:

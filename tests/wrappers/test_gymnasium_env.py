@@ -285,7 +285,8 @@ def test_ids_of_minigrid_need_no_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "said"), [("reset", "level 9"), ("exit", "exit code 7"), ("import", "requirements-envs.txt")]
+    ("where", "said"),
+    [("reset", "level 9"), ("exit", "SystemExit: 7"), ("exit in reset", "SystemExit: 8"), ("import", "requirements-envs.txt")],
 )
 def test_an_environment_that_fails_says_why(where: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
