@@ -302,14 +302,22 @@ def translate_actions(space: spaces.Space[Any]) -> tuple[ActionSpace, Decoder]:
 
 
 def _translate_box(space: spaces.Box) -> tuple[ActionSpace, Decoder]:
-    low, high = (tuple(map(float, np.ravel(bound))) for bound in (space.low, space.high))
-    box, shape, dtype = Box(low, high), space.shape, np.dtype(space.dtype)
+    shape, dtype = space.shape, np.dtype(space.dtype)
+    lowest, highest = (np.array([_within(each) for each in bound.ravel().tolist()]) for bound in (space.low, space.high))
+    # Gymnasium gives integers without bounds those of their dtype, and remembers that they have none.
+    low, high = np.where(space.bounded_below.ravel(), lowest, -np.inf), np.where(space.bounded_above.ravel(), highest, np.inf)
+    box, is_whole = Box(tuple(low.tolist()), tuple(high.tolist())), dtype.kind in "iub"
 
     def decode(actions: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        numbers = box.to_environment(actions)
-        whole = np.rint(numbers) if dtype.kind in "iu" else numbers
-        # In float64 a bound such as 0.1 lies below its float32, so the bounds are applied again.
-        decoded = np.clip(whole.reshape(-1, *shape).astype(dtype), space.low, space.high)
+        numbers = np.rint(box.to_environment(actions, "float64")) if is_whole else box.to_environment(actions)
+        # A cast of larger numbers than the dtype has would wrap around. The float32 next to 0.1 lies above a bound of 0.1.
+        decoded = np.clip(numbers, lowest, highest).reshape(-1, *shape).astype(dtype)
         return decoded if shape else [np.asarray(one) for one in decoded]  # an action is an array, also one of shape ()
 
     return box, decode
+
+
+def _within(bound: float) -> float:
+    """A bound as float64, which lacks most integers above 2^53. The result lies within the bound then."""
+    number = float(bound)
+    return math.nextafter(number, 0.0) if abs(number) > abs(bound) else number

@@ -201,13 +201,16 @@ class Box(ActionSpace):
     def summary(self) -> str:
         return f"the {len(self.low)} real number{'s' * (len(self.low) > 1)}"
 
-    def to_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Actions `[N, D]` as the environment takes them: clipped to the bounds, and rescaled from [-1, 1] between them."""
+    def to_environment(self, actions: np.ndarray, dtype: str = "float32") -> np.ndarray:
+        """Actions `[N, D]` as the environment takes them: clipped to the bounds, and rescaled from [-1, 1] between them.
+
+        dtype: of the result. float32 cannot hold every integer.
+        """
         low, high, bounded = np.array(self.low), np.array(self.high), self.bounded
         below, above = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         inside = (below + above) / 2 + (above - below) / 2 * np.clip(actions, -1.0, 1.0)
         # A component may have only one bound, so all are clipped once more.
-        return np.clip(np.where(bounded, inside, actions), low, high).astype(np.float32)
+        return np.clip(np.where(bounded, inside, actions), low, high).astype(dtype)
 
     def _bounds(self) -> list[tuple[float, float]]:
         return list(zip(self.low, self.high, strict=True))

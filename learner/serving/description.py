@@ -95,7 +95,8 @@ def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
         ACTION: {
             "shape": ["batch", *spec.action.shape],
             "dtype": spec.action.dtype,
-            "meaning": "the deterministic action, as the environment takes it",
+            "meaning": "the deterministic action, as the environment takes it"
+            + ("; to be rounded for whole numbers or truth values" if isinstance(spec.action, Box) else ""),
         },
     }
 

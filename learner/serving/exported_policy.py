@@ -104,8 +104,9 @@ class ToEnvironment(nn.Module):
         below, above = torch.where(bounded, low, -1.0), torch.where(bounded, high, 1.0)
         self.register_buffer("low", torch.where(bounded, -1.0, low))  # of actions as the policy draws them
         self.register_buffer("high", torch.where(bounded, 1.0, high))
-        self.register_buffer("middle", (below + above) / 2)
-        self.register_buffer("half_width", (above - below) / 2)
+        # Each is halved first, because the largest numbers have no sum or difference in float32.
+        self.register_buffer("middle", below / 2 + above / 2)
+        self.register_buffer("half_width", above / 2 - below / 2)
 
     def forward(self, actions: Tensor) -> Tensor:
         """Actions `[N, D]`, clipped to the bounds and rescaled from [-1, 1] between them."""

@@ -14,7 +14,7 @@ from tests.builders import network_of
 from tests.wrappers.environments import HERE
 from wrappers import EnvConfig, make_single_env, make_spec, make_vector_env
 from wrappers.gymnasium_env import import_failed
-from wrappers.gymnasium_spaces import FrameBuffer, ObservationPlan
+from wrappers.gymnasium_spaces import FrameBuffer, ObservationPlan, translate_actions
 from wrappers.gymnasium_vector import picture_of
 from wrappers.spaces import ACTION_MASK
 
@@ -91,3 +91,26 @@ def test_a_choice_whose_values_are_all_forbidden_may_take_any() -> None:
     assert plan.packing is not None
     found = plan.packing.unpack(buffer.frames())[ACTION_MASK]
     assert found.tolist() == [[1, 0, 1, 1, 1], [1, 1, 0, 1, 0], [1, 1, 1, 1, 1]]
+
+
+WHOLE_NUMBERS = [
+    (spaces.Box(0, 2**31 - 1, (1,), np.int32), {-1: 0, 0: 2**30, 1: 2**31 - 1, 7: 2**31 - 1}),
+    (spaces.Box(-(2**31), 2**31 - 1, (1,), np.int32), {-7: -(2**31), 0: 0, 1: 2**31 - 1}),
+    (spaces.Box(0, 2**32 - 1, (1,), np.uint32), {-1: 0, 1: 2**32 - 1}),
+    (spaces.Box(-(2**63), 2**63 - 1, (1,), np.int64), {-1: -(2**63), 1: 2**63 - 2**10}),  # as near as float64 comes
+    (spaces.Box(0, 255, (1,), np.uint8), {-1: 0, -0.9: 13, 1: 255, 7: 255}),
+    (spaces.Box(0, 1, (1,), np.bool_), {-1: 0, -0.9: 0, -0.1: 0, 0.1: 1, 1: 1}),
+    (spaces.Box(-np.inf, np.inf, (1,), np.int64), {-7.4: -7, 0: 0, 1: 1, 1e30: 2**63 - 2**10}),
+    (spaces.Box(0, np.inf, (1,), np.int32), {-7: 0, 5.4: 5, 1e30: 2**31 - 1}),
+]
+
+
+@pytest.mark.parametrize(("space", "wanted"), WHOLE_NUMBERS, ids=[str(space) for space, _ in WHOLE_NUMBERS])
+@pytest.mark.filterwarnings("error")  # NumPy warns of casts that wrap around
+def test_whole_numbers_and_truth_values_are_the_nearest_within_their_bounds(
+    space: spaces.Box, wanted: dict[float, int]
+) -> None:
+    _, decode = translate_actions(space)
+    decoded = decode(np.array([[action] for action in wanted], np.float32))
+    assert [int(action[0]) for action in decoded] == list(wanted.values())
+    assert all(map(space.contains, decoded))

@@ -30,13 +30,13 @@ from learner.serving.export import (
     read_onnx,
     read_program,
 )
-from learner.serving.exported_policy import ExportedPolicy
+from learner.serving.exported_policy import ExportedPolicy, ToEnvironment
 from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
 from workers import random_observations
 from wrappers import make_spec
-from wrappers.spaces import Leaf, Packing
+from wrappers.spaces import Box, Leaf, Packing
 
 SETTINGS = {"frames_stacked": 2}
 
@@ -313,6 +313,13 @@ def test_two_files_in_one_folder_are_both_exported(tmp_path: Path) -> None:
         assert export_policy(config, trained_checkpoint(config), tmp_path / f"{name}.pt", tmp_path) == 0
         assert json.loads((tmp_path / f"exported_{name}" / DESCRIPTION).read_text())["checkpoint"] == f"{name}.pt"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_largest_bounds_have_a_middle() -> None:
+    largest = float(np.finfo(np.float32).max)
+    scale = ToEnvironment(Box((-largest, largest), (largest, largest)))
+    actions = torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]])
+    assert scale(actions).tolist() == [[-largest, largest], [0.0, largest], [largest, largest]]
 
 
 def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
