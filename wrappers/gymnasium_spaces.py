@@ -56,6 +56,14 @@ class Part:
         return "/".join(map(str, self.path)) or "observation"
 
     @property
+    def entry(self) -> Path:
+        """The path to the outermost Tuple around this part; its own path if there is none."""
+        path = self.path
+        while path and isinstance(path[-1], int):
+            path = path[:-1]
+        return path
+
+    @property
     def size(self) -> int:
         """Numbers in the vector."""
         return sum(self.counts) if self.counts else math.prod(self.shape)
@@ -133,11 +141,11 @@ class ObservationPlan:
         info: Mapping[str, Any] | None = None,
     ) -> None:
         parts = list(parts_of(_without(space, ignored)))
-        self.mask, self.mask_in_info = _find_mask(parts, sum(mask_counts), mask, info or {})
-        self.mask_counts = mask_counts if self.mask or self.mask_in_info else ()
+        self.masks, self.mask_in_info = _find_mask(parts, sum(mask_counts), mask, info or {})
+        self.mask_counts = mask_counts if self.masks or self.mask_in_info else ()
         self.mask_size = sum(self.mask_counts)
-        self.images = [part for part in parts if part.is_image and part is not self.mask]
-        self.vectors = [part for part in parts if not part.is_image and part is not self.mask and part.size]
+        self.images = [part for part in parts if part.is_image and part not in self.masks]
+        self.vectors = [part for part in parts if not part.is_image and part not in self.masks and part.size]
         self.vector_size = sum(part.size for part in self.vectors)
         leaves = [Leaf(VECTOR, (self.vector_size,), "float32")] if self.vector_size else []
         leaves += [Leaf(_image_name(part), part.image_shape, "uint8") for part in self.images]
@@ -178,17 +186,18 @@ def _is_text(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Text) or (not isinstance(space, known) and isinstance(space.sample(), str))
 
 
-def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, Any]) -> tuple[Part | None, str | None]:
-    """The entry of the observation that is the mask, or the name of the one in info; both None if there is no mask."""
+def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, Any]) -> tuple[list[Part], str | None]:
+    """The parts of the mask in the observation, or its name in info; no parts and None if there is no mask."""
     if mask == NO_NAME or (mask == AUTO_NAME and not mask_size):
-        return None, None
+        return [], None
     if not mask_size:
         raise ValueError(f"action_mask: wanted {AUTO_NAME} or {NO_NAME} for actions that cannot be masked, got {mask!r}")
     name = ACTION_MASK if mask == AUTO_NAME else mask
-    found = next((part for part in parts if part.path[-1:] == (name,)), None)
-    size = found.size if found else np.size(info[name]) if name in info else None
+    entry = next((part.entry for part in parts if part.entry[-1:] == (name,)), None)
+    found = [part for part in parts if part.entry == entry]
+    size = sum(part.size for part in found) if found else joined(info[name]).size if name in info else None
     if size is None and mask != AUTO_NAME:
-        entries = ", ".join(str(part.path[-1]) for part in parts if part.path) or "none"
+        entries = ", ".join(dict.fromkeys(str(part.entry[-1]) for part in parts if part.entry)) or "none"
         in_info = ", ".join(info) or "none"
         raise ValueError(f"action_mask: wanted an entry of the observation ({entries}) or of info ({in_info}), got {mask!r}")
     if size is not None and size != mask_size:
@@ -197,6 +206,12 @@ def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, 
             f"--action_mask={NO_NAME} takes it for no mask"
         )
     return found, name if size is not None and not found else None
+
+
+def joined(mask: Any) -> np.ndarray:
+    """The numbers of a mask. One for several choices may be a tuple with an array for each, as `MultiDiscrete.sample` takes."""
+    has_parts = isinstance(mask, tuple | list) and len(mask) > 0 and not np.isscalar(mask[0])
+    return np.concatenate([joined(part) for part in mask]) if has_parts else np.ravel(mask)
 
 
 def _image_name(part: Part) -> str:
@@ -229,8 +244,10 @@ class FrameBuffer:
             if part.is_image and part.is_bool:
                 array[where] *= TRUE
         plan = self._plan
-        if plan.mask:
-            self._mask[where] = np.not_equal(plan.mask.of(observation), 0).reshape(self._mask[where].shape)
+        if plan.masks:
+            size = self._mask[where].shape[:-1]
+            masks = [np.reshape(part.of(observation), (*size, part.size)) for part in plan.masks]
+            self._mask[where] = np.not_equal(np.concatenate(masks, axis=-1), 0)
         elif plan.mask_in_info:
             self._mask[where] = self._mask_of(plan.mask_in_info, info, self._mask[where], np.asarray(ended))
 
@@ -244,8 +261,14 @@ class FrameBuffer:
         given = np.asarray(info.get(f"_{name}", name in info), bool)
         if not (given | ended).all():
             raise RuntimeError(f"action_mask: wanted an entry {name} of info, got {', '.join(info) or 'none'}")
-        mask = np.not_equal(np.asarray(info[name]), 0).reshape(like.shape) if name in info else np.ones_like(like)
-        return np.where(given[..., None], mask, 1)
+        if name not in info:
+            return np.ones_like(like)
+        mask = info[name]
+        if (
+            isinstance(mask, np.ndarray) and mask.dtype == object
+        ):  # tuples of a vector of environments, None where one is missing
+            mask = tuple(np.ones(like.shape[-1]) if one is None else one for one in mask)
+        return np.where(given[..., None], np.not_equal(joined(mask), 0).reshape(like.shape), 1)
 
     def frames(self) -> np.ndarray:
         """The frames, `[N, *frame_shape]`."""

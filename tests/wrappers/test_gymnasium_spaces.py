@@ -82,6 +82,44 @@ def test_masks_of_a_vector_may_be_missing_only_where_an_episode_ends() -> None:
             masks_of(info, ended)
 
 
+PARTS = (np.array([1, 0, 1], np.int8), np.array([0, 1], np.int8))
+"""A mask for choices among three and two values, as `MultiDiscrete.sample` takes it."""
+
+
+def test_a_mask_in_info_may_have_an_array_for_each_choice() -> None:
+    space, numbers = spaces.Box(-1, 1, (2,)), np.zeros(2)
+    for mask in (PARTS, list(PARTS), (PARTS[:1], PARTS[1:]), [1, 0, 1, 0, 1]):
+        buffer = FrameBuffer(plan := ObservationPlan(space, (3, 2), "auto", info={"action_mask": mask}), 2)
+        buffer.put(0, numbers, {"action_mask": mask})
+        buffer.put(1, numbers, {}, ended=True)
+        assert plan.packing is not None
+        assert plan.packing.unpack(buffer.frames())[ACTION_MASK].tolist() == [[1, 0, 1, 0, 1], [1, 1, 1, 1, 1]]
+    several = np.full(2, None, object)  # as Gymnasium keeps the tuples of a vector
+    several[1] = PARTS
+    buffer.put(
+        slice(None), np.zeros((2, 2)), {"action_mask": several, "_action_mask": np.array([False, True])}, ended=np.ones(2, bool)
+    )
+    assert plan.packing.unpack(buffer.frames())[ACTION_MASK].tolist() == [[1, 1, 1, 1, 1], [1, 0, 1, 0, 1]]
+    with pytest.raises(ValueError, match="action_mask: wanted 4 numbers for these actions, got 5 in the entry action_mask"):
+        ObservationPlan(space, (2, 2), "auto", info={"action_mask": PARTS})
+
+
+def test_a_mask_in_the_observation_may_be_a_tuple() -> None:
+    choices = spaces.Tuple([spaces.MultiBinary(3), spaces.MultiBinary(2)])
+    space = spaces.Dict({"action_mask": choices, "x": spaces.Box(-1, 1, (1,))})
+    buffer = FrameBuffer(plan := ObservationPlan(space, (3, 2), "auto"), 2)
+    assert [leaf.shape for leaf in plan.leaves] == [(1,), (5,)]
+    assert plan.packing is not None
+    buffer.put(0, {"action_mask": PARTS, "x": np.zeros(1)}, {})
+    buffer.put(1, {"action_mask": PARTS, "x": np.zeros(1)}, {})
+    assert plan.packing.unpack(buffer.frames())[ACTION_MASK].tolist() == [[1, 0, 1, 0, 1]] * 2
+    several = tuple(np.stack([part, 1 - part]) for part in PARTS)
+    buffer.put(slice(None), {"action_mask": several, "x": np.zeros((2, 1))}, {})
+    assert plan.packing.unpack(buffer.frames())[ACTION_MASK].tolist() == [[1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]
+    with pytest.raises(ValueError, match="action_mask: wanted 4 numbers for these actions, got 5 in the entry action_mask"):
+        ObservationPlan(space, (2, 2), "auto")
+
+
 def test_a_choice_whose_values_are_all_forbidden_may_take_any() -> None:
     mask = spaces.Box(0, 1, (5,), np.int8)
     plan = ObservationPlan(spaces.Dict({"action_mask": mask, "x": spaces.Box(-1, 1, (1,))}), (2, 3), "auto")
