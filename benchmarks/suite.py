@@ -21,7 +21,6 @@ from benchmarks.plan import SUITE_FILE, Plan, check_suite, plan_runs, read_suite
 from benchmarks.termination import REPOSITORY, end_with
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.metrics.writer import read_metrics
-from learner.settings.config import DEFAULTS
 from learner.signals import StopSignals
 
 LOOK_SECONDS = 1.0
@@ -70,11 +69,11 @@ def progress_of(plan: Plan) -> str:
     """Return a line on the progress of a run, by its last row of metrics."""
     run = plan.run()
     columns = read_metrics(run.metrics) if run and run.metrics.is_file() else {}
-    if not columns:
+    if not run or not columns or not (settings := run.settings):
         return "starting"
     row = {name: float(column[-1]) for name, column in columns.items()}
     mean = row.get("charts/episodic_return_mean", float("nan"))
-    limit, speed = {**DEFAULTS, **plan.settings}["environment_max_steps"], row["charts/FPS"]
+    limit, speed = settings["environment_max_steps"], row["charts/FPS"]  # the run's own, since a preset may have set it
     left = (limit - row["steps"]) * row["frames"] / row["steps"] / speed if speed else 0.0
     return progress_text(
         mean_return=mean if mean == mean else None,

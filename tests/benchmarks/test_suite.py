@@ -78,10 +78,10 @@ def test_no_run_starts_after_a_stop(plans: list[Plan]) -> None:
     assert len(runner.done) == 2
 
 
-def test_progress_is_read_from_the_last_row(plans: list[Plan]) -> None:
+def test_progress_is_read_from_the_last_row_and_the_budget_from_the_run(plans: list[Plan]) -> None:
     assert progress_of(plans[0]) == "starting"
-    write_run(plans[0].folder / "Catch-v0_1", returns=(None, None), frames=4000, finished=None)
-    assert progress_of(plans[0]).startswith("no episode yet | steps 1,000 of 2,000 | frames 4,000 | 40 frames/s | left 1:40")
+    write_run(plans[0].folder / "Catch-v0_1", returns=(None, None), frames=4000, finished=None, environment_max_steps=3000)
+    assert progress_of(plans[0]).startswith("no episode yet | steps 1,000 of 3,000 | frames 4,000 | 40 frames/s | left 3:20")
 
 
 def test_a_stopped_program_would_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
