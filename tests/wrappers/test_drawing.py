@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -36,8 +37,11 @@ def test_the_hint_names_what_the_environment_can_be_drawn_with(message: str, env
 
 
 def test_a_process_that_died_while_it_drew_gets_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    died = SimpleNamespace(returncode=1, stdout=b"", stderr=f"more\n{GLAD}\n".encode())
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
+    def die(*_: Any, stderr: BinaryIO, **__: Any) -> SimpleNamespace:
+        stderr.write(f"more\n{GLAD}\n".encode())
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(subprocess, "run", die)
     with pytest.raises(ValueError, match=f"died with exit code 1: {GLAD}; EnvPool's MuJoCo .*libegl1"):
         facts._ask("{}", "envpool:Hopper-v5", "made and rendered")
 
@@ -45,7 +49,7 @@ def test_a_process_that_died_while_it_drew_gets_the_hint(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("code", "cause"), [(-11, "signal SIGSEGV"), (-40, "signal 40"), (3, "exit code 3")])
 def test_the_cause_of_death_is_named(monkeypatch: pytest.MonkeyPatch, code: int, cause: str) -> None:
     """Most real-time signals have no name."""
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=b"", stderr=b""))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code))
     with pytest.raises(ValueError, match=f"got a process that died with {cause}: no message"):
         facts._ask("{}", "CartPole-v1", "made")
 
