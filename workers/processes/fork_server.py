@@ -184,10 +184,23 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
 def _ignore_termination() -> None:
     """Let SIGTERM do nothing in this process but end those that it starts, as environments expect when they close.
 
-    They would inherit an ignored signal. A handler is inherited by forks only, so it is reset there.
+    Programs would inherit an ignored signal, but inherit no handler. Forks inherit the handler, so it is reset there.
     """
+
+    def set_blocked(how: int) -> None:
+        signal.pthread_sigmask(how, {signal.SIGTERM})
+
+    def begin_fork() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        set_blocked(signal.SIG_UNBLOCK)
+
     signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    # The signal is blocked in between, or the handler would take one that comes before it is reset.
+    os.register_at_fork(
+        before=lambda: set_blocked(signal.SIG_BLOCK),
+        after_in_parent=lambda: set_blocked(signal.SIG_UNBLOCK),
+        after_in_child=begin_fork,
+    )
 
 
 def die_with_parent(parent: int) -> None:
