@@ -27,7 +27,15 @@ from gymnasium.vector import AutoresetMode
 from wrappers.drawing import drawing_hint, rendering_variables
 from wrappers.facts import Facts, probe
 from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
-from wrappers.gymnasium_vector import GymnasiumLoop, NativeVector, OneOfVector, SingleEnv, Translation, first_info
+from wrappers.gymnasium_vector import (
+    GymnasiumLoop,
+    NativeVector,
+    OneOfVector,
+    SingleEnv,
+    Translation,
+    closed_on_failure,
+    first_info,
+)
 from wrappers.legal import random_actions
 from wrappers.spec import (
     AUTO_NAME,
@@ -90,12 +98,15 @@ def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
     """Return N environments. Python steps them in this thread, so `num_threads` has no effect. Raises ValueError."""
     registered = find(config.env)
-    first = make_env(registered, config)
-    translation = _translation_of(config, first)
-    if native := _make_native(registered, config, num_envs, translation):
-        first.close()
-        return native
-    return GymnasiumLoop([first, *(make_env(registered, config) for _ in range(num_envs - 1))], translation)
+    made = [first := make_env(registered, config)]
+    with closed_on_failure(made):
+        translation = _translation_of(config, first)
+        if native := _make_native(registered, config, num_envs, translation):
+            first.close()
+            return native
+        for _ in range(num_envs - 1):
+            made.append(make_env(registered, config))
+        return GymnasiumLoop(made, translation)
 
 
 def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
@@ -103,7 +114,8 @@ def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
     if render_mode is not None:
         os.environ.update(probe(NAME, config, render=True).variables)
     env = make_env(find(config.env), config, render_mode)
-    return GymnasiumLoop([env], _translation_of(config, env))
+    with closed_on_failure([env]):
+        return GymnasiumLoop([env], _translation_of(config, env))
 
 
 def describe(config: EnvConfig) -> EnvDescription:
@@ -317,8 +329,9 @@ def _make_native(registered: Registered, config: EnvConfig, num_envs: int, trans
     except (ImportError, TypeError, Error):
         return None  # it lacks a package or an argument that the single environment may not need
     if vector.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP and vector.num_envs == num_envs:
-        _, info = vector.reset(seed=1)
-        own = translate(config, vector.single_observation_space, vector.single_action_space, first_info(info))
+        with closed_on_failure([vector]):
+            _, info = vector.reset(seed=1)
+            own = translate(config, vector.single_observation_space, vector.single_action_space, first_info(info))
         if own.spec == translation.spec:
             return NativeVector(vector, own, num_envs)
     vector.close()

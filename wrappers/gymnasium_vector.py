@@ -8,7 +8,8 @@ environment of several cannot wait for a step without the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -18,13 +19,25 @@ from gymnasium.vector import AutoresetMode
 
 from wrappers.episodes import EpisodeStatistics, check_seed
 from wrappers.gymnasium_spaces import Decoder, FrameBuffer, ObservationPlan
-from wrappers.spec import EnvSpec, Step, VectorEnv
+from wrappers.spec import FAILURES, EnvSpec, Step, VectorEnv
 
 Info = Mapping[str, Any]
 FINAL_OBSERVATIONS = ("final_obs", "final_observation")
 """Entries of info in which a same-step vector environment returns an episode's last observation. The second is the old name."""
 
 SingleEnv = gymnasium.Env[Any, Any]
+
+
+@contextmanager
+def closed_on_failure(envs: Sequence[SingleEnv]) -> Iterator[None]:
+    """A context that closes the environments, those included that it adds, if it raises. They may hold processes."""
+    try:
+        yield
+    except BaseException:
+        for env in envs:
+            with suppress(*FAILURES):  # it must not hide the first failure
+                env.close()
+        raise
 
 
 class Translation(NamedTuple):

@@ -107,15 +107,15 @@ def host_memory(config: Config) -> HostMemory:
 
 
 def _arena_bytes(config: Config) -> int:
-    """Bytes of shared memory, see `workers.base.allocate_arena`: slots, worker clocks, and weights or the exchange."""
+    """Bytes of shared memory, see `workers.base.allocate_arena`: slots, worker clocks, a flag, and weights or the exchange."""
     workers = config.workers
     contract = make_contract(config)
     slots = slot_layout(contract, workers.worker_count * workers.blocks_per_worker * workers.envs_per_group)
     central = workers.worker_kind == "central"
     acting = exchange_layout(contract, workers) if central else weights_layout(make_network_shapes(config))
     sizes = [prod(field.shape) * np.dtype(field.dtype).itemsize for field in (*slots.values(), *acting.values())]
-    # Clocks take one cache line for each worker, and padding takes at most one for each array.
-    return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count)
+    # Clocks take one cache line for each worker, the workers' flag takes one, and padding at most one for each array.
+    return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count + 1)
 
 
 def check_memory(config: Config, available: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +171,28 @@ class Failing(Counting):
 
 
 class Closing(Counting):
-    """Appends the name of its process to a file when it is closed."""
+    """Appends the name of its process to a file when it is closed.
 
-    def __init__(self, path: str) -> None:
+    pause: seconds of a step. fails: `make`, so that the third environment cannot be made, or `reset`, with a seed above 1.
+    """
+
+    made = 0
+
+    def __init__(self, path: str, pause: float = 0.0, fails: str = "") -> None:
         super().__init__()
-        self.path = path
+        self.path, self.pause, self.fails = path, pause, fails
+        type(self).made += 1
+        if self.fails == "make" and self.made == 3:
+            raise RuntimeError("no licence for a third one")
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        if self.fails == "reset" and (seed or 1) > 1:
+            raise RuntimeError("no display for this seed")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        time.sleep(self.pause)
+        return super().step(action)
 
     def close(self) -> None:
         with open("/proc/self/comm") as name, open(self.path, "a") as file:

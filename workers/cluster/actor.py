@@ -22,7 +22,7 @@ from workers.policy import cpu_policy
 from workers.processes.out_of_memory import failure_text
 from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights, weights_layout
-from wrappers import close_if_needed, make_vector_env
+from wrappers import VectorEnv, close_if_needed, make_vector_env
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class RolloutActor:
         self._setup = setup
         self._worker = worker
         self._seed = seed
+        self._env: VectorEnv | None = None
         self._rollout: Rollout | None = None
 
     def place(self) -> Place:
@@ -70,6 +71,7 @@ class RolloutActor:
         try:
             self._build()
         except BaseException as error:  # the boundary of the process: the learner reports the error
+            self.close()
             return Report(np.zeros(0), failure_text(error))
         return Report(np.zeros(0))
 
@@ -84,13 +86,14 @@ class RolloutActor:
             self._weights.publish_flat(flat, version)
             self._rollout.collect(0)
         except BaseException as error:
+            self.close()
             return Report(self._seconds - before, failure_text(error)), {}
         return Report(self._seconds - before), self._rollout.slots
 
     def close(self) -> None:
         """Close environments that may hold processes."""
-        if self._rollout:
-            close_if_needed(self._rollout.env)
+        if self._env:
+            close_if_needed(self._env)
 
     def _build(self) -> None:
         prepare_torch(threads=1)
@@ -103,7 +106,7 @@ class RolloutActor:
         self._weights = SharedWeights(arena)
         self._seconds: np.ndarray = worker_clocks(arena)[0]
         policy = cpu_policy(setup, self._weights, self._worker, self._seed)
-        env = make_vector_env(setup.env, setup.config.envs_per_worker)
+        self._env = env = make_vector_env(setup.env, setup.config.envs_per_worker)
         slots = slots_of(arena, setup.contract)
         self._rollout = make_rollout(setup, env, policy, slots, self._seconds, self._worker, self._seed)
 

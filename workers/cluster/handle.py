@@ -132,6 +132,8 @@ class ActorHandle(Handle):
         if number != STOP:
             self._free.append(number)
             self._call()
+        elif not self.placed:
+            self.kill()  # it has no environments, and may wait for a node for ever
         elif not self.exited:
             # The actor's calls run in order, so it closes its environments after the trajectories that it collects now.
             self._actor.close.remote().future().add_done_callback(lambda _: self._events.put(self.kill))

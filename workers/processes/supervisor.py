@@ -24,7 +24,7 @@ from workers.processes import launcher
 from workers.processes.handle import Handle, WorkerHandle
 from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.restarts import RestartBudget
-from workers.processes.worker import STOP, WorkerTask
+from workers.processes.worker import ENDING, ENDING_LAYOUT, STOP, WorkerTask
 from workers.seeds import fresh_seed
 from workers.weights import SharedWeights, Weights, weights_layout
 from wrappers import describe_env
@@ -34,6 +34,7 @@ log = logging.getLogger("springbok")
 CHECK_SECONDS = 0.2  # between two checks of all workers
 STACK_SECONDS = 0.5  # for a hanging worker to write its stack before it is killed
 JOIN_SECONDS = 3.0  # for workers to end by themselves
+CLOSE_SECONDS = 30.0  # the same, at least, if they close their environments first
 
 
 class ProcessWorkers(Workers):
@@ -42,10 +43,15 @@ class ProcessWorkers(Workers):
     def __init__(
         self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
     ) -> None:
-        super().__init__(setup, layout, make_weights)
+        super().__init__(setup, {**layout, **ENDING_LAYOUT}, make_weights)
         self._budget = RestartBudget(setup.config.max_worker_restarts)
         self._handles: list[Handle] = []
-        self._start_timeout = start_timeout(setup.config.environments, describe_env(setup.env).start_seconds)
+        description = describe_env(setup.env)
+        self._start_timeout = start_timeout(setup.config.environments, description.start_seconds)
+        self._closes = description.needs_close
+        self._join_seconds = JOIN_SECONDS
+        if self._closes:  # a worker may make all its environments, or reset them, before it reads that the run ends
+            self._join_seconds = max(CLOSE_SECONDS, setup.config.envs_per_worker * description.start_seconds)
         self._held: list[set[int]] = [set() for _ in setup.seeds]  # numbers of the blocks that the learner holds
         # Guards `_held` and the handle that a free block is sent to, which must not be replaced in between.
         self._lock = threading.Lock()
@@ -209,12 +215,14 @@ class ProcessWorkers(Workers):
         return busy_seconds(self.seconds[worker])
 
     def _end_processes(self) -> None:
+        self.shared.arrays[ENDING][0] = True
         for handle in self._handles:
-            if handle.heartbeat.stepped:
+            # A worker that has not stepped may read STOP only after it has built its environments.
+            if handle.hung_since is None and (handle.heartbeat.stepped or self._closes):
                 handle.send(STOP)
             else:
-                handle.kill()  # it would read STOP only after it has built its environments
-        end = monotonic() + JOIN_SECONDS
+                handle.kill()
+        end = monotonic() + self._join_seconds
         for handle in self._handles:
             handle.join(max(0.0, end - monotonic()))
             if not handle.exited:

@@ -11,7 +11,8 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.connection import Connection
@@ -20,6 +21,7 @@ import numpy as np
 
 from agents.compute import prepare_torch
 from replay.slot_store import SharedArrays, slots_of
+from replay.trajectory import Field
 from workers.base import WorkerSetup, block_of, worker_clocks
 from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
@@ -31,6 +33,9 @@ from workers.weights import SharedWeights
 from wrappers import close_if_needed, make_vector_env
 
 STOP = 255  # sent instead of a block number
+ENDING = "ending"
+ENDING_LAYOUT: Mapping[str, Field] = {ENDING: Field((1,), "bool")}
+"""The arena's flag that the run ends. Workers read it before each step, because a slot block may take minutes."""
 STACK_SIGNAL = signal.SIGUSR1
 MAX_ERROR_BYTES = 30_000  # less than any pipe holds, so that writing never blocks
 NICENESS = 10
@@ -87,18 +92,23 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
     setup, config = task.setup, task.setup.config
     seconds = worker_clocks(task.shared)[task.worker]
     blocks = _BlockPipes(free, filled, seconds)
-    rollouts, turns = [], []
-    for group in range(config.groups):
-        env, slots = make_vector_env(setup.env, config.envs_per_group), slots_of(task.shared, setup.contract)
-        rollout = make_rollout(setup, env, _make_policy(task, group), slots, seconds, task.worker, task.seed, group)
-        rollouts.append(rollout)
-        turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
-    try:
+    turns = []
+    with ExitStack() as closing:
+        for group in range(config.groups):
+            env, slots = make_vector_env(setup.env, config.envs_per_group), slots_of(task.shared, setup.contract)
+            closing.callback(close_if_needed, env)
+            _check_ending(task.shared)  # the environments' first resets may take long
+            rollout = make_rollout(setup, env, _make_policy(task, group), slots, seconds, task.worker, task.seed, group)
+            turns.append(_fill_blocks(blocks, rollout, setup, task.worker))
         for turn in cycle(turns):
             next(turn)
-    finally:
-        for rollout in rollouts:
-            close_if_needed(rollout.env)
+            _check_ending(task.shared)
+
+
+def _check_ending(shared: SharedArrays) -> None:
+    """Raise LearnerGone if the run ends."""
+    if shared.arrays[ENDING][0]:
+        raise LearnerGone
 
 
 def _make_policy(task: WorkerTask, group: int) -> Policy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import math
 import os
@@ -23,18 +24,20 @@ import pytest
 from replay.trajectory import poison_arrays
 from tests.support import REPOSITORY, runs
 from tests.workers.support import POISONED_FRAME, make_learned_and_setup, poll_until, wait_until
-from workers import Block, WorkerError
+from tests.wrappers.environments import HERE
+from workers import WORKERS, Block, WorkerError
 from workers.base import block_of
 from workers.processes import launcher, supervisor
 from workers.processes.heartbeat import start_timeout
-from workers.processes.supervisor import CpuWorkers, ProcessWorkers
+from workers.processes.supervisor import ProcessWorkers
 from workers.processes.worker import NICENESS
 from workers.seeds import fresh_seed
 
 
 def make_workers(network: str = "mlp", **settings: Any) -> ProcessWorkers:
-    learned, setup = make_learned_and_setup(network, worker_kind="cpu", **{"worker_count": 2, **settings})
-    workers = CpuWorkers(setup, learned)
+    learned, setup = make_learned_and_setup(network, **{"worker_kind": "cpu", "worker_count": 2, **settings})
+    workers = WORKERS[setup.config.worker_kind](setup, learned)
+    assert isinstance(workers, ProcessWorkers)
     workers.weights.publish(learned, 3)
     return workers
 
@@ -224,6 +227,45 @@ def test_the_error_holds_the_traceback_of_a_worker_that_raises() -> None:
             poll_until(workers, 1)
     finally:
         workers.stop()
+
+
+def closing(path: Path, **arguments: Any) -> dict[str, Any]:
+    """Settings with environments that write to a file when they are closed, see `tests.wrappers.environments.Closing`."""
+    env_args = json.dumps({"path": str(path), **arguments})
+    return {"env": f"{HERE}:TestClosing-v1", "env_args": env_args, "worker_count": 1, "envs_per_worker": 4}
+
+
+def closed_by_workers(path: Path) -> int:
+    return sum(name.startswith("worker") for name in path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("kind", ["cpu", "central"])
+@pytest.mark.parametrize("stepped", [False, True])
+def test_workers_close_their_environments_before_they_have_stepped_and_within_a_block(
+    kind: str, stepped: bool, tmp_path: Path
+) -> None:
+    """The block would take minutes."""
+    path = tmp_path / "closed"
+    workers = make_workers(worker_kind=kind, unroll_length=1000, **closing(path, pause=0.05))
+    try:
+        workers.start() if stepped else workers.prepare()
+        wait_until(lambda: workers._handles and workers._handles[0].heartbeat.stepped == stepped)
+        assert closed_by_workers(path) == 0
+    finally:
+        workers.stop()
+    assert closed_by_workers(path) == 4
+
+
+def test_a_worker_whose_environments_cannot_be_reset_closes_them(tmp_path: Path) -> None:
+    path = tmp_path / "closed"
+    workers = make_workers(max_worker_restarts=0, **closing(path, fails="reset"))
+    try:
+        workers.start()
+        with pytest.raises(WorkerError, match="no display for this seed"):
+            poll_until(workers, 1)
+    finally:
+        workers.stop()
+    assert closed_by_workers(path) == 4
 
 
 class NoMemory:
