@@ -43,6 +43,8 @@ class HeadStart:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._random_play:
+            self._random_play.stop()
         self._end_workers()
 
     def take_workers(self, config: Config, network: FeatureNetwork) -> Workers:
@@ -61,7 +63,8 @@ class HeadStart:
         """The observations of random play. May be called once. Raises WorkerError if an environment fails."""
         with announced(f"Waiting for random play in {self._config.env.env}, which calibrates the network's input"):
             if self._random_play:
-                return self._random_play.observations()
+                play, self._random_play = self._random_play, None  # it ends with its observations
+                return play.observations()
             with failures_of("random play before training"):
                 return random_observations(self._config.env, self._config.training.seed, available_cores())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from learner.head_start import HeadStart
 from learner.settings.config import Config
 from learner.settings.schema import table_of
 from tests.support import children_named, small_config
+from tests.wrappers.environments import HERE
 from workers import WorkerError, random_observations, random_play
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -80,6 +83,18 @@ def test_random_play_is_the_same_wherever_it_happens(kind: str) -> None:
     with HeadStart(config, None) as head_start:
         seen = head_start.random_observations()
     assert torch.equal(seen, random_observations(config.env, 3))
+
+
+@linux
+def test_random_play_that_nobody_took_closes_its_environments(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    env_args = json.dumps({"path": str(closed), "pause": 0.01})  # 32 s of random play
+    settings = {"env": f"{HERE}:TestClosing-v1", "env_args": env_args, "worker_kind": "central"}
+    with HeadStart(config_of(**settings), None):
+        closed.unlink()  # the environment was tried out
+        the_child("random play")
+    assert children_named("random play") == []
+    assert closed.read_text().splitlines() == ["random play"] * 4
 
 
 def test_random_play_whose_process_dies_says_so() -> None:

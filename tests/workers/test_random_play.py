@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from workers import random_play
+from workers.processes.worker import ENDING
 from workers.random_play import RandomPlay
 from wrappers import Step, VectorEnv
 from wrappers.spec import EnvConfig
@@ -20,7 +21,8 @@ def test_random_play_is_killed_if_the_wait_is_interrupted() -> None:
         raise KeyboardInterrupt
 
     play._words = SimpleNamespace(recv=interrupt, close=lambda: None)
-    play._shared = SimpleNamespace(arrays={"observations": None}, close=lambda: None)
+    play._shared = SimpleNamespace(arrays={"observations": None, ENDING: [False]}, close=lambda: None)
+    play._closes = False
     play._process = SimpleNamespace(**{name: lambda name=name: calls.append(name) for name in ("kill", "join", "close")})
     with pytest.raises(KeyboardInterrupt):
         play.observations()
