@@ -78,7 +78,8 @@ class WorkerConfig:
     worker_timeout: Annotated[
         float,
         Setting(
-            "Seconds without a step after which a worker counts as hanging and is started again.",
+            "Seconds without a step after which a worker counts as hanging and is started again; more if its environments need "
+            "more to reset one after the other.",
             "a number of seconds >= 0.5",
             0.5,
             1e6,

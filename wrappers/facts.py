@@ -35,6 +35,7 @@ class Facts:
         version: package that makes the environment and its version, such as `gymnasium 1.4.0`.
         pictures_per_second: the pace of a rendered environment.
         start_seconds: seconds that it took to make one environment, to reset it and to step it once.
+        reset_seconds: seconds of one later reset and step; 0 for environments that are stepped natively.
         variables: environment variables that rendering needs.
         texts: entries of the observation that are texts, which the policy does not get by default.
         has_pictures: whether the environment says that it can render pictures.
@@ -46,6 +47,7 @@ class Facts:
     pictures_per_second: float
     start_seconds: float
     variables: Mapping[str, str]
+    reset_seconds: float = 0.0
     texts: tuple[str, ...] = ()
     has_pictures: bool = True
 

@@ -143,6 +143,7 @@ def description_of(config: EnvConfig, facts: Facts) -> EnvDescription:
         counts_frames=False,
         needs_close=True,
         start_seconds=max(1.0, SLACK * facts.start_seconds),
+        reset_seconds=SLACK * facts.reset_seconds,
         has_pictures=facts.has_pictures,
     )
 
@@ -157,7 +158,9 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
     env = make_env(registered, config, "rgb_array" if render else None)
     try:
         loop = GymnasiumLoop([env], _translation_of(config, env))
+        made = time.perf_counter()
         check_first_step(loop, config.env)
+        reset_seconds = time.perf_counter() - made
         if render:
             render_once(loop, env.metadata, config.env)
     finally:
@@ -169,6 +172,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
         pictures_per_second=float(env.metadata.get("render_fps") or USUAL_PACE),
         start_seconds=time.perf_counter() - started,
         variables=variables,
+        reset_seconds=reset_seconds,
         texts=texts_of(env.observation_space),
         has_pictures="rgb_array" in render_modes(env.metadata),
     )

@@ -223,6 +223,7 @@ class EnvDescription:
     game_name: name in tables of published scores, the same for every id of one game; None if there are none.
     counts_frames: whether the protocol names frames: their shape, skip and limit.
     start_seconds: seconds in which one environment is made and reset on a busy machine.
+    reset_seconds: the same of a later reset and step, where environments are stepped in turn; 0 if it is not known.
     needs_close: whether its processes should end in order, see `VectorEnv`.
     has_pictures: whether it says that it can render pictures.
     """
@@ -236,6 +237,7 @@ class EnvDescription:
     game_name: str | None = None
     counts_frames: bool = True
     start_seconds: float = 1.0
+    reset_seconds: float = 0.0
     needs_close: bool = False
     has_pictures: bool = True
 

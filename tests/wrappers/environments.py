@@ -207,6 +207,18 @@ class Leaving(Counting):
         Path(path).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
 
 
+class Slow(Counting):
+    """Takes `seconds` for a reset."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        time.sleep(self.seconds)
+        return super().reset(seed=seed, options=options)
+
+
 HERE = "tests.wrappers.environments"
 
 
@@ -221,6 +233,7 @@ _register("TestPlanes", Planes)
 _register("TestMaskInInfo", MaskInInfo)
 _register("TestFailing", Failing)
 _register("TestLeaving", Leaving)
+_register("TestSlow", Slow)
 _register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)
 _register("TestBoth", Counting, CountingVector)

@@ -64,7 +64,7 @@ class RayWorkers(ProcessWorkers):
         self._dispatcher.start()
 
     def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> Handle:
-        timeout = NETWORK_SECONDS + self.setup.config.worker_timeout * self.setup.contract.unroll_length
+        timeout = NETWORK_SECONDS + self._timeout * self.setup.contract.unroll_length
         heartbeat = Heartbeat(
             self._busy_seconds(worker), monotonic(), timeout=timeout, start_timeout=NETWORK_SECONDS + self._start_timeout
         )

@@ -48,6 +48,8 @@ class ProcessWorkers(Workers):
         self._handles: list[Handle] = []
         description = describe_env(setup.env)
         self._start_timeout = start_timeout(setup.config.environments, description.start_seconds)
+        # Episodes of the same length end together, and the worker resets its environments one after the other in one step.
+        self._timeout = max(setup.config.worker_timeout, setup.config.envs_per_worker * description.reset_seconds)
         self._closes = description.needs_close
         self._join_seconds = JOIN_SECONDS
         if self._closes:  # a worker may make all its environments, or reset them, before it reads that the run ends
@@ -142,13 +144,7 @@ class ProcessWorkers(Workers):
 
     def _spawn(self, worker: int, seed: int, policy_pipes: tuple[Connection, ...] = ()) -> Handle:
         """Start the process of a worker. policy_pipes: see `WorkerTask`."""
-        config = self.setup.config
-        heartbeat = Heartbeat(
-            self._busy_seconds(worker),
-            monotonic(),
-            timeout=config.worker_timeout,
-            start_timeout=self._start_timeout,
-        )
+        heartbeat = Heartbeat(self._busy_seconds(worker), monotonic(), timeout=self._timeout, start_timeout=self._start_timeout)
         return WorkerHandle(WorkerTask(self.setup, worker, seed, self.shared, policy_pipes), heartbeat)
 
     def _send_free_blocks(self, worker: int) -> None:

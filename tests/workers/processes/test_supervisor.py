@@ -268,6 +268,19 @@ def test_a_worker_whose_environments_cannot_be_reset_closes_them(tmp_path: Path)
     assert closed_by_workers(path) == 4
 
 
+def test_a_worker_whose_environments_reset_slowly_together_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its resets takes less than the timeout, all four take longer."""
+    monkeypatch.setattr(supervisor, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "STACK_SECONDS", 0.05)
+    env: dict[str, Any] = {"env": f"{HERE}:TestSlow-v1", "env_args": '{"seconds": 0.2}', "envs_per_worker": 4}
+    workers = make_workers(worker_count=1, worker_timeout=0.5, max_worker_restarts=0, unroll_length=5, **env)
+    try:
+        workers.start()
+        assert len(poll_until(workers, 1)) == 1
+    finally:
+        workers.stop()
+
+
 class NoMemory:
     """Its arrival in another process fails like the mapping of an arena for which there is no memory."""
 
