@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, toy
+from wrappers.folder import in_own_folder
 from wrappers.previous import PreviousEnv, with_previous
 from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 
@@ -124,7 +125,8 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
     for name, value in (("num_envs", num_envs), ("num_threads", num_threads)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
-    env = _family(config.env).make_vector(config, num_envs, num_threads)
+    family = _family(config.env)
+    env = in_own_folder(lambda: family.make_vector(config, num_envs, num_threads))
     return PreviousEnv(env) if config.core_inputs else env
 
 
@@ -150,7 +152,8 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
     """
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")
-    env = _family(config.env).make_single(config, render_mode)
+    family = _family(config.env)
+    env = in_own_folder(lambda: family.make_single(config, render_mode))
     return PreviousEnv(env) if config.core_inputs else env
 
 

@@ -14,6 +14,7 @@ from learner import launch
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from tests.wrappers.environments import HERE
+from workers.processes import launcher
 
 SMALL: dict[str, Any] = {
     "network": "mlp",
@@ -84,6 +85,37 @@ def test_workers_close_their_environments(tmp_path: Path) -> None:
     env = {"env": f"{HERE}:TestClosing-v1", "env_args": json.dumps({"path": str(closed)})}
     assert run("train", tmp_path, **settings, **env) == 0
     assert sum(name.startswith("worker") for name in closed.read_text().splitlines()) == SMALL["envs_per_worker"]
+
+
+OWN_NETWORK = """
+import math
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, shape):
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), 8))
+"""
+
+
+@pytest.mark.parametrize("kind", ["serial", "cpu"])
+def test_relative_paths_hold_although_environments_change_the_current_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "level").touch()
+    (tmp_path / "my_net.py").write_text(OWN_NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "_fork_server", None)  # that of earlier tests has the folder that was current then
+    monkeypatch.setattr(launch, "wants_preflight", lambda *_: True)  # the measurement makes environments in this process
+    env = {"env": f"{HERE}:TestMoving-v1", "env_args": json.dumps({"path": str(elsewhere)})}
+    given = {**SMALL, **env, "worker_kind": kind, "worker_count": 1, "network": "my_net.py:Net"}
+    assert run("train", Path("results"), **given) == 0
+    assert directory(tmp_path / "results").checkpoint_paths()
+    assert run("test", Path("results"), load="results/latest", test_episode_count=1) == 0
+    assert list(directory(tmp_path / "results").path.glob("evaluation_*.json"))
+    assert [path.name for path in elsewhere.iterdir()] == ["level"]
+    launcher._end_fork_server()
 
 
 def test_the_default_of_the_family_yields_to_what_is_given() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -219,6 +220,18 @@ class Slow(Counting):
         return super().reset(seed=seed, options=options)
 
 
+class Moving(Counting):
+    """Changes the current folder to `path`, and reads a file there at each reset."""
+
+    def __init__(self, path: str, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        os.chdir(path)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        Path("level").read_text()
+        return super().reset(seed=seed, options=options)
+
+
 HERE = "tests.wrappers.environments"
 
 
@@ -234,6 +247,7 @@ _register("TestMaskInInfo", MaskInInfo)
 _register("TestFailing", Failing)
 _register("TestLeaving", Leaving)
 _register("TestSlow", Slow)
+_register("TestMoving", Moving)
 _register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)
 _register("TestBoth", Counting, CountingVector)
