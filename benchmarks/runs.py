@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from learner.settings.schema import DEFAULTS, UNLEARNED_SETTINGS, agent_of, defa
 from replay import ReplayConfig, parse_replay_parameters
 
 RETURN = "charts/episodic_return_mean"
+SAID = ("type", "capacity", "sample_ratio")  # of a replay, in any case
 NOT_COMPARED = {"env", "seed", *UNLEARNED_SETTINGS}
 """Settings of main.py in which runs of one setting may differ."""
 REPLAYS = "replay_parameters"
@@ -174,7 +175,7 @@ def _describe(replay_parameters: str) -> str:
         extras = [
             f"{field.name}={getattr(replay, field.name)}"
             for field in fields(ReplayConfig)
-            if field.default is not MISSING and getattr(replay, field.name) != field.default
+            if field.name not in SAID and getattr(replay, field.name) != field.default
         ]
         described.append(
             f"{replay.type} {replay.sample_ratio:g} of {replay.capacity:,}" + (f" ({', '.join(extras)})" if extras else "")
