@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -84,13 +85,12 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = batch if config.needs.window else min(batch, FEW_STEPS // unroll_length)
         config = replace(config, training=replace(config.training, unroll_length=unroll_length))
-    parts = {
-        "env": stepping(config, stepped, 1),
-        "act": acting(config, at_once),
-        "act_doubled": acting(config, 2 * at_once),
-        "learn": learning(config, batch),
-    }
+    parts: dict[str, Part] = {}
     try:
+        parts["env"] = stepping(config, stepped, 1)
+        parts["act"] = acting(config, at_once)
+        parts["act_doubled"] = acting(config, 2 * at_once)
+        parts["learn"] = learning(config, batch)
         found = seconds_of_steps(parts, seconds)
     finally:
         for part in parts.values():
@@ -126,9 +126,11 @@ def fresh_part(config: Config) -> float:
 
 def stepping(config: Config, num_envs: int, threads: int) -> Part:
     """Native steps of environments with random actions, in CPU time on one thread, in wall time on several."""
-    with failures_of("random play before training"):
+    with failures_of("random play before training"), ExitStack() as undo:
         env = make_vector_env(config.env, num_envs, threads)
+        undo.callback(close_quietly, env)
         shown = env.reset(1)
+        undo.pop_all()
     generator = np.random.default_rng(0)
 
     def step() -> None:

@@ -16,6 +16,7 @@ from learner.settings.config import DEFAULTS, Config, make_config
 from tests.support import small_config
 from wrappers.spaces import ACTION_MASK, Discrete, Leaf, Packing
 from wrappers.spec import EnvSpec
+from wrappers.toys.catch import Catch
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
 
@@ -41,6 +42,20 @@ class Known:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     return Known(monkeypatch)
+
+
+@pytest.mark.parametrize("place", ["the reset", "building the next part"])
+def test_an_interrupted_measurement_closes_its_environments(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Catch, "close", lambda env: closed.append(env.num_envs))
+    monkeypatch.setattr(*((Catch, "reset") if place == "the reset" else (measuring, "acting")), interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        measure_costs(small_config(), 0.02, brief=True)
+    assert closed == [2]
 
 
 def test_a_central_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
