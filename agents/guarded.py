@@ -141,28 +141,33 @@ class GuardedAgent(Agent):
     def make_modules(self) -> dict[str, torch.nn.Module]:
         """Further modules that learn, by name, on the network's device. They are saved, and the optimiser steps them too.
 
-        `__init__` calls it when the agent has `config` and `network` alone.
+        `__init__` calls it early: only `config`, `network` and `replay_names` are set.
         """
         return {}
 
     @property
     def followers(self) -> Mapping[str, TargetNetwork]:
-        """Target networks by the names of their modules. They are saved, and move behind each step that is taken.
+        """Target networks by the names of their modules. They are saved, and move after each step that is taken.
 
         `__init__` reads it after `make_modules`, which may make them.
         """
         return {}
 
     def after_step(self) -> None:
-        """Move what follows the learned weights. A refused step changes none of it.
+        """Move everything that follows the learned weights: by default the target networks.
 
-        On a CPU such a step does not call this; on a GPU the tensors of `followers` are restored.
+        A refused step must change none of it. On a CPU such a step does not call this function. On a GPU it does, and the guard
+        restores the tensors of `followers` alone.
         """
         for target in self.followers.values():
             target.move()
 
     def after_update(self, progress: float, sound: Tensor) -> None:
-        """Set what follows the progress of the run. sound: bool `[]`, false if every step of the update was refused."""
+        """Set values that follow the progress of the run. Called after the steps of an update, unless `update` is overridden.
+
+        progress: the part of the run's budget that is used, in [0, 1]. sound: bool `[]` on the device, false if every step of
+        the update was refused.
+        """
 
     def calibrate(self, observations: Tensor) -> None:
         super().calibrate(observations)
@@ -235,7 +240,8 @@ class GuardedAgent(Agent):
         return {**self.modules, **{name: target.network for name, target in self.followers.items()}}
 
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        """Further numbers of the agent's state by name: ages of target networks, and of steps, if an update has several."""
+        """Further numbers of the agent's state by name: the ages of target networks, and a count of steps if an update has
+        several."""
         steps = {OPTIMIZER_STEPS: {"count": torch.tensor(self.guard.steps)}} if self.several_steps else {}
         return {**steps, **{name: {"age": target.age} for name, target in self.followers.items()}}
 

@@ -220,9 +220,8 @@ class OffPolicyAgent(GuardedAgent):
         self.after_update(progress, sound)
         first_rows = replace(learned, observations=learned.observations[:2])
         self.merge_moments(first_rows, sound)
-        norms, clipped = (
-            torch.stack(each) for each in zip(*((one.step.gradient_norm, one.clipped) for one in steps), strict=True)
-        )
+        norms = torch.stack([each.step.gradient_norm for each in steps])
+        clipped = torch.stack([each.clipped for each in steps])
         scalars = {**means_of_steps([each.scalars for each in steps]), **self.gradient_metrics(norms, clipped)}
         return Updated(scalars, learning_rate, self.guard.steps, _priorities(steps))
 
@@ -251,7 +250,9 @@ class OffPolicyAgent(GuardedAgent):
         numbers |= self.peers.add_gradients(self._parameters, numbers)
         limit = self.config.gradient_clip_by_norm_threshold
         norms = torch.stack([clip_gradients(objective.parameters, limit) for objective in found[0][0].terms.values()])
-        norm, clipped = torch.linalg.vector_norm(norms), (norms > (limit or math.inf)).any()
+        norm = torch.linalg.vector_norm(norms)
+        # The metric follows the clipping, which takes each loss by itself. The norm of all together may be above the limit.
+        clipped = (norms > (limit or math.inf)).any()
         sound = self.guard.step({**numbers, "gradient": norm}, self._step, ends_update=False)
         errors = [part.errors for part, _ in found if part.errors is not None]
         return Learned(Step(sound, norm), values, torch.cat(errors) if errors else None, clipped)

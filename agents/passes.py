@@ -51,7 +51,7 @@ class NetworkPasses:
         compiled: whether the pass goes through torch.compile, for the first batch size; once another comes, for any.
         idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a
             small pass.
-        further: parameters that losses read beside the network's outputs, such as learned multipliers.
+        further: parameters outside the network that losses read directly, such as learned multipliers.
     """
 
     def __init__(

@@ -22,13 +22,16 @@ from setting import Setting
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
 LARGEST_NUMBER = 10**6  # for numbers without a bound of their own; far above any sensible value
 ABOVE_ZERO = math.ulp(0.0)
+"""The lower end of a range that excludes 0: the smallest positive number."""
 
 
 def _whole(help_text: str, unit: str, most: int = LARGEST_NUMBER) -> Setting:
+    """A key for a whole number from 1 on."""
     return Setting(help_text, f"a whole number of {unit} from 1 to {most}", 1, most)
 
 
 def _number(help_text: str, low: float, high: float) -> Setting:
+    """A key for a number in [low, high], or in (0, high] if `low` is `ABOVE_ZERO`."""
     opening = "(" if low == ABOVE_ZERO else "["
     return Setting(help_text, f"a number in {opening}{low if low > ABOVE_ZERO else 0:g}, {high:.15g}]", low, high)
 
@@ -58,14 +61,16 @@ class ReplayConfig:
     elite_sampling_strategy: Annotated[str, Setting("Which candidates an elite replay takes.", choices=tuple(STRATEGIES))] = (
         "strategy3"
     )
-    elite_batch_size: Annotated[int, _whole("Newest trajectories that elite_insertion compares.", "trajectories")] = 10
+    elite_batch_size: Annotated[int, _whole("Random trajectories that elite_insertion compares.", "trajectories")] = 10
     lambda_batch_multiplier: Annotated[
         float, _number("Candidates for each trajectory taken, at the start.", 1, LARGEST_NUMBER)
     ] = 6.0
-    annealing_factor: Annotated[float, _number("Speed at which candidates become fewer.", ABOVE_ZERO, LARGEST_NUMBER)] = 2.0
+    annealing_factor: Annotated[
+        float, _number("Part of the run after which no candidate is compared.", ABOVE_ZERO, LARGEST_NUMBER)
+    ] = 2.0
     alpha: Annotated[float, _number("Exponent of the priorities.", 0, 1)] = 0.6
     beta: Annotated[float, _number("Exponent of the importance weights at the start.", 0, 1)] = 0.4
-    beta_end: Annotated[float, _number("The same at the end of the run.", 0, 1)] = 1.0
+    beta_end: Annotated[float, _number("Exponent of the importance weights at the end of the run.", 0, 1)] = 1.0
     priority_epsilon: Annotated[float, _number("Added to every priority.", ABOVE_ZERO, LARGEST_NUMBER)] = 1e-6
     slots: Annotated[int, _whole("Batches of a circular replay; 0 until the actions decide.", "batches")] = 0
     uses: Annotated[int, _whole("Uses of each batch; 0 until the actions decide.", "updates")] = 0
@@ -141,9 +146,10 @@ class Drawn(NamedTuple):
 class Replay(ABC):
     """A store of trajectories from which batches are drawn. It copies what it keeps: the slot goes back to the workers.
 
-    keys: those of `ReplayConfig` that this kind takes besides those of every replay. keeps_newest: whether a full one lets its
-    oldest trajectory go and takes every new one, as long as no strategy decides; frames are then stored once, which its
-    promised memory counts on. gives_windows: whether it draws windows of rows too, as agents with `Needs.window` want.
+    keys: fields of `ReplayConfig` that this kind takes besides those of every replay. keeps_newest: whether a full replay
+    evicts its oldest trajectory and takes every new one, unless a strategy decides. Trajectories then share frames, and the
+    memory that is counted before the run relies on that. gives_windows: whether it also draws windows of rows, for agents
+    whose `Needs.window` is not 0.
     """
 
     keys: ClassVar[tuple[str, ...]] = ()

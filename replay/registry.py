@@ -22,5 +22,5 @@ REPLAYS: dict[str, type[Replay]] = {
 
 
 def keeps_newest(config: ReplayConfig) -> bool:
-    """Whether a full replay with these settings always lets its oldest trajectory go, and takes every new one."""
+    """Whether a full replay with these settings always evicts its oldest trajectory, and takes every new one."""
     return REPLAYS[config.type].keeps_newest and config.retention == "fifo" and config.insert_strategy is None

@@ -57,7 +57,7 @@ class Part:
 
     @property
     def entry(self) -> Path:
-        """The path to the outermost Tuple around this part; its own path if there is none."""
+        """The path of the entry that holds this part: its own path without the positions in Tuples at its end."""
         path = self.path
         while path and isinstance(path[-1], int):
             path = path[:-1]
@@ -264,9 +264,8 @@ class FrameBuffer:
         if name not in info:
             return np.ones_like(like)
         mask = info[name]
-        if (
-            isinstance(mask, np.ndarray) and mask.dtype == object
-        ):  # tuples of a vector of environments, None where one is missing
+        if isinstance(mask, np.ndarray) and mask.dtype == object:
+            # A vector of environments puts their tuples into one array, with None for an environment without a mask.
             mask = tuple(np.ones(like.shape[-1]) if one is None else one for one in mask)
         return np.where(given[..., None], np.not_equal(joined(mask), 0).reshape(like.shape), 1)
 

@@ -80,7 +80,10 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
 
     @classmethod
     def initial_errors(cls, config: DqnConfig, network: NetworkConfig) -> InitialErrors | None:
-        """Temporal differences of the values that acting has stored. C51's priority is a divergence, which they do not tell."""
+        """Temporal differences of the values that acting has stored.
+
+        None if these do not tell the errors: C51's are divergences, and Munchausen targets contain a log-probability.
+        """
         if config.distributional == C51 or config.normalise_rewards or config.munchausen:
             return None
         # Acting stores means over the components, whose errors may cancel; later priorities are means of the errors.

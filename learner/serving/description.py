@@ -95,10 +95,16 @@ def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
         ACTION: {
             "shape": ["batch", *spec.action.shape],
             "dtype": spec.action.dtype,
-            "meaning": "the deterministic action, as the environment takes it"
-            + ("; to be rounded for whole numbers or truth values" if isinstance(spec.action, Box) else ""),
+            "meaning": _describe_deterministic(spec.action),
         },
     }
+
+
+def _describe_deterministic(action: ActionSpace) -> str:
+    """The meaning of the exported action."""
+    if isinstance(action, Box):
+        return "the deterministic action, as the environment takes it; to be rounded for whole numbers or truth values"
+    return "the deterministic action, counted from 0; add the `start` of the environment's space if it has another"
 
 
 def _describe_q_values(config: Config, spec: EnvSpec) -> dict[str, Any]:
