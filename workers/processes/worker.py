@@ -38,6 +38,7 @@ ENDING_LAYOUT: Mapping[str, Field] = {ENDING: Field((1,), "bool")}
 """The arena's flag that the run ends. Workers read it before each step, because a slot block may take minutes."""
 STACK_SIGNAL = signal.SIGUSR1
 MAX_ERROR_BYTES = 30_000  # less than any pipe holds, so that writing never blocks
+WAIT_SLICE = 0.1  # seconds of waiting that are counted at once
 NICENESS = 10
 """Niceness of workers. The learner runs first, so waiting trajectories are used at once and policy lag is lower."""
 
@@ -151,13 +152,20 @@ class _BlockPipes:
         # Without an order the group that has just filled a block would take the next one too, whenever blocks are rare.
         if group is not self._waiting[0] or (self._being_filled and not self._free.poll()):
             return None
-        with self._clocks.stage("wait"):
-            message = os.read(self._free.fileno(), 1)
+        self._wait()
+        message = os.read(self._free.fileno(), 1)
         if message in (b"", bytes([STOP])):  # b"" is the end of the file: the learner has died
             raise LearnerGone
         self._waiting.remove(group)
         self._being_filled += 1
         return message[0]
+
+    def _wait(self) -> None:
+        """Wait for a message. The clock advances meanwhile, so a long wait is shared among the records of metrics."""
+        ready = False
+        while not ready:
+            with self._clocks.stage("wait"):
+                ready = self._free.poll(WAIT_SLICE)
 
     def hand_over(self, number: int) -> None:
         """Send the number of a block that is complete. Raises LearnerGone."""

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import cycle
 from multiprocessing.connection import Connection
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,3 +57,17 @@ def test_groups_take_blocks_in_turn_however_rare_they_are(at_once: int) -> None:
     learner.join()
     assert BLOCKS <= collected.total() <= BLOCKS + 4
     assert abs(collected["first"] - collected["second"]) <= 2
+
+
+def test_the_clock_advances_while_a_worker_waits_for_a_block() -> None:
+    (takes, gives), (_reads, hands_over) = multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False)
+    seconds = np.zeros(len(CLOCKS))
+    waiting = threading.Thread(target=_BlockPipes(takes, hands_over, seconds).take, args=("group",))
+    waiting.start()
+    deadline = monotonic() + 20
+    while seconds[CLOCKS.index("wait")] == 0 and monotonic() < deadline:
+        sleep(0.01)
+    counted = seconds[CLOCKS.index("wait")]
+    os.write(gives.fileno(), bytes([0]))
+    waiting.join()
+    assert counted > 0
