@@ -37,7 +37,7 @@ def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
     names = [textwrap.fill(_named(result, game), LEGEND_WIDTH) for result in game.results]
     columns = MOST_COLUMNS if max(map(len, names)) <= NARROW else 1
     lines = sum(name.count("\n") + 1 for name in names) / columns
-    figure = _figure(11, 4.4 + LINE_INCHES * math.ceil(lines))
+    figure = new_figure(11, 4.4 + LINE_INCHES * math.ceil(lines))
     by_frames, by_time = figure.subplots(1, 2, sharey=True)
     many, unit = frames_unit(game.horizon)
     _draw_side(by_frames, game, lambda run: run.frames / many, game.horizon / many, f"{game.unit}, {unit}")
@@ -59,12 +59,12 @@ def _draw_side(axis: Axes, game: Game, x_of: Callable[[Run], np.ndarray], right:
         until = max(np.interp(game.horizon, run.frames, x_of(run)) for run in result.runs)
         grid = np.linspace(0, until, POINTS)
         centre, low, high = mean_curve(np.stack([_up_to_horizon(game, run, x_of(run), grid) for run in result.runs]))
-        colour, dashes = _style(number)
+        colour, dashes = style(number)
         axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
         axis.plot(grid, centre, color=colour, linestyle=dashes, linewidth=1.6)
     axis.set_xlim(0, right)
     axis.set_xlabel(label)
-    _tidy(axis)
+    tidy(axis)
 
 
 def _up_to_horizon(game: Game, run: Run, x: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -91,10 +91,10 @@ def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: P
     """Draw a row for each name, with its estimate and its dots `[dots]`."""
     names = [textwrap.fill(name, LABEL_WIDTH) for name, _, _ in rows]
     lines = max(name.count("\n") + 1 for name in names)  # every row is as high as the highest one
-    figure = _figure(9, 1.2 + (0.24 + LINE_INCHES * lines) * len(rows))
+    figure = new_figure(9, 1.2 + (0.24 + LINE_INCHES * lines) * len(rows))
     axis = figure.subplots()
     for number, (_, (value, low, high), dots) in enumerate(rows):
-        colour, _ = _style(number)
+        colour, _ = style(number)
         axis.plot(dots, np.full(len(dots), number), "o", color=colour, markersize=6, alpha=0.45, markeredgewidth=0)
         axis.plot([low, high], [number, number], color=colour, linewidth=2)
         axis.plot([value], [number], "|", color=colour, markersize=14, markeredgewidth=2.5)
@@ -103,7 +103,7 @@ def _draw_intervals(rows: Sequence[tuple[str, Estimate, np.ndarray]], picture: P
     axis.xaxis.set_major_locator(MaxNLocator(MOST_TICKS))
     axis.set_xlabel(label)
     axis.set_title(title, loc="left", fontweight="bold")
-    _tidy(axis)
+    tidy(axis)
     axis.tick_params(axis="y", length=0)
     figure.savefig(picture, dpi=110)
 
@@ -115,16 +115,19 @@ def _named(result: Result, game: Game) -> str:
     return result.setting if alike else f"{result.setting} ({count} seed{'s' * (count > 1)})"
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of that size in inches. It is none of pyplot's, which keep global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _tidy(axis: Axes) -> None:
+def tidy(axis: Axes) -> None:
+    """Leave a pale grid and two of the four spines."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)
 
 
-def _style(number: int) -> tuple[str, str]:
+def style(number: int) -> tuple[str, str]:
+    """Return the colour and the dashes of the setting with that number."""
     return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]

@@ -1,0 +1,164 @@
+"""Keeps learning curves of runs in a small table, and draws a panel for each game.
+
+    python -m benchmarks.curves keep docs/curves/atari_small.csv results/atari_small
+    python -m benchmarks.curves draw docs/atari_small.png docs/curves/atari_small.csv docs/curves/rl_zoo.csv
+
+A table is a CSV file with a line for each point: env, setting, seed, frames, return. A return is the mean raw return of the
+last training episodes. `keep` adds the curves of runs, or replaces those of the same env, setting and seed, so curves stay
+when their runs are deleted. `draw` shows the curves of several tables, as means over seeds with intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from benchmarks.aggregates import mean_curve, on_grid
+from benchmarks.pictures import POINTS, new_figure, style, tidy
+from benchmarks.runs import find_runs, load_runs
+from benchmarks.termination import end_with
+from learner.metrics.curve import frames_unit
+
+COLUMNS = ("env", "setting", "seed", "frames", "return")
+KEPT = 100  # points of a curve in a table
+FEW = 5  # curves with at most as many points are drawn as dots: scores that others have published
+PANELS = 4  # in a row
+PANEL_INCHES = (3.0, 2.4)
+
+
+class Curve(NamedTuple):
+    """One run's curve. frames, returns: float64 `[points]`."""
+
+    env: str
+    setting: str
+    seed: int
+    frames: np.ndarray
+    returns: np.ndarray
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.env, self.setting, self.seed
+
+
+def read_table(path: Path) -> list[Curve]:
+    """Return the curves of a table, in the order of their first lines. Raises ValueError for a file that is no table."""
+    points: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    try:
+        with path.open(newline="") as file:
+            for line in csv.DictReader(file):
+                key = (line["env"], line["setting"], int(line["seed"]))
+                points.setdefault(key, []).append((float(line["frames"]), float(line["return"])))
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise ValueError(f"{path}: wanted a table with the columns {', '.join(COLUMNS)}, got {error!r}") from None
+    return [Curve(*key, *np.array(each).T) for key, each in points.items()]
+
+
+def write_table(path: Path, curves: Iterable[Curve]) -> None:
+    """Write curves, sorted by environment, setting and seed. The file is replaced when the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new_file = path.with_suffix(".new.csv")
+    with new_file.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for curve in sorted(curves, key=lambda curve: curve.key):
+            for frames, value in zip(curve.frames, curve.returns, strict=True):
+                writer.writerow([*curve.key, f"{frames:.0f}", f"{value:.6g}"])
+    new_file.replace(path)
+
+
+def curves_of_runs(paths: Sequence[Path], setting: str | None) -> list[Curve]:
+    """Return the curves of runs with `KEPT` points at equal distances, from the first ended episode to the newest record.
+
+    Args:
+        paths: run directories, or folders with run directories below them.
+        setting: name of the setting; None for the name that a report gives it.
+    """
+    curves = []
+    for run in load_runs(find_runs(paths)):
+        if not len(run.frames):
+            raise ValueError(f"{run.path}: wanted a run with ended episodes, got none")
+        frames = np.linspace(run.frames[0], run.frames[-1], KEPT)
+        curves.append(Curve(run.env, setting or run.setting, run.seed, frames, np.interp(frames, run.frames, run.returns)))
+    return curves
+
+
+def keep(table: Path, curves: Iterable[Curve]) -> None:
+    """Add curves to a table, which is made if necessary. A curve replaces that of the same environment, setting and seed."""
+    kept = {curve.key: curve for curve in (read_table(table) if table.is_file() else [])}
+    write_table(table, (kept | {curve.key: curve for curve in curves}).values())
+
+
+def draw(picture: Path, curves: Sequence[Curve]) -> None:
+    """Draw return against frames as a PNG: a panel for each environment, a colour for each setting in all panels."""
+    envs = list(dict.fromkeys(curve.env for curve in curves))
+    settings = list(dict.fromkeys(curve.setting for curve in curves))
+    columns = min(PANELS, len(envs))
+    rows = -(-len(envs) // columns)
+    width, height = PANEL_INCHES
+    figure = new_figure(width * columns, height * rows + 0.4)
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    many, unit = frames_unit(max(curve.frames.max() for curve in curves))
+    for env, axis in zip(envs, panels, strict=False):
+        for number, setting in enumerate(settings):
+            here = [curve for curve in curves if (curve.env, curve.setting) == (env, setting)]
+            if here:
+                _draw_setting(axis, number, here, many)
+        axis.set_title(env.removesuffix("NoFrameskip-v4"), fontsize=10)
+        axis.set_xlim(left=0)
+        tidy(axis)
+    for axis in panels:  # those that no environment has taken
+        axis.set_axis_off()
+    lines = {line.get_label(): line for axis in figure.axes for line in axis.get_lines()}
+    figure.legend([lines[name] for name in settings], settings, loc="outside lower center", ncols=len(settings), frameon=False)
+    figure.supxlabel(f"frames, {unit}", fontsize=9)
+    figure.supylabel("return", fontsize=9)
+    figure.savefig(picture, dpi=110)
+
+
+def _draw_setting(axis: Axes, number: int, curves: Sequence[Curve], many: float) -> None:
+    """Draw the mean over seeds with its interval, up to the frames that all seeds have; few points are dots.
+
+    number: of the setting, which gives its colour. many: frames in a unit of the axis.
+    """
+    colour, dashes = style(number)
+    if all(len(curve.frames) <= FEW for curve in curves):
+        for curve in curves:
+            axis.plot(curve.frames / many, curve.returns, "o", color=colour, markersize=4, label=curve.setting)
+        return
+    grid = np.linspace(0, min(curve.frames[-1] for curve in curves), POINTS)
+    centre, low, high = mean_curve(np.stack([on_grid(curve.frames, curve.returns, grid) for curve in curves]))
+    axis.fill_between(grid / many, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(grid / many, centre, color=colour, linestyle=dashes, linewidth=1.6, label=curves[0].setting)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    keeping = commands.add_parser("keep", help="add the curves of runs to a table")
+    keeping.add_argument("table", type=Path, help="CSV file")
+    keeping.add_argument("runs", nargs="+", type=Path, help="run directories, or folders with run directories below them")
+    keeping.add_argument("--setting", help="name of the runs' setting (default: as in a report)")
+    drawing = commands.add_parser("draw", help="draw the curves of tables")
+    drawing.add_argument("picture", type=Path, help="PNG file")
+    drawing.add_argument("tables", nargs="+", type=Path, help="CSV files")
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "keep":
+            keep(arguments.table, curves_of_runs(arguments.runs, arguments.setting))
+        else:
+            draw(arguments.picture, [curve for table in arguments.tables for curve in read_table(table)])
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    end_with(main)

@@ -1,0 +1,91 @@
+"""Tables of learning curves: what is kept, what is replaced, and the picture with a panel for each game."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks import curves
+from benchmarks.curves import KEPT, Curve, curves_of_runs, draw, keep, read_table, write_table
+from tests.benchmarks.support import write_run
+
+RISING = Curve("Catch-v0", "ppo", 1, np.array([0.0, 50.0, 100.0]), np.array([-1.0, 0.5, 1.0]))
+PUBLISHED = Curve("Catch-v0", "zoo", 1, np.array([100.0]), np.array([0.9]))
+
+
+def test_a_table_keeps_points_at_equal_distances(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", returns=[None, *np.linspace(0, 1, 1000)], frames=1_001_000, seed=3)
+    table = tmp_path / "new" / "table.csv"
+    keep(table, curves_of_runs([tmp_path / "run"], "ours"))
+    (kept,) = read_table(table)
+    assert kept.key == ("Catch-v0", "ours", 3)
+    np.testing.assert_allclose(kept.frames, np.linspace(2000, 1_001_000, KEPT), atol=0.5)
+    np.testing.assert_allclose(kept.returns, np.linspace(0, 1, KEPT), atol=1e-5)
+
+
+def test_a_curve_replaces_only_that_of_its_environment_setting_and_seed(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    others = [RISING._replace(env="Reach-v0"), RISING._replace(setting="a2c"), RISING._replace(seed=2)]
+    keep(table, [RISING, *others])
+    keep(table, [RISING._replace(returns=np.array([0.0, 0.0, 0.25]))])
+    found = {curve.key: curve.returns.tolist() for curve in read_table(table)}
+    assert found == {RISING.key: [0.0, 0.0, 0.25]} | {each.key: [-1.0, 0.5, 1.0] for each in others}
+    assert list(found) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    "content", ["env,setting,frames\nCatch-v0,ppo,3\n", "env,setting,seed,frames,return\na,b,1,2,x\n", None]
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=r"table\.csv: wanted .* got") as error:
+        read_table(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_without_an_ended_episode_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", returns=[None])
+    with pytest.raises(ValueError, match="got none"):
+        curves_of_runs([tmp_path / "run"], None)
+
+
+def test_each_game_has_a_panel_with_curves_and_published_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves, "new_figure", lambda *size: figures.append(Figure(figsize=size)) or figures[-1])
+    games = [RISING._replace(env=f"Game{number}NoFrameskip-v4") for number in range(5)]
+    second_seed = games[0]._replace(seed=2, frames=np.array([0.0, 40.0, 80.0]), returns=np.zeros(3))
+    monkeypatch.setattr(curves, "FEW", 1)
+    draw(tmp_path / "picture.png", [*games, second_seed, PUBLISHED._replace(env=games[4].env)])
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    panels = [axis for axis in figures[0].axes if axis.axison]
+    assert [axis.get_title() for axis in panels] == [f"Game{number}" for number in range(5)]
+    (mean,) = panels[0].get_lines()
+    x, y = mean.get_xdata(), mean.get_ydata()
+    assert x[-1] == pytest.approx(0.08), "thousands of frames, up to the end of the shorter run"
+    assert y[-1] == pytest.approx((0.8 + 0) / 2)
+    assert [line.get_marker() for line in panels[4].get_lines()] == ["None", "o"]
+
+
+def test_the_command_ends_with_code_2_and_one_line_on_a_bad_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["curves", "draw", str(tmp_path / "a.png"), str(tmp_path / "missing.csv")])
+    assert curves.main() == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_commands_keep_and_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "run")
+    table, picture = tmp_path / "table.csv", tmp_path / "a.png"
+    write_table(table, [PUBLISHED])
+    monkeypatch.setattr("sys.argv", ["curves", "keep", str(table), str(tmp_path / "run"), "--setting=mine"])
+    assert curves.main() == 0
+    assert [curve.setting for curve in read_table(table)] == ["mine", "zoo"]
+    monkeypatch.setattr("sys.argv", ["curves", "draw", str(picture), str(table)])
+    assert curves.main() == 0
+    assert picture.is_file()
