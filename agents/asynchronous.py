@@ -273,7 +273,7 @@ class AsynchronousAgent(ActorCriticAgent):
     def _metrics(
         self, batch: Columns, log_probs: LogProbs, found: Estimates, bounds: RatioBounds, values: Tensor
     ) -> dict[str, Tensor]:
-        """How far the policies are from each other, how much the clipping removes, and how good the values `[T, b]` are."""
+        """Return metrics of the distance of the policies, of what the clipping removes, and of the values `[T, b]`."""
         part, used, log_ratios = batch.batch, batch.batch.action_used, found.log_ratios.detach()
         log_rhos = (log_probs.policy - log_probs.behaviour).detach()
         effective = replay_metrics(part, used, log_rhos, torch.ones_like(used), self.replay_names)

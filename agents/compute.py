@@ -69,7 +69,7 @@ def compiled(function: Callable[..., Made], *, dynamic: bool | None = None) -> C
 
 
 def compiler_missing(device: str) -> str | None:
-    """Which compilers torch.compile looks for on `device` ("cpu" or "cuda"), where this machine has none of them."""
+    """Return the compilers that torch.compile looks for on `device` ("cpu" or "cuda") if this machine has none of them."""
     variable, *names = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++")
     names = [given] if (given := os.environ.get(variable)) else names
     return None if any(shutil.which(name.split()[0]) for name in names) else " or ".join(names)

@@ -81,7 +81,7 @@ class Distribution(ABC):
         """KL(one || other) `[...]` of parameters that may be broadcast."""
 
     def excess(self, parameters: Tensor) -> Tensor | None:
-        """How far means are outside the actions' bounds, squared and summed, `[...]`; None if they cannot be outside.
+        """Return the squared distance of the means beyond the actions' bounds, summed, `[...]`; None if they cannot be outside.
 
         Between -1.1 and 1.1 it is 0, so that a policy can choose the bounds themselves.
         """

@@ -227,7 +227,7 @@ class OffPolicyAgent(GuardedAgent):
 
     @property
     def most_threads(self) -> int:
-        """How many threads may share a step."""
+        """Return how many threads may share a step."""
         return self.passes.threads
 
     def learn(self, batch: Transitions, inputs: Mapping[str, Tensor]) -> Learned:

@@ -172,7 +172,7 @@ def multiplications(parameters: Iterable[Tensor]) -> int:
 
 
 def threads_for(multiplied: int, threads: int) -> int:
-    """How many of the threads should share a pass of so many multiplications."""
+    """Return how many of the threads should share a pass of so many multiplications."""
     return threads if multiplied >= WORTH_DIVIDING else 1
 
 

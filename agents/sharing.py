@@ -100,5 +100,5 @@ class SharedOperations:
 
 
 def threads_worthwhile(multiplied: int, threads: int) -> int:
-    """How many of the threads should share the operations of a pass of so many multiplications."""
+    """Return how many of the threads should share the operations of a pass of so many multiplications."""
     return min(threads, 1 + multiplied // WORTH_SHARING)

@@ -87,13 +87,13 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)
-    with signals.silent():  # this update is not finished and nothing is saved: who catches ReplayStopped says so
+    with signals.silent():  # the update is unfinished and nothing is saved; the handler of ReplayStopped logs it
         should_stop = partial(parts.ranks.stops_waiting, signals.asked)
         restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, should_stop)
         if not parts.ranks.start(signals.asked):
             raise KeyboardInterrupt
     if resumed and restored:
-        restore_generators(resumed.generators, parts.generator)  # again: building all this has drawn from them
+        restore_generators(resumed.generators, parts.generator)  # again: building the parts has drawn from them
     if replay:
         # Its tensors lie in the saved file. While one of them is held, the disk keeps the file, even after its removal.
         replay.clear()
@@ -101,7 +101,7 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
 
 
 def _make_updates(parts: Parts, signals: StopSignals) -> None:
-    """The loop: one update each time round."""
+    """Run the loop, one update per iteration."""
     settings, counters, recorder, ranks = parts.config.training, parts.counters, parts.recorder, parts.ranks
 
     def should_stop() -> bool:
@@ -149,7 +149,7 @@ def _evaluate_the_final_policy(parts: Parts, signals: StopSignals) -> None:
 
 
 def _save_what_is_left(parts: Parts) -> None:
-    """Save after a failure, of which it may be a part: a GPU that has failed gives nothing any more."""
+    """Save after a failure. Saving may fail too: a GPU that has failed returns no tensors."""
     if parts.ranks.rank:
         return  # rank 0 saves
     try:
@@ -159,12 +159,12 @@ def _save_what_is_left(parts: Parts) -> None:
 
 
 def _save(parts: Parts) -> Path | None:
-    """Save a checkpoint, and what goes with it; None where that failed."""
+    """Save a checkpoint, the metrics and the replays. Returns the checkpoint's path, or None if it could not be written."""
     parts.skipped.look(everything=True)
     parts.ranks.keep_equal(parts.agent)
-    parts.recorder.write_record()  # so that metrics and checkpoint tell of the same moment
+    parts.recorder.write_record()  # so that metrics and checkpoint describe the same moment
     parts.feedback.settle()
-    with parts.mixture.lock:  # nothing comes in or goes out while the replays are written
+    with parts.mixture.lock:  # replays neither insert nor sample while they are written
         replay = replay_to_save(parts.config, parts.mixture, parts.workers, parts.feeder)
         return parts.saver.save(_checkpoint(parts), replay)
 

@@ -198,7 +198,7 @@ class Replay(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All it needs to go on to the bit, as tensors, numbers and text; tensors may look at its own memory."""
+        """The state for a bit-identical resume, as tensors, numbers and text. Tensors may be views of the replay's memory."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Replay(ABC):
 def behaviour_distances(
     config: ReplayConfig, encoded: Encoded, trajectories: Fields, divergence: Divergence | None
 ) -> np.ndarray:
-    """How far each of n trajectories (`[n, *shape]` each field) is from the current network. Returns `[n]`.
+    """Return the distance `[n]` of each of n trajectories (`[n, *shape]` each field) from the current network.
 
     divergence: `ReplayContext.policy_divergence`.
     """

@@ -178,7 +178,7 @@ def _interleave_rows(frames: np.ndarray, innermost: np.ndarray) -> None:
 
 
 def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
-    """Which frames of the observation that the last step acted on are from before its episode.
+    """Return which frames of the observation that the last step acted on are from before its episode.
 
     reset: bool `[B, T]`; the last S steps of it will do. Returns bool `[B, S]`.
     """
@@ -190,7 +190,7 @@ def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
 
 
 def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which stacks reach back beyond their episode: row in `[T+1]`, column in `[B]`, and how many frames are missing."""
+    """Return the stacks that reach back beyond their episode: row in `[T+1]`, column in `[B]`, and number of missing frames."""
     unroll_length = reset.shape[1]
     # Row 0 counts as old: its frames from before an episode were black when they were stored.
     age = np.full(reset.shape[0], frames_stacked)  # observations since the episode's first one, as far as it matters

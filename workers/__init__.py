@@ -1,4 +1,4 @@
-"""Workers: who steps the environments and who acts."""
+"""Workers step the environments, and policies act in them."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Workers(ABC):
     def __init__(
         self, setup: WorkerSetup, layout: Mapping[str, Field], make_weights: Callable[[SharedArrays], Weights]
     ) -> None:
-        """layout: what those who act need in the arena."""
+        """layout: fields of the arena that the policies need."""
         self.setup = setup
         self.shared = allocate_arena(setup, layout)
         self.slots: Arrays = slots_of(self.shared, setup.contract, poison=setup.poison)
@@ -250,7 +250,7 @@ class Workers(ABC):
 
 
 def allocate_arena(setup: WorkerSetup, layout: Mapping[str, Field]) -> SharedArrays:
-    """One arena for slots, clocks, and what those who act need."""
+    """Return one arena for slots, clocks, and the fields that the policies need."""
     config = setup.config
     slot_count = config.worker_count * config.blocks_per_worker * config.envs_per_group
     clocks = {"seconds": Field((config.worker_count, 8), "float64")}  # 8: a cache line each

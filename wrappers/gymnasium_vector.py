@@ -230,7 +230,7 @@ def first_of(observations: Any) -> Any:
 
 
 def first_info(info: Info) -> dict[str, Any]:
-    """The info of environment 0. Gymnasium batches it as arrays. The array `_name` marks who has an entry."""
+    """The info of environment 0. Gymnasium batches it as arrays; the array `_name` marks the environments with an entry."""
     return {
         name: value[0]
         for name, value in info.items()

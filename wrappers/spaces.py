@@ -183,7 +183,7 @@ class Box(ActionSpace):
 
     @property
     def bounded(self) -> np.ndarray:
-        """Which components have two finite bounds, bool `[D]`."""
+        """Return which components have two finite bounds, bool `[D]`."""
         return np.isfinite(self.low) & np.isfinite(self.high)
 
     def sample(self, generator: np.random.Generator, count: int) -> np.ndarray:

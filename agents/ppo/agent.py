@@ -161,7 +161,7 @@ class PPOAgent(ActorCriticAgent):
         return min(self.config.minibatches, batch.action_used.shape[1] if self._columns else batch.action_used.numel())
 
     def _learn(self, minibatches: Iterable[Minibatch], most: int, inputs: Mapping[str, Tensor], report: Report) -> bool:
-        """Take a step on each minibatch. Returns whether the update goes on, which an early stop ends.
+        """Take a step on each minibatch. Returns whether the update continues; an early stop ends it.
 
         most: the most minibatches that there can be.
         """

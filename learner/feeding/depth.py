@@ -6,10 +6,10 @@ WINDOW = 100  # batches in which none came late before the depth is lowered
 
 
 class PreparationDepth:
-    """As few batches as keep the learner from waiting, from 1 to `most`. Each prepared batch makes its data one update older.
+    """Finds the smallest number of batches, from 1 to `most`, with which the learner does not wait.
 
-    The depth grows by one when a batch came late although its data was there. It falls by one when another batch was ready
-    behind each of the last `WINDOW` batches.
+    Each prepared batch makes its data one update older. The depth grows by one when a batch came late although its data was
+    there. It falls by one when another batch was ready behind each of the last `WINDOW` batches.
     """
 
     def __init__(self, most: int) -> None:

@@ -39,7 +39,7 @@ class Ranks:
         """Compare the agents' weights, and replace those that differ from rank 0's. Called before each checkpoint."""
 
     def start(self, asked: Asked) -> bool:
-        """Wait until every learner is ready for its first batch. Returns whether the run goes on."""
+        """Wait until every learner is ready for its first batch. Returns whether the run continues."""
         return True
 
     def stops(self, asked: Asked) -> bool:
@@ -76,4 +76,4 @@ class Ranks:
         return {}
 
     def leave(self) -> None:
-        """Take part in nothing any more, after a failure of this learner or of another one. Safe to call twice."""
+        """Leave every exchange, after a failure of this learner or of another one. Safe to call twice."""

@@ -163,7 +163,7 @@ class RunDirectory:
             partial.write_text(text + "\n")
             if self.config.exists():
                 earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
-                second_name(self.config, earlier)  # and no rename: a kill would leave a folder that is no run any more
+                second_name(self.config, earlier)  # and no rename: a kill would leave a folder that is no longer a run
             partial.replace(self.config)
         finally:
             with contextlib.suppress(OSError):

@@ -138,7 +138,7 @@ class Store:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name stays below the folder and is not hidden. Anybody who can write into a store chooses its names."""
+    """Whether a name stays below the folder and is not hidden. Any writer of a store chooses its names."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not name.startswith("/") and "\\" not in name and not any(part.startswith(".") for part in parts)
 

@@ -22,7 +22,7 @@ from workers.central.device_policy import DevicePolicy
 from workers.central.exchange import ACTIONS, FIRST, FRAME, STATE, VERSION, WITH_STATE, exchange_of
 
 IDLE_SECONDS = 0.1  # until the thread looks whether it has to stop, or a worker has joined
-LINGER_SECONDS = 0.00025  # for those who ask at the same moment: more of it costs workers more than larger batches save
+LINGER_SECONDS = 0.00025  # collects requests of the same moment; a longer wait costs workers more than larger batches save
 STALL_SECONDS = 0.5
 READ_BYTES = 256
 
@@ -108,7 +108,7 @@ class InferenceServer:
         line.answers.close()
 
     def _gather(self) -> list[tuple[Line, int]]:
-        """Which groups ask: at once where one of every worker does, else a moment after the first."""
+        """Return the groups that ask: at once if every worker has one that asks, otherwise a moment after the first."""
         asking = self._hear(IDLE_SECONDS)
         if asking and len({line.worker for line, _ in asking}) < len(self._lines):
             sleep(LINGER_SECONDS)  # a selector waits for whole milliseconds

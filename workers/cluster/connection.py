@@ -38,7 +38,7 @@ def connect(config: WorkerConfig, object_bytes: int) -> bool:
     """
     if ray.is_initialized():  # by the program that this one is a part of
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody that it runs
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports nothing to Ray's authors
     try:
         if config.ray_address.rpartition(":")[0]:
             _knock(config.ray_address)

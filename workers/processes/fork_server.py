@@ -230,5 +230,5 @@ def _report_exits(status_pipes: dict[int, int]) -> None:
 
 
 def _send_number(status_pipe: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the learner is not interested in this process any more
+    with contextlib.suppress(BrokenPipeError):  # the learner has closed its end, so it no longer waits for this process
         os.write(status_pipe, NUMBER.pack(number))

@@ -70,7 +70,7 @@ class ProcessWorkers(Workers):
         return [handle.pid for handle in self._handles]
 
     def prepare(self) -> None:
-        # What is started here dies with the thread that starts it, so this thread starts it and not the supervisor.
+        # A started process dies with the thread that starts it, so this thread starts it instead of the supervisor.
         self._start_launcher()
         self._supervisor.start()
         # Wait until all processes are started: the caller's work would otherwise keep the supervisor from running.
