@@ -102,6 +102,14 @@ def as_ever() -> Iterator[None]:
     log.propagate = True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def heeds_interrupts() -> Iterator[None]:
+    """Tests and the programs that they start end on SIGINT. A job in the background of a script would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def heeds_hangup() -> Iterator[None]:
     """Programs that the test starts end on SIGHUP. Under nohup they would ignore it, as they should for a user."""
