@@ -96,8 +96,13 @@ def keep(table: Path, curves: Iterable[Curve]) -> None:
 
 
 def draw(picture: Path, curves: Sequence[Curve]) -> None:
-    """Draw return against frames as a PNG: a panel for each environment, a colour for each setting in all panels."""
-    envs = list(dict.fromkeys(curve.env for curve in curves))
+    """Draw return against frames as a PNG: a panel for each environment, a colour for each setting in all panels.
+
+    Environments that have published scores alone are left out. Raises ValueError if no environment is left.
+    """
+    envs = list(dict.fromkeys(curve.env for curve in curves if len(curve.frames) > FEW))
+    if not envs:
+        raise ValueError(f"{picture}: wanted a curve with more than {FEW} points, got none")
     settings = list(dict.fromkeys(curve.setting for curve in curves))
     columns = min(PANELS, len(envs))
     rows = -(-len(envs) // columns)
@@ -111,13 +116,13 @@ def draw(picture: Path, curves: Sequence[Curve]) -> None:
             if here:
                 _draw_setting(axis, number, here, many)
         axis.set_title(env.removesuffix("NoFrameskip-v4"), fontsize=10)
+        axis.set_xlabel(f"frames, {unit}", fontsize=9)
         axis.set_xlim(left=0)
         tidy(axis)
     for axis in panels:  # those that no environment has taken
         axis.set_axis_off()
     lines = {line.get_label(): line for axis in figure.axes for line in axis.get_lines()}
     figure.legend([lines[name] for name in settings], settings, loc="outside lower center", ncols=len(settings), frameon=False)
-    figure.supxlabel(f"frames, {unit}", fontsize=9)
     figure.supylabel("return", fontsize=9)
     figure.savefig(picture, dpi=110)
 

@@ -60,7 +60,7 @@ def test_each_game_has_a_panel_with_curves_and_published_points(tmp_path: Path, 
     games = [RISING._replace(env=f"Game{number}NoFrameskip-v4") for number in range(5)]
     second_seed = games[0]._replace(seed=2, frames=np.array([0.0, 40.0, 80.0]), returns=np.zeros(3))
     monkeypatch.setattr(curves, "FEW", 1)
-    draw(tmp_path / "picture.png", [*games, second_seed, PUBLISHED._replace(env=games[4].env)])
+    draw(tmp_path / "picture.png", [*games, second_seed, PUBLISHED._replace(env=games[4].env), PUBLISHED])
     assert (tmp_path / "picture.png").stat().st_size > 1000
     panels = [axis for axis in figures[0].axes if axis.axison]
     assert [axis.get_title() for axis in panels] == [f"Game{number}" for number in range(5)]
@@ -79,8 +79,13 @@ def test_the_command_ends_with_code_2_and_one_line_on_a_bad_table(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_published_scores_alone_are_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got none"):
+        draw(tmp_path / "picture.png", [PUBLISHED])
+
+
 def test_the_commands_keep_and_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path / "run")
+    write_run(tmp_path / "run", returns=[0.1 * number for number in range(9)])
     table, picture = tmp_path / "table.csv", tmp_path / "a.png"
     write_table(table, [PUBLISHED])
     monkeypatch.setattr("sys.argv", ["curves", "keep", str(table), str(tmp_path / "run"), "--setting=mine"])
