@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.aggregates import mean_curve, on_grid
-from benchmarks.pictures import POINTS, new_figure, style, tidy
+from benchmarks.aggregates import on_grid
+from benchmarks.pictures import POINTS, draw_mean, new_figure, style, tidy
 from benchmarks.runs import find_runs, load_runs
 from benchmarks.termination import end_with
 from learner.metrics.curve import frames_unit
@@ -128,19 +128,18 @@ def draw(picture: Path, curves: Sequence[Curve]) -> None:
 
 
 def _draw_setting(axis: Axes, number: int, curves: Sequence[Curve], many: float) -> None:
-    """Draw the mean over seeds with its interval, up to the frames that all seeds have; few points are dots.
+    """Draw a setting's curves as their mean over seeds, up to the frames that all seeds have. Few points are drawn as dots.
 
-    number: of the setting, which gives its colour. many: frames in a unit of the axis.
+    number: of the setting, which decides its colour. many: frames in a unit of the axis.
     """
-    colour, dashes = style(number)
+    label = curves[0].setting
     if all(len(curve.frames) <= FEW for curve in curves):
+        colour, _ = style(number)
         for curve in curves:
-            axis.plot(curve.frames / many, curve.returns, "o", color=colour, markersize=4, label=curve.setting)
+            axis.plot(curve.frames / many, curve.returns, "o", color=colour, markersize=4, label=label)
         return
     grid = np.linspace(0, min(curve.frames[-1] for curve in curves), POINTS)
-    centre, low, high = mean_curve(np.stack([on_grid(curve.frames, curve.returns, grid) for curve in curves]))
-    axis.fill_between(grid / many, low, high, color=colour, alpha=0.15, linewidth=0)
-    axis.plot(grid / many, centre, color=colour, linestyle=dashes, linewidth=1.6, label=curves[0].setting)
+    draw_mean(axis, number, grid / many, np.stack([on_grid(curve.frames, curve.returns, grid) for curve in curves]), label)
 
 
 def main() -> int:

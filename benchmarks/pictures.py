@@ -58,13 +58,26 @@ def _draw_side(axis: Axes, game: Game, x_of: Callable[[Run], np.ndarray], right:
     for number, result in enumerate(game.results):
         until = max(np.interp(game.horizon, run.frames, x_of(run)) for run in result.runs)
         grid = np.linspace(0, until, POINTS)
-        centre, low, high = mean_curve(np.stack([_up_to_horizon(game, run, x_of(run), grid) for run in result.runs]))
-        colour, dashes = style(number)
-        axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
-        axis.plot(grid, centre, color=colour, linestyle=dashes, linewidth=1.6)
+        draw_mean(axis, number, grid, np.stack([_up_to_horizon(game, run, x_of(run), grid) for run in result.runs]))
     axis.set_xlim(0, right)
     axis.set_xlabel(label)
     tidy(axis)
+
+
+def draw_mean(axis: Axes, number: int, x: np.ndarray, curves: np.ndarray, label: str = "") -> None:
+    """Draw the mean of curves over seeds as a line and its interval as a band.
+
+    Args:
+        axis: drawn on.
+        number: of the setting, which decides the colour.
+        x: `[points]`.
+        curves: `[seeds, points]`; NaN where a seed has no value.
+        label: name of the line in a legend.
+    """
+    colour, dashes = style(number)
+    centre, low, high = mean_curve(curves)
+    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(x, centre, color=colour, linestyle=dashes, linewidth=1.6, label=label)
 
 
 def _up_to_horizon(game: Game, run: Run, x: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -116,14 +129,14 @@ def _named(result: Result, game: Game) -> str:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of that size in inches. It is none of pyplot's, which keep global state."""
+    """Return an empty figure of that size in inches, without pyplot, which keeps every figure in global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def tidy(axis: Axes) -> None:
-    """Leave a pale grid and two of the four spines."""
+    """Show a pale grid, and hide the upper and the right spine."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)
 
