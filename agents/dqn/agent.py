@@ -7,59 +7,23 @@ of epsilons, and Munchausen targets. Prioritised replay is a replay kind, whose 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 from torch import Tensor
 
+from agents.dqn.config import DqnConfig
 from agents.dqn.errors import ERRORS, Output, Window, categorical_targets, expected_targets, quantile_targets
-from agents.guarded import LearningRate
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
 from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, as_choices, choice_counts, chosen_values
 from agents.off_policy import (
     DEFAULTS,
-    Clip,
-    LearningStarts,
     Objective,
     Objectives,
     OffPolicyAgent,
-    UpdatesPerStep,
 )
 from agents.transitions import Transitions
 from agents.values.agent import ValueAgent, stored_errors
-from agents.values.config import ValueConfig
 from agents.values.q_learning import munchausen_targets, weighted_mean
 from replay.batch import InitialErrors
-from setting import Setting
-
-
-@dataclass(frozen=True)
-class DqnConfig(ValueConfig):
-    """Settings of DQN. All losses are means over the windows of a batch, with importance weights if a replay gives them."""
-
-    lr: LearningRate = 1e-4
-    gradient_clip_by_norm_threshold: Clip = 10.0
-    learning_starts: LearningStarts = 1000
-    updates_per_step: UpdatesPerStep = 0.25
-    munchausen: Annotated[
-        bool, Setting("Add a part of the action's log-probability to its reward, and bootstrap softly (Munchausen-DQN).")
-    ] = False
-    munchausen_temperature: Annotated[
-        float, Setting("munchausen: temperature of the softmax, in units of values.", "a number > 0", 1e-9, 1e9)
-    ] = 0.03
-    munchausen_weight: Annotated[float, Setting("munchausen: weight of the log-probability.", "a weight in [0, 1]", 0, 1)] = 0.9
-    munchausen_lowest: Annotated[
-        float, Setting("munchausen: least value of temperature times log-probability.", "a number <= 0", -1e9, 0)
-    ] = -1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.munchausen:
-            return
-        for name, wanted in (("double", False), ("distributional", NO_DISTRIBUTION), ("n_step", 1)):
-            if (got := getattr(self, name)) != wanted:
-                raise ValueError(f"{name}: wanted {wanted} with --munchausen, got {got}")
 
 
 class DqnAgent(ValueAgent, OffPolicyAgent):
@@ -75,7 +39,13 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         super().check(config, network)
         if network.settings.core != NO_CORE:
             raise ValueError(f"core: wanted {NO_CORE} with agent dqn, got {network.settings.core}; --agent=r2d2 has a memory")
-        if config.munchausen and len(choice_counts(network.action)) > 1:
+        if len(choice_counts(network.action)) == 1:
+            return
+        if config.distributional != NO_DISTRIBUTION:
+            raise ValueError(
+                f"distributional: wanted {NO_DISTRIBUTION} for {network.action.summary()}, got {config.distributional}"
+            )
+        if config.munchausen:
             raise ValueError(f"munchausen: wanted false for {network.action.summary()}, got true")
 
     @classmethod

@@ -32,18 +32,32 @@ NO_DISTRIBUTION, C51, QUANTILES = "none", "c51", "qr"
 """Values of the setting `distributional`."""
 
 
+class ReturnDistribution(NamedTuple):
+    """What the heads learn of the return.
+
+    kind: NO_DISTRIBUTION (its expectation), C51 or QUANTILES. size: numbers K for each action: atoms or quantiles.
+    lowest, highest: values of C51's first and last atom.
+    """
+
+    kind: str
+    size: int = 1
+    lowest: float = 0.0
+    highest: float = 0.0
+
+
+EXPECTATION = ReturnDistribution(NO_DISTRIBUTION)
+
+
 class HeadSettings(Protocol):
     """The settings of the agent that its heads depend on."""
 
     dueling: bool
     noisy: bool
-    distributional: str
-    atoms: int
-    quantiles: int
-    v_min: float
-    v_max: float
     exploration: str
     epsilon_start: float
+
+    @property
+    def distribution(self) -> ReturnDistribution: ...
 
 
 class QOutput(NamedTuple):
@@ -73,15 +87,14 @@ class QNetwork(FeatureNetwork):
     def make_heads(self) -> None:
         settings = self.settings
         self.counts = choice_counts(self.config.action)
-        self.kind = settings.distributional
-        self.atom_count = {C51: settings.atoms, QUANTILES: settings.quantiles}.get(self.kind, 1)
+        self.kind, self.atom_count, lowest, highest = settings.distribution
         layer = NoisyLinear if settings.noisy else nn.Linear
         self.action_head = layer(self.head_feature_count, sum(self.counts) * self.atom_count)
         self.state_head = layer(self.head_feature_count, self.atom_count) if settings.dueling else None
         # Noisy layers explore by themselves.
         self.register_buffer("epsilon", torch.full((), 0.0 if settings.noisy else float(settings.epsilon_start)))
         if self.kind == C51:
-            self.register_buffer("support", support(settings.v_min, settings.v_max, settings.atoms), persistent=False)
+            self.register_buffer("support", support(lowest, highest, self.atom_count), persistent=False)
 
     @property
     def settings(self) -> HeadSettings:

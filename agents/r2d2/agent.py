@@ -27,7 +27,7 @@ from agents.learned import LearnedAgent, Loss, Losses, per_step
 from agents.losses import used_mean
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
-from agents.networks.q_network import NO_DISTRIBUTION, QOutput, as_choices, best_choices, chosen_values
+from agents.networks.q_network import QOutput, as_choices, best_choices, chosen_values
 from agents.off_policy import DEFAULTS, Clip, Gamma, LearningStarts, Steps, UpdatesPerStep
 from agents.values.agent import ValueAgent, stored_errors
 from agents.values.config import AdamEpsilon, Double, Dueling, Exploration, TargetPeriod, ValueConfig
@@ -77,8 +77,6 @@ class R2d2Config(ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.distributional != NO_DISTRIBUTION:
-            raise ValueError(f"distributional: wanted {NO_DISTRIBUTION} with agent r2d2, got {self.distributional}")
         if self.value_rescaling and self.clip_rewards:
             raise ValueError("clip_rewards: wanted false with --value_rescaling, which takes its place, got true")
 

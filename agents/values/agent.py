@@ -13,7 +13,7 @@ from agents.base import Needs
 from agents.guarded import GuardedAgent
 from agents.networks.base import NetworkConfig
 from agents.networks.exploration import SCHEDULE
-from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, NO_DISTRIBUTION, QNetwork, choice_counts
+from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, QNetwork, choice_counts
 from agents.passes import NetworkPasses
 from agents.schedules import linear_schedule
 from agents.target_network import TargetNetwork
@@ -52,17 +52,13 @@ class ValueAgent(GuardedAgent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        components = len(choice_counts(network.action))
+        choice_counts(network.action)  # refuses what is not a choice
         settings = network.settings
         if settings.separate_value:
             raise ValueError("separate_value: wanted false with an agent that learns values alone, got true")
         if settings.action_distribution != "auto":
             raise ValueError(
                 f"action_distribution: wanted auto with an agent that learns values alone, got {settings.action_distribution}"
-            )
-        if components > 1 and config.distributional != NO_DISTRIBUTION:
-            raise ValueError(
-                f"distributional: wanted {NO_DISTRIBUTION} for {network.action.summary()}, got {config.distributional}"
             )
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from agents.networks.exploration import LADDER, SCHEDULE
-from agents.networks.q_network import C51
+from agents.networks.q_network import EXPECTATION, ReturnDistribution
 from agents.off_policy import OffPolicyConfig
 from agents.rewards import clip_rewards
 from setting import Setting
@@ -17,16 +17,6 @@ Double = Annotated[
     bool, Setting("Let the learned network select the next action, and the target network value it (double Q-learning).")
 ]
 Dueling = Annotated[bool, Setting("Give the network a head for the value of the state and one for advantages of actions.")]
-Distributional = Annotated[
-    Literal["none", "c51", "qr"],
-    Setting("Distribution of returns that is learned: none, c51 (fixed atoms) or qr (quantiles)."),
-]
-Atoms = Annotated[int, Setting("c51: atoms of a distribution.", "a whole number of atoms from 2 to 10000", 2, 10_000)]
-LowestValue = Annotated[float, Setting("c51: value of the first atom, in units of returns.", "a number", -1e9, 1e9)]
-HighestValue = Annotated[float, Setting("c51: value of the last atom, in units of returns.", "a number", -1e9, 1e9)]
-Quantiles = Annotated[
-    int, Setting("qr: quantiles of a distribution.", "a whole number of quantiles from 1 to 10000", 1, 10_000)
-]
 Noisy = Annotated[
     bool, Setting("Explore by noise in the weights of the heads (NoisyNet) instead of by epsilon, which is then 0.")
 ]
@@ -78,11 +68,6 @@ class ValueConfig(OffPolicyConfig):
     adam_eps: AdamEpsilon = 1e-8
     double: Double = False
     dueling: Dueling = False
-    distributional: Distributional = "none"
-    atoms: Atoms = 51
-    v_min: LowestValue = -10.0
-    v_max: HighestValue = 10.0
-    quantiles: Quantiles = 200
     noisy: Noisy = False
     exploration: Exploration = "schedule"
     epsilon_start: EpsilonStart = 1.0
@@ -94,10 +79,13 @@ class ValueConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.distributional == C51 and self.v_min >= self.v_max:
-            raise ValueError(f"v_min: wanted less than v_max {self.v_max:g}, got {self.v_min:g}")
         if self.noisy and self.exploration == LADDER:
             raise ValueError(f"exploration: wanted {SCHEDULE} with --noisy, whose epsilon is 0, got {self.exploration}")
+
+    @property
+    def distribution(self) -> ReturnDistribution:
+        """What the heads learn of the return: its expectation, unless a subclass says otherwise."""
+        return EXPECTATION
 
     def clipped(self, rewards: Tensor) -> Tensor:
         """Rewards of any shape, as they are learned from."""

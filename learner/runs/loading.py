@@ -129,7 +129,9 @@ def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
     if config.settings.get("distributional") == C51:
         names += ["v_min", "v_max"]
     for name in names:
-        now = config.settings.get(name)
+        if name not in config.settings:  # the agent does not take it, though an earlier version's may have
+            continue
+        now = config.settings[name]
         if (saved := checkpoint.settings.get(name, now)) != now:
             raise ValueError(f"{name}: wanted {saved} as in the checkpoint, got {now}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from learner import launch
 from learner.metrics.writer import read_metrics
+from learner.runs.checkpoint import load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.serving.export import DESCRIPTION
 from tests.learner.launching import command
@@ -196,3 +198,13 @@ def test_settings_that_would_change_the_meaning_of_learned_values_are_refused(tm
         for setting, value in others.items():
             with pytest.raises(ValueError, match=f"^{setting}: wanted .* as in the checkpoint, got {value}$"):
                 command(results, "train_w_load", load="latest", **{setting: value})
+
+
+def test_checkpoints_with_settings_that_an_agent_no_longer_takes_are_resumed(tmp_path: Path) -> None:
+    """R2D2 once listed the distributions of returns, which it refused."""
+    assert run("train", tmp_path, **{**COMBINATIONS["r2d2"], "environment_max_steps": 48}) == 0
+    path = directory(tmp_path).checkpoint_paths()[-1]
+    checkpoint = load_checkpoint(path)
+    save_checkpoint(path, replace(checkpoint, settings={**checkpoint.settings, "distributional": "none", "quantiles": 200}))
+    assert run("train_w_load", tmp_path, load="latest", environment_max_steps=96) == 0
+    assert newest(tmp_path).counters.steps >= 96

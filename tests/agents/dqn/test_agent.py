@@ -199,8 +199,6 @@ def test_networks_that_do_not_fit_are_refused(
 
 
 def test_r2d2_refuses_what_it_cannot_learn_with() -> None:
-    with pytest.raises(ValueError, match="^distributional: wanted none with agent r2d2"):
-        R2d2Config(distributional="c51")
     with pytest.raises(ValueError, match="^clip_rewards: wanted false with --value_rescaling"):
         R2d2Config(clip_rewards=True)
     without_core = NetworkConfig(NetworkSettings("mlp"), (1, 5), Discrete(2), QNetwork, agent=R2d2Config())

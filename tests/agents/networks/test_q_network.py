@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.dqn.config import DqnConfig
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.exploration import epsilon_ladder
 from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, ILLEGAL_VALUE, QNetwork
 from agents.networks.settings import NetworkSettings
-from agents.values.config import ValueConfig
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
 
 SPACES: dict[str, ActionSpace] = {"one choice": Discrete(4), "several choices": MultiDiscrete((2, 4, 3))}
@@ -28,7 +28,7 @@ HEADS: dict[str, dict[str, Any]] = {
 
 def network_of(space: ActionSpace = SPACES["one choice"], leaves: tuple[Leaf, ...] = (), **settings: Any) -> QNetwork:
     shape = (1, sum(leaf.bytes for leaf in leaves)) if leaves else (1, 5)
-    config = NetworkConfig(NetworkSettings("mlp"), shape, space, QNetwork, leaves=leaves, agent=ValueConfig(**settings))
+    config = NetworkConfig(NetworkSettings("mlp"), shape, space, QNetwork, leaves=leaves, agent=DqnConfig(**settings))
     network: QNetwork = make_network(config, torch.Generator().manual_seed(1))
     return network.only_act()
 
