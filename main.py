@@ -28,10 +28,10 @@ LOADER_WITHOUT_MEMORY = "failed to map segment"
 
 
 def main(command: list[str]) -> int:
-    """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 bad input (nothing was started)."""
+    """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 refused (bad input or a run in use), 130 stopped."""
     open_missing_streams()
-    # Threads that share operations spin for some microseconds before they sleep. Always asleep they would gain nothing, and
-    # spinning for long they would keep workers from the cores. Read when torch is loaded.
+    # Threads that share operations spin for some microseconds before they sleep. Threads that slept at once would gain nothing,
+    # and threads that spin for long would keep the workers from the cores. Read when torch is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # cuBLAS needs this to repeat itself bit for bit (--reproducible); read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

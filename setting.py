@@ -3,8 +3,8 @@
     gamma: Annotated[float, Setting("Discount per step.", "a discount in [0, 1]", 0, 1)] = 0.99
 
 Flags, help, checks, presets, config.json and checkpoints are computed from such fields; `learner.settings.schema` lists the
-dataclasses. This module imports nothing of the program, so that every room may declare settings. A field without a `Setting` is
-an ordinary field.
+dataclasses. This module imports nothing of the program, so that every package may declare settings. A field without a `Setting`
+is an ordinary field.
 """
 
 from __future__ import annotations

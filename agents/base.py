@@ -51,7 +51,7 @@ class Updated(NamedTuple):
     """The report of one update.
 
     scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
-    optimizer_steps: steps of the optimiser since the run began, on a GPU up to the update before; None if an update has one.
+    optimizer_steps: steps of the optimiser since the run began, on a GPU up to the update before; None if each update is one.
     priorities: sizes of the temporal differences of the batch's columns, float32 `[B]` on the device, by which a prioritised
     replay draws them again; NaN leaves a priority as it is. None from an agent without them.
     """
@@ -103,7 +103,7 @@ class Agent(ABC):
 
     @classmethod
     def initial_errors(cls, config: Any, network: NetworkConfig) -> InitialErrors | None:
-        """The function that gives new trajectories their first priorities; None if acting stores nothing that tells."""
+        """The function that gives new trajectories their first priorities; None if acting does not store what it needs."""
         return None
 
     @classmethod
@@ -143,7 +143,7 @@ class Agent(ABC):
 
     @abstractmethod
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        """Raise ValueError if `load_state_dict` could not load this. The agent's network may be one without memory."""
+        """Raise ValueError if `load_state_dict` could not load this. The agent's network may lie on the meta device."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:

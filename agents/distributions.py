@@ -1,4 +1,4 @@
-"""Probability distributions over actions. Every action of a policy is drawn here.
+"""Probability distributions over actions, from which stochastic policies draw. Exploration noise is drawn elsewhere.
 
 A distribution is a plain object without weights. Its parameters are a tensor `[..., P]` that the network computes and that the
 rollout stores. Log-probabilities, entropies and divergences of a vector action are sums over its components, so the importance

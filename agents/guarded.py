@@ -44,9 +44,9 @@ GradientClip = Annotated[
 
 @dataclass(frozen=True)
 class LearnedConfig:
-    """Settings of every agent that learns by gradient descent; `losses` reads the others.
+    """Settings of every agent that learns by gradient descent.
 
-    adam_eps: epsilon of Adam. It is no setting; each agent has its own.
+    adam_eps: epsilon of Adam. Value-based agents declare it as a setting (`ValueConfig`); for the others it is a constant.
     """
 
     lr: LearningRate = 6e-4
@@ -163,7 +163,7 @@ class GuardedAgent(Agent):
             target.move()
 
     def after_update(self, progress: float, sound: Tensor) -> None:
-        """Set values that follow the progress of the run. Called after the steps of an update, unless `update` is overridden.
+        """Set values that follow the progress of the run, after an update's steps. An `update` of your own must call it.
 
         progress: the part of the run's budget that is used, in [0, 1]. sound: bool `[]` on the device, false if every step of
         the update was refused.

@@ -1,7 +1,8 @@
-"""Loss terms of the actor-critic agents: pure functions, each SUMMED over T and B, coefficients not applied.
+"""Loss terms of V-trace: pure functions, each SUMMED over T and B, coefficients not applied. Other agents use `used_mean`.
 
 Sums, because IMPALA (arXiv:1802.01561) sums over the batch and time dimensions and its published learning rate, RMSProp
-epsilon and clip norm hold for a sum. A masked step contributes nothing, whatever its numbers are.
+epsilon and clip norm hold for a sum. A step that a `mask` leaves out contributes nothing, whatever its numbers are; the
+entropies that `weights` multiply must be finite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Minibatches of a batch: which steps or columns each takes. Pure functions of a permutation that the caller draws."""
+"""Minibatches of a batch: which steps or columns each takes. Only `shuffled` draws; the other functions are pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Settings and updates of the agents that learn from replayed windows: SAC, TD3, DDPG and value-based ones.
 
 A batch has B windows of n consecutive rows, drawn from all stored rows, uniformly or by their priorities. Each window becomes
-one transition: an observation, an action, the discounted rewards of the rows that follow it, and the observation to bootstrap
+one transition: the observation and action of its first row, the discounted sum of its rewards, and the observation to bootstrap
 from.
 """
 
@@ -84,7 +84,7 @@ BatchesAtOnce = Annotated[
 TargetRate = Annotated[
     float,
     Setting(
-        "Part tau of the learned weights in a target network's after each step: target = (1 - tau) target + tau learned.",
+        "Rate tau at which a target network follows the learned one: target = (1 - tau) target + tau learned.",
         "a number in (0, 1]",
         1e-9,
         1,
@@ -196,7 +196,7 @@ class OffPolicyAgent(GuardedAgent):
 
     @abstractmethod
     def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
-        """The losses of N transitions, as means over them. Several threads call it at once. constants: the part's rows."""
+        """The losses of N transitions, as means over them. Several threads call it at once. constants: those of these rows."""
 
     def constants(self, part: Transitions) -> tuple[Tensor, ...]:
         """Numbers without gradient for the objectives of a batch, `[N, ...]` each: random numbers, or targets.

@@ -48,7 +48,8 @@ def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
 
     Returns the norm before, `[]`.
 
-    The operations are those of `torch.nn.utils.clip_grad_norm_`, without its checks, which take longer than a small network's.
+    The operations are those of `torch.nn.utils.clip_grad_norm_` without its checks, which take longer than a small network's
+    gradients take to clip.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

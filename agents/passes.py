@@ -130,7 +130,7 @@ class NetworkPasses:
         Args:
             losses: scalars `[]`.
             outputs: what the last `forward` returned.
-            weights: one scalar for each loss, all 1 by default. They are the gradients of the sum, which is never computed.
+            weights: one scalar for each loss, all 1 by default. Autograd gets them as gradients, so the sum is never computed.
         """
         parameters, further = self._parameters, self._further
         if not self._parts:

@@ -46,7 +46,7 @@ LastClip = Annotated[
 
 
 def last_clip(clip: float, end_value: float) -> float:
-    """The clip at the end of the run. Raises ValueError for a number that `LastClip` admits by its bounds alone."""
+    """The clip at the end of the run. Raises ValueError for an end value between -1 and 0.001."""
     if -1 < end_value < 1e-3:
         raise ValueError(f"clip_end_value: wanted -1 or a number from 0.001 to 0.999, got {end_value:g}")
     return clip if end_value < 0 else end_value
@@ -127,7 +127,7 @@ def zero_gradient_fraction(log_ratios: Tensor, bounds: RatioBounds) -> Tensor:
 
 
 def stops_early(divergence: float, target: float) -> bool:
-    """Whether neither this step nor any other of the update is taken. divergence: mean `approx_kl` of its minibatch."""
+    """Whether the update ends before this step. divergence: mean `approx_kl` of the step's minibatch."""
     return divergence > STOP_FACTOR * target
 
 

@@ -1,6 +1,7 @@
-"""A target network: a lagged copy of the network that learns. It acts nowhere, so it is never published.
+"""Target networks: lagged copies of the network that learns. They act nowhere, so they are never published.
 
-The agent that owns it moves it once an update, behind the guarded steps, and saves it with its checkpoints.
+The agent that owns one saves it with its checkpoints. A `TargetNetwork` moves inside the guarded optimiser steps, a
+`TargetPolicy` once an update, after the steps.
 """
 
 from __future__ import annotations

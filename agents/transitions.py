@@ -17,7 +17,7 @@ class Transitions(NamedTuple):
     """N transitions.
 
     observations, next_observations: `[N, S, *frame_shape]`; next ones are those to bootstrap from. actions: `[N, *shape]`.
-    returns: discounted rewards in between, `[N]`. discounts: factor of the next observation's value, `[N]`, 0 after an end.
+    returns: sums of discounted rewards, `[N]`. discounts: factor of the next observation's value, `[N]`, 0 if terminated.
     weights: importance weights of prioritised replay, which multiply the losses of the rows, `[N]`; 1 without priorities.
     """
 

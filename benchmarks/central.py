@@ -38,8 +38,8 @@ from wrappers.spaces import Discrete
 NAME = "Sleeping-v0"
 STEADY_SECONDS = 2.0  # until all workers step
 SPREAD, SELDOM, LONGER = 0.15, 0.1, 0.5
-"""Steps vary by up to 15 %, and one in ten takes half as long again. The standard deviation is then a fifth of the mean, about
-that of 16 games of Pong."""
+"""Steps vary by up to 15 %, and one in ten takes 50 % longer. The standard deviation is then a sixth of the mean, near that of
+16 games of Pong."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.faulty_program --op_mode=train --env=FaultyCatch-v0 ...
 
-FaultyCatch-v0 is Catch-v0, but at every step it looks for a file with the name of a fault in the folder `SPRINGBOK_FAULTS`. One
-worker removes the file and fails in that way.
+FaultyCatch-v0 is Catch-v0, but at every step it looks for a file with the name of a fault in the folder that the environment
+variable `SPRINGBOK_FAULTS` names. One worker removes the file and fails in that way.
 """
 
 from __future__ import annotations

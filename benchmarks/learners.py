@@ -1,4 +1,4 @@
-"""Measures what several learners pay for their meetings: the exchange of gradients, and the round before each update.
+"""Measures the communication cost of several learners: the exchange of gradients, and the round before each update.
 
     python -m benchmarks.learners
     python -m benchmarks.learners --learners=4 --count=500

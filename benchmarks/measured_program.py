@@ -27,7 +27,7 @@ LAST_WORDS = 1000  # characters of a failed program's output that the error repe
 class MeasuredProgram:
     """A training without end that can be suspended. As a context manager, it ends the program and all its processes.
 
-    Every method raises RuntimeError, with the end of the program's output, if the program has ended by itself.
+    If the program has ended by itself, `warm_up`, `wait` and `steps_per_second` raise RuntimeError with the end of its output.
     """
 
     def __init__(self, command: Sequence[str], row_seconds: float = ROW_SECONDS, start_seconds: float = START_SECONDS) -> None:

@@ -65,7 +65,7 @@ class ObservedProgram:
         return [pid for pid in session_of(self.process.pid) if _name_of(pid).startswith("worker-")]
 
     def fork_server(self) -> int:
-        """The process that the workers are forked from. Raises RuntimeError where none is there."""
+        """The process id of the fork server. Raises RuntimeError if there is none."""
         for pid in session_of(self.process.pid):
             if _name_of(pid).strip() == "fork-server":
                 return pid

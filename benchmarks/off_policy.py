@@ -2,8 +2,9 @@
 
     python -m benchmarks.off_policy --hidden_sizes=256,256 --batch_size=256
 
-The plain update has two critics as separate modules and an optimiser for each network, and steps them one after the other. Both
-learn from random vectors. Ours includes the finite check and the copy of each draw into tensors.
+The plain update has two critics as separate modules. It has one optimiser each for the actor, both critics and the temperature,
+and steps them one after the other. Both updates learn from random vectors. Ours includes the finite check and the copy of each
+draw into tensors.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ DEEPEST = 2  # levels of Dict and Tuple
 
 
 class RandomSpaces(gymnasium.Env[Any, Any]):
-    """Observations of a random space, random rewards, and episodes of 1 to 12 steps. number: decides the spaces."""
+    """Observations of a random space, random rewards, and episodes of 1 to 11 steps. number: decides the spaces."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
@@ -52,7 +52,7 @@ class RandomSpaces(gymnasium.Env[Any, Any]):
 
 
 def random_actions(generator: random.Random) -> spaces.Space[Any]:
-    """Any space of actions; one in ten is of a kind that the program refuses."""
+    """Any space of actions. One in ten is an integer Box, or a Tuple or a Dict, which the program refuses."""
     low = generator.choice((-1.0, 0.0, -np.inf, -3.0))
     high = generator.choice((1.0, 5.0, np.inf))
     shape = generator.choice(((1,), (3,), (2, 2), ()))

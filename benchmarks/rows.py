@@ -1,4 +1,4 @@
-"""Command line of the benchmarks that are tables of independent rows: `benchmarks.faults` and `benchmarks.fuzz`."""
+"""Command line of the benchmarks that are tables of independent rows: `faults`, `fuzz` and `fuzz_environments`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 Trains with `main.py --reproducible` in both trees, in parallel, once for each setting of `--list`. Prints a line for each
 setting: `equal`, or the first difference. Exits with 1 if any setting differs.
 
-Compared to the bit are the weights and the optimiser's moments in the last checkpoint, its counters and random states, the
-replay file, and metrics.csv. The two trees may differ in their layout, so names and places matter as little as possible:
+Compared bit by bit: the weights and the optimiser's moments in the last checkpoint, its counters and random states, the replay
+file, and metrics.csv. The two trees may differ in their layout, so names and places matter as little as possible:
 
 - Weights are all tensors below the checkpoint's key "agent", in the order in which they appear there. Moments are those
   below a key that contains "optim". Both are compared one after the other by shape, dtype and bytes; their names only serve
@@ -16,8 +16,8 @@ replay file, and metrics.csv. The two trees may differ in their layout, so names
   compared in the order in which they appear.
 - Metrics are compared by column. Columns that depend on time are left out.
 
-A name that only one tree has is listed behind the verdict and is no difference. Every flag that would depend on the machine
-is given. The flags are those of today; COMMIT must know them.
+A name that only one tree has is listed after the result and is no difference. Every flag that would depend on the machine is
+given. COMMIT must know all flags; two of them have former names that the working tree still accepts.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def measure_sb3(job: Sb3Job, seconds: float) -> float:
 
 
 def steps_per_second(job: Sb3Job, seconds: float) -> float:
-    """Train for at least `seconds` after a warm-up, and for whole rounds of collecting and learning."""
+    """Train for at least `seconds` after a warm-up, in whole rounds of collecting and learning. Returns steps per second."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Stopwatch(BaseCallback):

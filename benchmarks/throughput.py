@@ -13,8 +13,8 @@ measurements right before and after it.
 The results are medians over the windows: the limit, which is n / (c_env + c_act + c_learn) on n cores and n / c_env
 with a GPU, the achieved speed, and its ratios to the limit and to the native environment. `cores_together` is the speed
 of stepping on all cores at once, divided by n times that of one core. Below 1 the machine itself falls short of the
-limit. For an environment of Gymnasium the speed of Stable-Baselines3's A2C follows, with 8 and with as many environments,
-if that package is installed. `--json=FILE` also writes the results. Needs a system with SIGSTOP.
+limit. For an environment of Gymnasium the speed of Stable-Baselines3's A2C follows, with 8 environments and with as many as the
+run has, if that package is installed. `--json=FILE` also writes the results. Needs a system with SIGSTOP.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def make_network_config(config: Config, precision: str = "float32") -> NetworkCo
 
 
 def make_network_shapes(config: Config) -> FeatureNetwork:
-    """The network of a run without memory or values: names, shapes and dtypes only. Raises ValueError."""
+    """The run's network on PyTorch's meta device: names, shapes and dtypes, but no values. Raises ValueError."""
     with torch.device("meta"):
         return make_network(make_network_config(config, config.training.precision))
 

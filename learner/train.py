@@ -39,10 +39,14 @@ def train(
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
-    replay: what was saved with the checkpoint, see `learner.runs.resuming`. It is emptied once it has been loaded. Without it
-    replays start empty.
-    head_start: what has begun already.
-    ranks: connects this learner with the others of the run, if it has any.
+    Args:
+        load_optimizer: whether to load the optimiser's state from `resumed`.
+        replay: saved with the checkpoint, see `learner.runs.resuming`; emptied once it is loaded. None: replays start empty.
+        head_start: the processes that were started early; None starts them here.
+        ranks: connects this learner with the others of the run, if it has any.
+
+    Raises RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal before the
+    first update raises KeyboardInterrupt or ReplayStopped.
     """
     resumed = continued(resumed, _protocol(config)) if resumed else None
     head_start, ranks = head_start or HeadStart(config, resumed), ranks or Ranks()
@@ -87,7 +91,7 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
     parts.workers.weights.publish(parts.network, parts.counters.updates)
     parts.workers.start()
     parts.evaluations.start(parts.counters.updates)
-    with signals.silent():  # the update is unfinished and nothing is saved; the handler of ReplayStopped logs it
+    with signals.silent():  # the usual line promises to finish an update and save; here the caller logs the stop instead
         should_stop = partial(parts.ranks.stops_waiting, signals.asked)
         restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, should_stop)
         if not parts.ranks.start(signals.asked):
@@ -131,7 +135,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             parts.skipped.look()
             parts.workers.weights.publish(parts.network, counters.updates)
             parts.feeder.release_held()  # after the new version is there, so that an on-policy agent's rollouts act with it
-        prepared.release(copied)  # a CPU has finished the update, a GPU the copy once that is
+        prepared.release(copied)  # on a CPU the update is over; on a GPU the memory is reused only after the copy
         recorder.report()
         if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):
             recorder.add_evaluation(found)

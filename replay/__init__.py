@@ -40,7 +40,7 @@ __all__ = [
 
 
 def check_replays(configs: Sequence[ReplayConfig], batch_size: int) -> None:
-    """Raises ValueError if a batch takes more trajectories from a replay than its capacity, or a part of one.
+    """Raises ValueError if a replay's capacity is below its share of a batch, or a circular replay's share is not whole.
 
     `settle_capacities` checks replays whose size is given as memory. Windows are not checked: any number of them comes out of
     one trajectory.

@@ -42,9 +42,9 @@ class ReplayConfig:
 
     Every replay has the keys type and sample_ratio and a size. A kind names the others that it takes (`Replay.keys`).
 
-    type: a name of `replay.registry.REPLAYS`. memory: bytes, where the entry names them; capacity is then the number of
-    trajectories that they hold in any case, and 0 until their size is known (see `replay.memory`). steps: steps of the
-    environments, where the entry names them; capacity is 0 until the length of a trajectory is known. insert_strategy: which
+    type: a name of `replay.registry.REPLAYS`. memory: size in bytes, if the entry gives one; capacity is then the number of
+    trajectories that fit in any case, and 0 until the bytes of a trajectory are known (see `replay.memory`). steps: size in
+    environment steps, if the entry gives one; capacity is 0 until the length of a trajectory is known. insert_strategy: which
     trajectory makes room in a full replay instead of the oldest, `elite_insertion` or None. compress: keep the frames
     compressed, where they are given more than once.
     """
@@ -66,7 +66,7 @@ class ReplayConfig:
         float, _number("Candidates for each trajectory taken, at the start.", 1, LARGEST_NUMBER)
     ] = 6.0
     annealing_factor: Annotated[
-        float, _number("Part of the run after which no candidate is compared.", ABOVE_ZERO, LARGEST_NUMBER)
+        float, _number("Part of the run after which no candidate is compared; above 1: never.", ABOVE_ZERO, LARGEST_NUMBER)
     ] = 2.0
     alpha: Annotated[float, _number("Exponent of the priorities.", 0, 1)] = 0.6
     beta: Annotated[float, _number("Exponent of the importance weights at the start.", 0, 1)] = 0.4
@@ -96,7 +96,7 @@ class ReplayConfig:
 
     @property
     def needs_encode(self) -> bool:
-        """Whether it asks the learner what the current network makes of stored trajectories."""
+        """Whether it asks the learner to encode stored trajectories with the current network."""
         return self.insert_strategy is not None or self.type in ("elite", "attentive")
 
 
@@ -171,7 +171,7 @@ class Replay(ABC):
 
     @abstractmethod
     def has_room(self) -> bool:
-        """Whether `insert` loses nothing; where it has none, the trajectory can wait in its slot (backpressure)."""
+        """Whether to insert now; if not, the trajectory waits in its slot (backpressure). Kinds that evict always have room."""
 
     @abstractmethod
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:

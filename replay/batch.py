@@ -18,8 +18,8 @@ DeviceFrames = Sequence[tuple[int, Tensor]]
 
 
 InitialErrors = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""Takes a new trajectory (`[*shape]` each field) and returns the sizes of its temporal differences by the values that acting
-has stored: `[T]` for each row, or `[1]` for the whole trajectory. NaN where one is not known."""
+"""Takes a new trajectory (`[*shape]` each field) and returns its absolute TD errors, from the values stored while acting: `[T]`
+for each row, or `[1]` for the whole trajectory. NaN where an error is not known."""
 
 BatchTickets = Sequence[tuple[int, int, Tickets]]
 """For each replay with priorities: its index in the mixture, its first column, and the tickets of its columns, in order."""
@@ -50,7 +50,7 @@ class Batch:
     actions: `[T, B, *action_shape]`.
     rewards, terminated, reset, action_used: `[T, B]`.
     acting: name -> `[T, B, *shape]`, the fields that the agent's `acting` declares.
-    is_replay: bool `[B]`, whether the column comes from a replay that may give a trajectory more than once.
+    is_replay: bool `[B]`, whether the column's trajectory may have been in an earlier batch.
     source: int `[B]`, index of the column's replay in the mixture.
     discounted_returns: float32 `[T, B]`, discounted rewards of the episode so far; None unless the contract has a discount.
     recurrent_state: float32 `[B, K]`, before row 0; None without a core.

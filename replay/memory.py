@@ -59,10 +59,10 @@ def wanted_capacity(config: ReplayConfig, batch_size: int) -> int:
 def settle_capacities(
     configs: Sequence[ReplayConfig], contract: TrajectoryContract, batch_size: int
 ) -> tuple[ReplayConfig, ...]:
-    """Returns the configs with the capacity filled in where `memory` is given, and queues with room for a batch's share.
+    """Returns the configs with the capacity filled in where `memory` is given and for circular replays.
 
-    The capacity is the number of trajectories that fit even if none can be compressed or shared. Raises ValueError if memory
-    is too small for a batch's share.
+    Queues get room for a batch's share. A capacity from `memory` is the number of trajectories that fit even if none can be
+    compressed or shared. Raises ValueError if memory is too small for a batch's share.
     """
     settled = []
     for index, (config, share) in enumerate(zip(configs, shares(configs, batch_size), strict=True)):

@@ -24,7 +24,7 @@ from replay.trajectory import Arrays, TrajectoryContract
 
 WHOLE = 1e-6  # how near a share must be to a whole number: ratios such as 0.1 are not exact
 MANY_PLACES = 1024
-"""Places of a batch from which most are given out at once: one by one they take longer than drawing the batch."""
+"""Batch size from which most columns are assigned at once, because one by one takes longer than drawing the batch."""
 
 
 def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -45,7 +45,7 @@ POISON = {"f": np.nan, "i": -(2**30), "u": 0xA5, "b": True}
 
 
 class Field(NamedTuple):
-    """Shape and numpy dtype name of one value; of a trajectory without the trajectory axis."""
+    """Shape and numpy dtype name of an array. In a contract it is one trajectory's field, without an axis for trajectories."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -87,7 +87,7 @@ class TrajectoryContract:
 
     @property
     def fresh_steps(self) -> int:
-        """Steps of a trajectory that no other trajectory has."""
+        """Steps of a trajectory that the trajectory before it does not contain."""
         return self.unroll_length - self.overlap
 
     @property

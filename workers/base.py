@@ -39,8 +39,8 @@ class WorkerConfig:
     worker_kind: Annotated[
         str,
         Setting(
-            "Who acts: cpu (each worker its own copy of the policy), central (one policy on the learner's device for all "
-            "workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), or auto.",
+            "Where actions are computed: cpu (each worker's own copy of the policy), central (one policy on the learner's "
+            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), or auto.",
             choices=_worker_kinds,
             auto=True,
             kind="machine",
@@ -124,7 +124,7 @@ class WorkerConfig:
 
     @property
     def groups(self) -> int:
-        """In how many groups a worker steps its environments; with two, one steps while the policy thinks about the other."""
+        """Number of groups of environments in a worker. With two, one steps while the policy computes actions for the other."""
         return groups_of(self.worker_kind)
 
     @property
@@ -187,7 +187,7 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Block:
-    """A run of slots that a worker's group of environments filled together: one trajectory an environment."""
+    """A slot block: contiguous slots that a worker's group of environments filled together, one trajectory per environment."""
 
     worker: int
     number: int
@@ -196,9 +196,10 @@ class Block:
 
 
 class WorkerError(RuntimeError):
-    """Workers failed more often than they may; the message holds the first one's traceback or stack, or says how it died.
+    """The environments or the workers failed, and the run cannot continue.
 
-    In the learner's own process they may not fail at all.
+    If workers failed too often, the message holds the first failure's traceback, stack or cause. In the learner's own process
+    one failure is enough.
     """
 
 

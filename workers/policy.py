@@ -29,7 +29,7 @@ class Acted(NamedTuple):
     """A policy's answer to N observations.
 
     actions: `[N, *shape]`; fields: what the rollout stores with them, `[N, *shape]` each. state: the recurrent state with which
-    the observations were seen, float32 `[N, K]`, zeros for an episode's first; None if it was not asked for.
+    the observations were seen, float32 `[N, K]`, zeros for an episode's first; None if not asked for, or without a core.
     """
 
     actions: np.ndarray
@@ -134,7 +134,7 @@ class CpuPolicy:
 
 
 def cpu_policy(setup: WorkerSetup, weights: Weights, worker: int, seed: int) -> CpuPolicy:
-    """The policy of one worker, which acts itself. seed: of the actions drawn."""
+    """The policy of a worker that computes its own actions. seed: of the actions drawn."""
     network, environments = setup.make_network(), torch.from_numpy(setup.config.environments_of(worker, 0))
     exploration = network.exploration(environments, setup.config.environments)
     return CpuPolicy(network, weights, seed, with_features=setup.wants_features, exploration=exploration)

@@ -48,7 +48,7 @@ class RandomPlay:
             words.close()
 
     def observations(self) -> Tensor:
-        """Wait for them; once. Raises WorkerError where it failed, with what went wrong."""
+        """Wait for the observations, `[N, S, *frame_shape]`. Call it once. Raises WorkerError with the cause of a failure."""
         try:
             if error := self._words.recv():
                 raise WorkerError(error)
@@ -72,7 +72,7 @@ class RandomPlay:
 
 
 def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, words: Connection) -> None:
-    """Entry of the process. words: takes what went wrong, nothing where all is well."""
+    """Entry of the process. words: receives the error message, an empty one on success."""
     error = ""
     try:
         ending = shared.arrays[ENDING]

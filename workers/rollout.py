@@ -22,7 +22,7 @@ from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
 
 RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
-"""Fields that discounted returns are made of, and their own."""
+"""Fields from which `discount_returns` computes, and the field that it fills."""
 
 
 class Start(NamedTuple):
@@ -46,7 +46,7 @@ class Rollout:
         seed: of environment 0; environment i has seed + i.
         environment_ids: int `[N]`, the numbers of these environments in the run.
         return_discount: discount of the stored returns; None if none are stored.
-        overlap: rows with which a trajectory repeats the end of the one before it (burn-in). The first one is played whole.
+        overlap: rows that a trajectory repeats from the end of the one before it (burn-in). The first one repeats none.
     """
 
     def __init__(

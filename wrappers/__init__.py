@@ -147,8 +147,8 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
 
     Args:
         config: the environment and how its observations are made.
-        render_mode: "rgb_array" lets `render()` return RGB uint8 `[H, W, 3]`; "human" also shows every step on the
-            screen; None allows no rendering.
+        render_mode: "rgb_array" lets `render()` return RGB uint8 `[H, W, 3]`; "human" shows every step on the screen, and
+            only some families can then `render()` too; None allows no rendering.
     """
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")

@@ -119,7 +119,7 @@ def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
 
 
 def describe(config: EnvConfig) -> EnvDescription:
-    """An environment as it is: every episode is a whole one."""
+    """The description of an environment. Evaluation uses the same one: each of its episodes is a whole one."""
     return description_of(config, probe(NAME, config))
 
 

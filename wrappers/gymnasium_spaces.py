@@ -2,8 +2,8 @@
 
 Vectors of all kinds are flattened and joined to one float32 vector, in the order of the space. Numbers stay as they are. A
 Discrete observation becomes a one-hot vector, a MultiDiscrete one a one-hot vector for each component. Images are uint8 with
-two or three dimensions and stay images, `[H, W]` or `[H, W, C]`. A frame of one vector or one image is stored as it is. A frame
-of several leaves is packed into bytes (`wrappers.spaces.Packing`).
+two or three dimensions, or bool with three (true becomes 255), and stay images, `[H, W]` or `[H, W, C]`. A frame of one vector
+or one image is stored as it is. A frame of several leaves is packed into bytes (`wrappers.spaces.Packing`).
 """
 
 from __future__ import annotations

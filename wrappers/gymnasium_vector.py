@@ -2,8 +2,8 @@
 
 `GymnasiumLoop` steps N single environments in a loop. Environment i is seeded with `seed + i`. `NativeVector` steps one vector
 environment whose own autoreset is next-step. It has one generator of random numbers, so environment i also depends on N.
-`OneOfVector` makes a single environment of a vector environment with `num_envs` 1. Other autoreset modes need it: one
-environment of several cannot wait for a step without the others.
+`OneOfVector` makes a single environment of a vector environment with `num_envs` 1. The other autoreset modes need it, because
+one environment of a vector cannot skip a step that the others take.
 """
 
 from __future__ import annotations

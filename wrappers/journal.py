@@ -22,7 +22,10 @@ class ReplayStopped(Exception):
 
 
 class JournaledEnv(VectorEnv):
-    """Forwards every call and records it. An action out of at most 256 takes one byte."""
+    """Forwards `reset`, `step` and `close`, and records the seed and the actions.
+
+    A discrete action, or component of one, with at most 256 values takes one byte.
+    """
 
     def __init__(self, env: VectorEnv) -> None:
         self.env = env

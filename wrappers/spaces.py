@@ -51,7 +51,7 @@ class ActionSpace(ABC):
 
     @property
     def mask_counts(self) -> tuple[int, ...]:
-        """Places of an action mask for each component of an action, one for each value; empty if it cannot be masked."""
+        """Number of mask entries for each component of an action, one per value; empty if it cannot be masked."""
         return ()
 
     @property

@@ -21,7 +21,7 @@ import numpy as np
 from setting import Setting, check_fields
 from wrappers.spaces import ActionSpace, Leaf, leaves_to_json
 
-# Stored trajectories depend on all of these settings. Only some families read those of the second and third kind.
+# Stored trajectories depend on all of these settings. Each kind with `families` is read by these families only.
 _Stored = partial(Setting, stored=True)
 _Atari = partial(Setting, stored=True, families=("atari",))
 _Frames = partial(Setting, stored=True, families=("atari", "toy"))
@@ -64,7 +64,7 @@ def parse_env_wrappers(text: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and how its observations are made. A frame is one of the emulator's, a step is one action."""
+    """The environment, and how its observations are made. A step is one action, in Atari games for `skipped_frames` frames."""
 
     env: Annotated[
         str,

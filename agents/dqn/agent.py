@@ -52,7 +52,8 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
     def initial_errors(cls, config: DqnConfig, network: NetworkConfig) -> InitialErrors | None:
         """Temporal differences of the values that acting has stored.
 
-        None if these do not tell the errors: C51's are divergences, and Munchausen targets contain a log-probability.
+        None if these do not determine the errors: C51's are divergences, Munchausen targets contain a log-probability, and
+        acting does not know the scale of normalised rewards.
         """
         if config.distributional == C51 or config.normalise_rewards or config.munchausen:
             return None
@@ -65,7 +66,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
         """The targets of the rows: values y `[N]`, quantiles `[N, K]`, or probabilities of the atoms `[N, K]`."""
         window = Window(self._choices(part), part.returns, part.discounts)
         target, selecting = self._following(part.next_observations)
-        # The gradient passes through the noise that is drawn last.
+        # The online network draws last, because the pass with gradient in `objectives` uses this noise.
         now = self._of_target(part.observations) if self.config.munchausen else None
         self.network.draw_noise()
         return (self._targets(window, target, selecting, now),)

@@ -82,7 +82,7 @@ def categorical_targets(window: Window, target: Any, selecting: Output, atoms: T
 
 
 def categorical_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
-    """C51: the cross-entropy. Its divergence is the priority, as in Rainbow (Hessel et al. 2018, arXiv:1710.02298).
+    """C51: the cross-entropy. The priority is the KL divergence, as in Rainbow (Hessel et al. 2018, arXiv:1710.02298).
 
     targets: `[B, K]`, see `categorical_targets`. choices: of one component. Others as for `expected_errors`.
     """

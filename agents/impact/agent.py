@@ -4,8 +4,8 @@ Three policies: mu acted, pi_tgt is that of the target network, pi is learned.
 
     R_t = pi(a_t|x_t) / max(pi_tgt(a_t|x_t), mu(a_t|x_t) / rho)  =  min(mu / pi_tgt, rho) pi / mu
 
-V-trace takes the ratio pi_tgt/mu, and the values of the current network. Its advantage has the clipped ratio min(1, pi_tgt/mu),
-which with R_t makes pi/mu, once.
+V-trace takes the ratio pi_tgt/mu, and the values of the current network. Its advantage has the clipped ratio min(1, pi_tgt/mu).
+With R_t the weight of a step is pi / max(pi_tgt, mu), as long as mu <= rho pi_tgt. So no ratio enters twice.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class Chosen(NamedTuple):
 class FeatureNetwork(Observing, ABC):
     """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
 
-    head_feature_count: features that one head reads. feature_count: F, the size of the last hidden layer; twice as many with
-    `--separate_value`. state_size: K, numbers of one environment's recurrent state; 0 without a core.
+    head_feature_count: features that one head reads. feature_count: F, the size of the last hidden layer; without a core twice
+    as many with `--separate_value`. state_size: K, numbers of one environment's recurrent state; 0 without a core.
     """
 
     distribution: Distribution | None = None

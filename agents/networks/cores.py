@@ -62,7 +62,7 @@ class Core(nn.Module, ABC):
         """Draw an orthogonal matrix for each gate and set the biases to zero.
 
         With memory T the bias of the keeping gate of each unit is log(u), u uniform in [1, T - 1] (chrono initialisation,
-        Tallec and Ollivier 2018, arXiv:1804.11188). So units forget after 2 to T steps, and cues reach a gradient T steps on.
+        Tallec and Ollivier 2018, arXiv:1804.11188). So units forget after 2 to T steps, and gradients reach cues T steps back.
         """
         for weight in (self.weight_ih, self.weight_hh):
             for gate in weight.detach().chunk(self.gates):

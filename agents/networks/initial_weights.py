@@ -36,6 +36,6 @@ INITIAL_WEIGHTS: dict[str, Callable[[Layer, float, torch.Generator | None], None
 """Name on the command line (`--initial_weights`) -> function that draws a layer's weights from the generator (None: PyTorch's).
 
 Uniform weights were seen to leave V-trace's value equal for all states after millions of steps. With orthogonal ones DQN was
-seen not to learn MinAtar's Asterix, which it learns with uniform ones. Perhaps because orthogonal weights are larger, so that
-an update changes the features less for their size.
+seen not to learn MinAtar's Asterix, which it learns with uniform ones. One reason may be that orthogonal weights are larger, so
+that an update changes the features less, relative to their size.
 """

@@ -121,7 +121,7 @@ class InputScale(nn.Module):
 def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Inputs of a torso, `[N, *input_shape]` in `dtype`: raw observations in one multiplication and one addition.
 
-    Bytes are exact in every dtype. Numbers may be far from zero, so they are centred before any rounding.
+    Bytes are exact in every dtype. Floating-point numbers may be far from zero, so they are centred before the cast.
     """
     inputs = network_input(observations)
     offset = -mean * scale

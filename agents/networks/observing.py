@@ -84,7 +84,7 @@ class Observing(nn.Module):
         return observations
 
     def vectors(self, observations: Observations) -> Tensor:
-        """The newest frame of the features that `normalise_observations` normalises, `[N, F]`, raw."""
+        """The newest frame of the features that `normalise_observations` normalises, `[N, F]`; bytes are scaled to 0 .. 1."""
         if self.packing is None:
             assert isinstance(observations, Tensor)
             newest = observations[:, -1]

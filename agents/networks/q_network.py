@@ -61,7 +61,7 @@ class HeadSettings(Protocol):
 
 
 class QOutput(NamedTuple):
-    """q: float32 `[N, P]`, the value of each value of each component, joined; `ILLEGAL_VALUE` for an illegal one."""
+    """q: float32 `[N, P]`, the Q-value of each choice of each component, joined; `ILLEGAL_VALUE` for an illegal choice."""
 
     q: Tensor
 

@@ -36,7 +36,7 @@ class PPOConfig(OnPolicyConfig):
     ] = 4
     minibatch_unit: Annotated[
         Literal["auto", "steps", "columns"],
-        Setting("What a minibatch is made of: single steps, or whole trajectories. auto: steps, with a core columns."),
+        Setting("Members of a minibatch: single steps, or whole trajectories. auto: columns with a core, otherwise steps."),
     ] = "auto"
     clip: Clip = 0.2
     clip_end_value: LastClip = -1.0
@@ -48,8 +48,8 @@ class PPOConfig(OnPolicyConfig):
     target_kl: Annotated[
         float,
         Setting(
-            "Divergence from the policy that acted, in nats. With policy_objective clip an update stops before a step whose "
-            "minibatch is beyond 1.5 times it, 0: never; otherwise the weight of the KL penalty follows it.",
+            "Target divergence from the policy that acted, in nats. With policy_objective clip an update stops before a step "
+            "whose minibatch exceeds 1.5 times the target (0: never). Otherwise the weight of the KL penalty adapts to it.",
             "a divergence >= 0",
             0,
             1e9,

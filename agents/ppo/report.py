@@ -52,7 +52,10 @@ class Report:
 
     @torch.no_grad()
     def scalars(self, distribution: Distribution) -> dict[str, Tensor]:
-        """Means over all used steps of this learner's minibatches; empty without any. No GPU is waited for."""
+        """Means over all used steps of this learner's minibatches, but losses over its minibatches; empty without any.
+
+        No GPU is waited for.
+        """
         if not self._terms:
             return {}
         mask = self._mask()
@@ -82,7 +85,7 @@ class Report:
         return _joined(masks) if masks else None
 
     def _means_of_terms(self) -> dict[str, Tensor]:
-        """Each term without its weight, and the weighted total, as means over the steps."""
+        """Each term without its weight, and the weighted total, as means over the minibatches."""
         weights = {name: term.weight for name, term in self._terms[0].items()}
         values = torch.stack([term.value.detach() for terms in self._terms for term in terms.values()])
         means = values.view(len(self._terms), len(weights)).mean(0)

@@ -49,7 +49,7 @@ class SACConfig(ContinuousConfig):
     target_entropy_scale: Annotated[
         float,
         Setting(
-            "Entropy that the temperature aims at, in nats: times -1 for each number of an action, or times 0.98 log A for one "
+            "Factor of the entropy, in nats, that the temperature aims at: -D for an action of D numbers, 0.98 log A for one "
             "choice of A legal ones.",
             "a number from -100 to 100",
             -100,

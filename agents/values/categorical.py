@@ -28,7 +28,7 @@ def project(returns: Tensor, discounts: Tensor, probabilities: Tensor, atoms: Te
 
     Args:
         returns: G, `[B]`.
-        discounts: D, `[B]`; 0 moves all mass beside G.
+        discounts: D, `[B]`; 0 moves all mass to the atoms nearest to G.
         probabilities: p' `[B, N]` of the next action by the target network.
         atoms: z, `[N]`, evenly spaced.
     """

@@ -99,8 +99,9 @@ class VTraceConfig(ActorCriticConfig):
 class Masks(NamedTuple):
     """The steps that count, bool `[T, B]` each.
 
-    An autoreset row belongs to no episode, so it never counts. In a row whose action the environment replaced (FIRE after a
-    lost life) the policy made no choice. It has no policy gradient and no entropy, but value and trace pass through it.
+    The step of an autoreset row belongs to no episode, so only the cloning losses include it. In a row whose action the
+    environment replaced (FIRE after a lost life) the policy made no choice. Such a row has no policy gradient and no entropy,
+    but value and trace pass through it.
 
     episode: rows that belong to an episode.
     chosen: rows whose action the policy chose.
@@ -195,7 +196,7 @@ class VTraceAgent(ActorCriticAgent):
     def _log_rhos(self, log_probs: Tensor, batch: Batch) -> Tensor:
         """log pi - log mu of the actions taken, `[T, B]`.
 
-        It is 0 if the environment replaced the action under either policy.
+        It is 0 where the environment replaced or ignored the action: neither policy decided, so the ratio is 1.
         """
         behaviour = self._log_probs(batch.acting["behaviour_policy"], batch)
         return torch.where(batch.action_used, log_probs - behaviour, 0.0)

@@ -96,7 +96,7 @@ def play(
         quotas: int `[N]`, number of episodes that count for each environment.
         seed: seed of environment 0.
         on_episode: is called at the end of every episode that counts.
-        on_step: is called after the reset and after every step, with the number of environments below their quota.
+        on_step: is called with 0 after the reset, and after every step with the number of environments that still played.
         stop: is called before every step.
 
     Raises NotFiniteError, which names the environment or the policy.

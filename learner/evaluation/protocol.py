@@ -3,7 +3,7 @@
 Every checkpoint and result carries the protocol as data, and it is printed with every score. Scores of different protocols
 are not comparable. Evaluation plays whole games, whatever `episodic_life` was in training; all other settings stay as trained.
 
-A protocol can be chosen by name (`--protocol=classic`). The name sets what the protocol prescribes and refuses the rest.
+A protocol can be chosen by name (`--protocol=classic`). It sets what the protocol prescribes and refuses other values of these.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Encoder:
 
 
 def policy_divergence(network: FeatureNetwork) -> Divergence | None:
-    """The function with which replays compare policies of this network; None if its parameters are the logits of one choice."""
+    """The function with which replays compare policies of this network; None for a categorical distribution or for none."""
     distribution = network.distribution
     if distribution is None or isinstance(distribution, Categorical):
         return None

@@ -13,7 +13,7 @@ from learner.settings.config import Config, Settings
 PART_OF_ROOM = 0.9
 """Part of the free memory that the replay may take: other programs need some of it later."""
 LEAST_STEPS = 10_000
-"""A smaller replay is refused like one that the user asked for."""
+"""A replay is not made smaller than this. The memory check then refuses it, as it would refuse the user's own."""
 
 
 def fit_default_replay(settings: Mapping[str, Any], config: Config, available: int) -> tuple[Settings, list[str]]:

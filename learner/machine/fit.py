@@ -113,7 +113,7 @@ def portable_settings(settings: Settings, settled: Settings) -> Settings:
 
 
 def acting_precision(training: TrainingConfig) -> str:
-    """The precision that workers act in: the learner's, but float32 if the learner's is a GPU's that is slow on this CPU."""
+    """The precision that workers act in: the learner's, but float32 if that uses a GPU and this CPU is slow in bfloat16."""
     return training.precision if training.device == "cpu" or prefers_bfloat16("cpu") else "float32"
 
 
@@ -157,7 +157,7 @@ def _choose_paced(choices: Choices, machine: Machine, costs: Costs | None) -> No
     """Choose workers, environments and batch size of an agent that learns from each step a fixed number of times.
 
     Workers wait for the learner in most such runs, so there are few, and few environments: their data is then of the newest
-    policies. Neither of both limits the speed.
+    policies. Neither count limits the speed.
     """
     settled = choices.settled
     choices.choose("batch_size", AGENTS[settled["agent"]].defaults.get("batch_size", PUBLISHED_BATCH), "the published setting")

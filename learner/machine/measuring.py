@@ -44,7 +44,7 @@ PART_SECONDS = 0.15  # for each of four parts; building them takes the rest of t
 def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
     """Whether a measurement may decide a setting, so that its two seconds are worth while.
 
-    They are not for toy environments, which learn in seconds, for a run in one process, for workers on other machines, and
+    No time is spent on toy environments, which learn in seconds, on a run in one process, on workers on other machines, or
     without a pace or fresh data to count. An on-policy agent's workers and learner take turns, so no measurement decides a
     setting.
 
@@ -68,7 +68,7 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
 
 
 def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
-    """The costs of one agent step. Without a pace one of the replays must be a queue: without it no step is fresh.
+    """The costs of one agent step. Without a pace a queue or a circular replay is needed: otherwise no step is fresh.
 
     Args:
         config: of the run.

@@ -69,7 +69,7 @@ class Evidence:
 
     @property
     def starved(self) -> float:
-        """Fraction of its time that the learner waits for trajectories, without the time that it waits for a batch of them."""
+        """Fraction of its time that the learner waits for trajectories; waits for the preparation of batches do not count."""
         missing = self.fraction("feeder_wait_workers")
         # With batches prepared ahead, the feeder may wait for trajectories while the learner still has batches.
         return min(self.fraction("learner_wait"), missing) if self.ahead else missing

@@ -100,7 +100,7 @@ class LagStatistics:
         Args:
             update: the learner's version.
             policy_version: int64 `[B, T]`, the acting version of each step.
-            is_replay: bool `[B]`, from a replay that gives trajectories more than once.
+            is_replay: bool `[B]`, whether an earlier batch may have had the column.
             source: int `[B]`, index of the replay that a column comes from.
         """
         lag = update - policy_version.mean(1)

@@ -1,6 +1,6 @@
 """The process of a learner of rank 1 or up: the whole of a learner, with its own workers, replays and device.
 
-Rank 0 has settled all settings. This learner writes nothing but its own replay, and prints only warnings and errors.
+Rank 0 has settled all settings. This learner writes its own replay and log lines alone, and prints only warnings and errors.
 """
 
 from __future__ import annotations

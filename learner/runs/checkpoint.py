@@ -46,7 +46,7 @@ class Counters:
     Args:
         steps: fresh agent steps.
         frames: emulator frames.
-        updates: turns of the training loop, each of one batch or several optimiser steps.
+        updates: iterations of the training loop. One may learn from several batches and take several optimiser steps.
         episodes: episodes that have ended.
         trajectories: fresh trajectories.
         seconds: wall time spent training.
@@ -338,7 +338,7 @@ def _verified_checksum(path: Path) -> str | None:
     """The checksum at the file's end, or None if it has none. Raises ValueError if the bytes before it differ."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":
-            raise ValueError("it does not begin like one")  # a huge file of another kind is not read to its end
+            raise ValueError("it does not begin like a ZIP file")  # a huge file of another kind is not read to its end
         end = file.seek(0, os.SEEK_END) - TRAILER_BYTES
         file.seek(max(0, end))
         trailer = TRAILER.fullmatch(file.read())

@@ -149,17 +149,17 @@ def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[Rep
         raise ValueError(f"{asked[0]}: wanted false with {agent}: only fresh trajectories would give the scale; got true")
     if asked and not needs.window and not any(replay.is_fresh for replay in replays):
         raise ValueError(
-            f"{asked[0]}: wanted a queue among the replays, whose fresh trajectories give the scale, got {replays[0].type}"
+            f"{asked[0]}: wanted a queue or a circular replay, whose fresh trajectories give the scale, got {replays[0].type}"
         )
     if flat.get("normalise_rewards") and not hasattr(agent_settings, "gamma"):
         raise ValueError(f"normalise_rewards: wanted an agent with a setting gamma, got {flat['agent']}")
 
 
 def _check_paced(flat: Settings, replays: tuple[ReplayConfig, ...], needs: Needs) -> None:
-    """Raise ValueError if another replay than the pace would decide how many updates there are, or cannot give windows."""
+    """Raise ValueError if a replay would decide the number of updates in place of the pace, or cannot give windows."""
     agent = f"agent {flat['agent']}, which learns from each step {needs.updates_per_step:g} times"
     if fresh := [replay.type for replay in replays if replay.is_fresh]:
-        raise ValueError(f"replay_parameters: wanted replays that may give a step at any time with {agent}, got {fresh[0]}")
+        raise ValueError(f"replay_parameters: wanted no queue and no circular replay with {agent}, got {fresh[0]}")
     for replay in replays:
         if replay.needs_encode or (needs.window and not REPLAYS[replay.type].gives_windows):
             wanted = listed(name for name in sorted(REPLAYS, reverse=True) if REPLAYS[name].gives_windows)
@@ -183,7 +183,7 @@ def _check_paced(flat: Settings, replays: tuple[ReplayConfig, ...], needs: Needs
 
 
 def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:
-    """Raise ValueError if a batch could hold rows that another version than the learning one acted."""
+    """Raise ValueError if a batch could hold actions that another version of the policy chose than the one that learns."""
     agent = f"agent {flat['agent']}, which learns from fresh trajectories"
     if others := [replay.type for replay in replays if replay.type != "queue"]:
         raise ValueError(f"replay_parameters: wanted only a queue with {agent}, got {others[0]}")
@@ -203,6 +203,6 @@ def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:
     normalised, parts = flat.get("advantage_normalisation") == "minibatch", flat.get("minibatches", 1)
     if normalised and not of_columns and 2 * parts > steps:  # the normalised advantage of a single step is 0
         raise ValueError(
-            f"minibatches: wanted their number in a batch, two of its {steps:,} steps or more in each, got {parts:,}; "
-            "--advantage_normalisation=minibatch compares them"
+            f"minibatches: wanted at most {steps // 2:,}, so that each has two of the {steps:,} steps or more, got {parts:,}; "
+            "--advantage_normalisation=minibatch compares the steps of each"
         )

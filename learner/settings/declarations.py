@@ -78,7 +78,7 @@ class TrainingConfig:
     prepared_batches: Annotated[
         int,
         _Machine(
-            "Most batches that are prepared ahead in the background; as few as keep the learner busy are. 0 prepares each in "
+            "Most batches that are prepared ahead in the background; no more than keep the learner busy. 0 prepares each in "
             "the learner's own thread.",
             "auto or a whole number of batches from 0 to 64",
             0,
@@ -265,7 +265,9 @@ class EvaluationConfig:
             modes=TEST_ONLY,
         ),
     ]
-    greedy: Annotated[bool, Setting("Test mode: take the most probable action instead of sampling one.", kind="output")] = False
+    greedy: Annotated[
+        bool, Setting("Test mode and evaluations: take the most probable action instead of sampling one.", kind="output")
+    ] = False
     render: Annotated[
         bool,
         Setting(

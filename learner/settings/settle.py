@@ -44,7 +44,7 @@ def settle(settings: Settings, given: Settings, saved: Settings) -> tuple[Settin
 
 
 def _unused(settings: Settings, given: Settings) -> list[str]:
-    """A line for each setting that the command gives in vain. An agent without a distribution of its own refuses others."""
+    """A line for each given setting of a core, or of an actor-critic's standard deviations, that has no effect."""
     lines = []
     if settings["core"] == NO_CORE:
         lines = [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]

@@ -63,7 +63,7 @@ def store_notes(run: RunDirectory | None, given: Settings, addresses: Addresses)
     before = run.settings.get("checkpoint_store", NO_STORE) if run else NO_STORE
     if before == NO_STORE or addresses.store or "checkpoint_store" in given:
         return []
-    return [f"this run is no longer copied to {before}; --checkpoint_store goes on with that"]
+    return [f"this run is no longer copied to {before}; give --checkpoint_store to continue the copy"]
 
 
 def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay: bool) -> tuple[str, list[str]]:

@@ -1,8 +1,8 @@
 """Attentive replay: a batch takes the random candidates that are most similar to the environments' present states.
 
 Source: Attentive Experience Replay (Sun et al., AAAI 2020), extended from single transitions and one environment to
-trajectories and many environments. The number of candidates shrinks to the number taken over the run. Sampling is then
-uniform and needs no forward pass.
+trajectories and many environments. The number of candidates shrinks to the number taken over `annealing_factor` times the
+length of the run. After that, sampling is uniform and needs no forward pass.
 """
 
 from __future__ import annotations

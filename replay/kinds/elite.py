@@ -1,6 +1,7 @@
 """Elite replay: a batch takes the random candidates that suit the current policy best.
 
-The number of candidates shrinks to the number taken over the run. Sampling is then uniform and needs no forward pass.
+The number of candidates shrinks to the number taken over `annealing_factor` times the length of the run. After that, sampling
+is uniform and needs no forward pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queue replay: a bounded first-in first-out queue that gives each trajectory exactly once, so its columns are fresh."""
+"""Queue replay: a bounded first-in first-out queue that gives each trajectory at most once, so its columns are fresh."""
 
 from __future__ import annotations
 

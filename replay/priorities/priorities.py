@@ -97,7 +97,7 @@ class Priorities:
             self._inserted[new], self._inserted[old] = self._inserted[old], 0
 
     def give_back(self, slots: int) -> None:
-        """Return the memory behind the first `slots` slots, the only ones that are written, to the system."""
+        """Return the memory of slot `slots` and all higher ones to the system. Only lower slots hold trajectories."""
         self.tree.give_back(slots * self._leaves)
         self._growing.give_back(slots)
         self._end = slots

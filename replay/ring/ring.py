@@ -25,7 +25,7 @@ MOST_HOLES = 1 / 32
 
 
 class Ring:
-    """At most `capacity` trajectories, or as many as fit into the config's `memory`. One thread inserts and draws.
+    """At most `capacity` trajectories, or as many as fit into the config's `memory`. The mixture's lock protects it.
 
     With `memory`, one insert may evict several trajectories, because compressed or shared frames differ in size. Their slots
     are compacted later. Compaction moves other trajectories: a stored trajectory may change its slot in `insert`, and nowhere
@@ -181,7 +181,7 @@ class Ring:
         Args:
             slots: int64 `[n]`.
             out: `[n, *shape]` each field.
-            distances: `[n]`, by which the slots were chosen. None if they were drawn uniformly.
+            distances: `[n]`, by which the slots were chosen. None if distances played no part in the choice.
         """
         # Most draws are with replacement, so a slot may occur twice, and `draws[slots] += 1` would count it once.
         np.add.at(self.draws, slots, 1)
@@ -285,7 +285,7 @@ class Ring:
 
     def _require_ready(self) -> None:
         if not self.is_ready:
-            raise RuntimeError(f"replay: wanted {self.min_fill} trajectories before sampling, has {self.inserted}")
+            raise RuntimeError(f"replay: wanted {self.min_fill} trajectories with a usable row, got {self.inserted} in all")
 
 
 def _make_storage(config: ReplayConfig, context: ReplayContext) -> Storage:
@@ -295,7 +295,7 @@ def _make_storage(config: ReplayConfig, context: ReplayContext) -> Storage:
 
 
 class RowIndex(Protocol):
-    """An index by which a ring's trajectories are drawn. It is told of each insert, eviction and move.
+    """An index by which a ring's trajectories are drawn. The ring reports each insert, eviction and move to it.
 
     count: Number of entries that can be drawn.
     """
@@ -312,7 +312,7 @@ class RowIndex(Protocol):
         """Trajectories have changed their slots: old slot -> new slot. used: bool `[slots, T]`, in the new slots."""
 
     def give_back(self, slots: int) -> None:
-        """Return the memory behind the first `slots` slots to the system."""
+        """Return the memory of slot `slots` and all higher ones to the system."""
 
     def state_dict(self) -> Any:
         """All that drawing depends on, as tensors, numbers and text."""

@@ -17,8 +17,8 @@ START_BYTES = 16
 class Starts:
     """A list without gaps of all rows in the stored trajectories whose action was used.
 
-    A row is the number slot * T + row of the trajectory. A removed row's place is taken by the last one of the list, so every
-    row is equally probable, whatever was inserted and evicted before.
+    An entry is the number slot * T + row. The last entry takes the place of a removed one, so every row is equally probable,
+    whatever was inserted and evicted before.
 
     Attributes:
         count: Number of rows in the list.
@@ -63,7 +63,7 @@ class Starts:
             self._rows[places], self._places[rows] = rows, places
 
     def give_back(self, slots: int) -> None:
-        """Return the memory behind the first `slots` slots to the system."""
+        """Return the memory of slot `slots` and all higher ones to the system."""
         for growing in self._growing:
             growing.give_back(slots * self._unroll_length)
 

@@ -1,8 +1,9 @@
 """Storage of a ring's trajectories by slot: frames in a pool of pages, every other field in an array.
 
-Plain storage holds a frame once, however many trajectories contain it. A trajectory begins with the S frames with which the
-one before it, of the same environment, ended. Storage compares them byte by byte and shares those that are equal. They
-differ after an episode's end: the later trajectory has black frames there, and one page is black for all trajectories.
+Plain storage holds a frame once, however many trajectories contain it. A trajectory begins with the frames with which the one
+before it, of the same environment, ended: S and one for each row of burn-in. Storage compares them byte by byte and shares
+those that are equal. They differ after an episode's end: the later trajectory has black frames there, and one page is black
+for all trajectories.
 
 Compressed storage holds each trajectory's frames as one LZ4 block, cut into pages. It shares nothing.
 """

@@ -116,7 +116,7 @@ STANDARD = '[{"type": "standard", "capacity": 40, "sample_ratio": 1.0}]'
             {"clip_rewards": True},
             "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards",
         ),
-        ({"replay_parameters": STANDARD}, "normalise_observations: wanted a queue among the replays, .*, got standard"),
+        ({"replay_parameters": STANDARD}, "normalise_observations: wanted a queue or a circular replay, .*, got standard"),
         ({"env": "Catch-v0", "hidden_sizes": "256,256"}, r"normalise_observations: wanted vectors, got images \[1, 10, 5\]"),
         ({"network": "nature", "hidden_sizes": "256,256"}, r"network nature: wanted .*, got \[1, 2\]; --network=mlp fits"),
         ({"network": "none.py:Net"}, "network none.py:Net: wanted a file that exists, got "),

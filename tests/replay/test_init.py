@@ -71,7 +71,7 @@ def test_a_ring_never_exceeds_its_capacity(name: str) -> None:
 def test_nothing_is_given_before_min_fill(name: str, capacity: int, asked: int, needed: int) -> None:
     replay = make(name, capacity, written=needed - 1, min_fill=asked)
     assert not replay.can_sample(1)
-    with pytest.raises(RuntimeError, match=f"wanted {needed} trajectories before sampling, has {needed - 1}"):
+    with pytest.raises(RuntimeError, match=f"wanted {needed} trajectories with a usable row, got {needed - 1}"):
         sample(replay, 1)
     replay.insert(numbered(0))
     assert replay.can_sample(1)

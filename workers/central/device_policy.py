@@ -50,8 +50,8 @@ class AnswerLayout:
 
 
 class DevicePolicy:
-    """Keeps every environment's stack of frames and recurrent state on the device. Only the newest frames go up, and one matrix
-    comes down. The recurrent state of a group comes down when the group asks for it, once a trajectory.
+    """Keeps every environment's stack of frames and recurrent state on the device. Only the newest frames are copied to it, and
+    one matrix of answers to the host. A group's recurrent state is copied only when it asks, once a trajectory.
 
     On a GPU it works in a stream of its own, in parallel with the updates. version: that of the weights that acted last.
 

@@ -29,7 +29,7 @@ READ_BYTES = 256
 
 @dataclass(frozen=True)
 class Line:
-    """The learner's ends of one worker process's pipes: the number of each group that asks comes, and goes back."""
+    """The learner's ends of one worker process's pipes. One byte, the number of a group, asks; the same byte answers."""
 
     worker: int
     asks: Connection

@@ -38,7 +38,7 @@ class Report:
     """The outcome of a call.
 
     Args:
-        seconds: float64 `[len(CLOCKS)]`, what the worker's clocks have counted during the call.
+        seconds: float64 `[len(CLOCKS)]`, what the worker's clocks have counted during the call; `[0]` for `build`.
         error: the traceback if the worker failed, or one line if memory ran out; otherwise empty.
     """
 
@@ -112,7 +112,7 @@ class RolloutActor:
 
 
 def make_actor(setup: WorkerSetup, worker: int, seed: int) -> Any:
-    """Ask for an actor on the node that has most room. It takes one CPU, and Ray never restarts it by itself."""
+    """Ask for an actor. Ray spreads actors over the nodes. It takes one CPU, and Ray never restarts it by itself."""
     remote: Any = ray.remote  # its types know no class that is made remote later
     made = remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(RolloutActor)
     return made.remote(setup, worker, seed)

@@ -1,8 +1,8 @@
 """The learner's side of one Ray actor. It behaves like a worker process, so `ProcessWorkers` supervises both.
 
-An actor has at most one call at a time, and only while it owns a free slot block; without one it waits. The small report of a
-call arrives first, and the next call leaves at once, with the newest weights. The trajectories follow and are copied into the
-slots. Then the block's number goes through a pipe, as that of a worker process does.
+An actor has at most one `collect` call at a time, and only while it owns a free slot block; without one it waits. The small
+report of a call arrives first, and the next call leaves at once, with the newest weights. The trajectories follow and are
+copied into the slots. Then the block's number goes through a pipe, as that of a worker process does.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ActorHandle(Handle):
         worker, seed, heartbeat: see `Handle`.
         slots: the arena's arrays.
         seconds: float64 `[len(CLOCKS)]`, the worker's clocks in the arena.
-        newest: called by an event.
-        events: takes what is to be done when the cluster has answered.
+        newest: returns the newest weights; called by events only.
+        events: queue of functions that the thread runs once the cluster has answered.
 
     Attributes:
         placed: whether the actor runs. The cluster may have to wait for a node first.

@@ -182,9 +182,10 @@ def _run_child(fork_server: int, pickled: bytes, descriptors: list[int]) -> NoRe
 
 
 def _ignore_termination() -> None:
-    """Let SIGTERM do nothing in this process but end those that it starts, as environments expect when they close.
+    """Ignore SIGTERM in this process, but let it end the processes that this one starts, as environments expect on closing.
 
-    Programs would inherit an ignored signal, but inherit no handler. Forks inherit the handler, so it is reset there.
+    An ignored signal would stay ignored in a program that is executed; a handler does not. Forks inherit the handler, so it is
+    reset in them.
     """
 
     def set_blocked(how: int) -> None:

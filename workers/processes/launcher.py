@@ -52,7 +52,10 @@ def died_with(process: StartedProcess) -> int | None:
 
 
 def start_fork_server() -> None:
-    """Start the fork server unless it runs, and return at once. On Linux it dies with the thread that calls this."""
+    """On Linux: start the fork server unless it runs, and return at once. It dies with the thread that calls this.
+
+    Elsewhere nothing happens.
+    """
     if sys.platform == "linux":
         with _lock:
             _running_fork_server()
@@ -115,7 +118,7 @@ def _start(
 
 
 def _run(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Do everything that a started process does, and the fork server's processes inherit."""
+    """Run the function of a started process. Processes that the fork server forks inherit what is set here."""
     # The standard library lets no daemon start processes, but environments may. To its parent this process stays a daemon.
     multiprocessing.current_process().daemon = False
     function(*arguments)

@@ -1,8 +1,9 @@
 """The worker processes of a run, and the thread that supervises them.
 
-Only the supervisor thread starts processes, reads from their pipes and ends them. The learner's threads take filled blocks from
-its queue and release them under its lock. A worker that fails, dies or hangs is replaced. Blocks that it had not handed over
-are lost, and their slots go to the new worker at once. Blocks that the learner holds go to it when they are released.
+Only the supervisor thread starts worker processes and reads from their pipes. It also ends them; `kill` alone may do so from
+elsewhere. The learner's threads take filled blocks from its queue and release them under its lock. A worker that fails, dies or
+hangs is replaced. Blocks that it had not handed over are lost, and their slots go to the new worker at once. Blocks that the
+learner holds go to the new worker when they are released.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ProcessWorkers(Workers):
         return [handle.pid for handle in self._handles]
 
     def prepare(self) -> None:
-        # A started process dies with the thread that starts it, so this thread starts it instead of the supervisor.
+        # The fork server dies with the thread that starts it, so the calling thread starts it instead of the supervisor.
         self._start_launcher()
         self._supervisor.start()
         # Wait until all processes are started: the caller's work would otherwise keep the supervisor from running.

@@ -45,7 +45,7 @@ NICENESS = 10
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """The main function of a worker process.
+    """The data that a worker process needs: the argument of `run_worker`.
 
     worker: index of the worker in the run. seed: seeds its environments and its policy. shared: the run's arena.
     policy_pipes: the worker's ends of the pipes to the policy that acts for it (`CentralPolicy`); empty if the worker acts

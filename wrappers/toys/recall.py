@@ -2,10 +2,10 @@
 
 The first observation shows one of four cues. Three blank observations follow, then the query, which is the same for every cue.
 The action at the query is the answer, and the episode ends with it: the reward is 1 if it is the cue's number, otherwise -1.
-Actions before the query have no effect. A policy without memory answers one query in four, mean return -0.5; with memory every
-episode can have return 1.
+Actions before the query have no effect. A policy without memory answers one query in four correctly, mean return -0.5; with
+memory every episode can have return 1.
 
-A stack of more than four frames would show the cue together with the query. With fewer the memory must be in the network.
+A stack of more than four frames would show the cue together with the query. With at most four, memory must be in the network.
 """
 
 from __future__ import annotations

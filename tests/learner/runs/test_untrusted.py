@@ -164,7 +164,7 @@ def test_a_huge_foreign_file_is_not_read(path: Path) -> None:
             file.truncate(2**40)
         except OSError:
             pytest.skip("no sparse files here")
-    with pytest.raises(ValueError, match="does not begin like one"):
+    with pytest.raises(ValueError, match="does not begin like a ZIP file"):
         read_file(path)
 
 

@@ -233,7 +233,7 @@ def test_a_run_that_leaves_its_store_is_noted(tmp_path: Path) -> None:
     assert store_notes(run, {}, Addresses()) == []
     assert store_notes(None, {}, Addresses()) == []
     run.config.write_text(json.dumps({"settings": {"checkpoint_store": "s3://bucket/runs"}}))
-    note = "this run is no longer copied to s3://bucket/runs; --checkpoint_store goes on with that"
+    note = "this run is no longer copied to s3://bucket/runs; give --checkpoint_store to continue the copy"
     assert store_notes(run, {}, Addresses()) == [note]
     assert store_notes(run, {"checkpoint_store": "none"}, Addresses()) == []
     assert store_notes(run, {}, Addresses(store="s3://bucket/runs")) == []

@@ -82,5 +82,5 @@ def test_read_trajectories_are_copies() -> None:
 def test_nothing_is_drawn_before_min_fill() -> None:
     ring = make_ring_of(10, written=3, min_fill=4)
     for draw in (lambda: ring.uniform(1), lambda: ring.candidates(1, 2.0)):
-        with pytest.raises(RuntimeError, match="wanted 4 trajectories before sampling, has 3"):
+        with pytest.raises(RuntimeError, match="wanted 4 trajectories with a usable row, got 3"):
             draw()
