@@ -58,5 +58,6 @@ def _of_one_length(advantages: Tensor, end_of_longer: int, length: int) -> list[
 
 def _normalised_rows(advantages: Tensor) -> Tensor:
     """Rows `[runs, length]` normalised one by one, flat."""
-    centred = advantages - advantages.mean(1, keepdim=True)
+    # The mean is computed in float64, as in `normalised`.
+    centred = advantages - advantages.mean(1, keepdim=True, dtype=torch.float64).to(advantages.dtype)
     return (centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)).flatten()

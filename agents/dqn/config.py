@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
+
 from agents.guarded import LearningRate
 from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, ReturnDistribution
 from agents.off_policy import Clip, LearningStarts, UpdatesPerStep
@@ -51,11 +53,18 @@ class DqnConfig(ValueConfig):
         super().__post_init__()
         if self.distributional == C51 and self.v_min >= self.v_max:
             raise ValueError(f"v_min: wanted less than v_max {self.v_max:g}, got {self.v_min:g}")
+        if self.distributional == C51 and (gap := (self.v_max - self.v_min) / (self.atoms - 1)) < self._least_gap:
+            raise ValueError(f"atoms: wanted at least {self._least_gap:g} between atoms, which float32 resolves, got {gap:g}")
         if not self.munchausen:
             return
         for name, wanted in (("double", False), ("distributional", NO_DISTRIBUTION), ("n_step", 1)):
             if (got := getattr(self, name)) != wanted:
                 raise ValueError(f"{name}: wanted {wanted} with --munchausen, got {got}")
+
+    @property
+    def _least_gap(self) -> float:
+        """The least distance between atoms at which rounding to float32 changes a target's mass by a thousandth at most."""
+        return 1000 * float(torch.finfo(torch.float32).eps) * max(abs(self.v_min), abs(self.v_max))
 
     @property
     def distribution(self) -> ReturnDistribution:

@@ -44,7 +44,7 @@ class PPOConfig(OnPolicyConfig):
         Literal["clip", "kl", "clip_and_kl"],
         Setting("What keeps the new policy near the one that acted: the clipped ratio, an adaptive KL penalty, or both."),
     ] = "clip"
-    kl_weight: Annotated[float, Setting("Weight of the KL penalty at the start.", "a weight >= 0", 0, 1e9)] = 1.0
+    kl_weight: Annotated[float, Setting("Weight of the KL penalty at the start.", "a weight from 0 to 1e6", 0, 1e6)] = 1.0
     target_kl: Annotated[
         float,
         Setting(

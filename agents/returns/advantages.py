@@ -21,5 +21,7 @@ def normalised(advantages: Tensor, mask: Tensor) -> Tensor:
     if advantages.shape != mask.shape:
         raise ValueError(f"advantages: wanted {list(mask.shape)} as the mask, got {list(advantages.shape)}")
     count = mask.sum().clamp(min=1)
-    centred = torch.where(mask, advantages - torch.where(mask, advantages, 0.0).sum() / count, 0.0)
+    # In float64, because equal advantages would differ from their rounded mean, and the division would enlarge the difference.
+    mean = torch.where(mask, advantages, 0.0).sum(dtype=torch.float64) / count
+    centred = torch.where(mask, advantages - mean, 0.0)
     return centred / ((centred.square().sum() / count).sqrt() + EPSILON)

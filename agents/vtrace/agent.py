@@ -235,7 +235,7 @@ class VTraceAgent(ActorCriticAgent):
         }
         excess = self.network.distribution.excess(current.policy) if config.action_bound_loss_weight else None
         if excess is not None:
-            terms["action_bound_loss"] = Loss(masked_sum(excess, masks.chosen), config.action_bound_loss_weight)
+            terms["action_bound_loss"] = Loss(masked_sum(excess, learned), config.action_bound_loss_weight)
         if config.use_policy_cloning_loss:
             divergences = self.network.distribution.kl(behaviour["behaviour_policy"], current.policy)
             cloning = policy_cloning_loss(divergences, batch.is_replay)

@@ -63,6 +63,11 @@ def test_a_run_of_one_step_has_advantage_zero() -> None:
     assert normalised_runs(torch.tensor([5.0, -3.0]), 2).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("value", [100.1, -37.3, 1.1])
+def test_runs_of_equal_advantages_become_zero(value: float) -> None:
+    assert not normalised_runs(torch.full((641,), value), 2).any()
+
+
 def test_only_used_steps_are_drawn_and_each_once() -> None:
     mask = torch.rand(6, 3, generator=torch.Generator().manual_seed(1)) < 0.7
     members = used_steps(mask)

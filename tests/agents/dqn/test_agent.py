@@ -169,6 +169,10 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
     ("settings", "message"),
     [
         ({"distributional": "c51", "v_min": 3.0, "v_max": 3.0}, "v_min: wanted less than v_max 3, got 3"),
+        (
+            {"distributional": "c51", "v_min": 1e6, "v_max": 1e6 + 1},
+            "atoms: wanted at least 119.209 between atoms, .* got 0.02",
+        ),
         ({"noisy": True, "exploration": "ladder"}, "exploration: wanted schedule with --noisy"),
         ({"munchausen": True, "n_step": 3}, "n_step: wanted 1 with --munchausen, got 3"),
         ({"munchausen": True, "double": True}, "double: wanted False with --munchausen, got True"),

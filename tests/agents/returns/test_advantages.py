@@ -24,6 +24,12 @@ def test_one_step_and_no_step_have_advantage_zero() -> None:
     assert normalised(advantages, one).tolist() == normalised(advantages, none).tolist() == [[0.0], [0.0]]
 
 
+@pytest.mark.parametrize("value", [100.1, -37.3, 1.1])
+def test_equal_advantages_become_zero(value: float) -> None:
+    """Their mean in float32 differs from them, by as much as the standard deviation then is."""
+    assert not normalised(torch.full((640, 1), value), torch.ones(640, 1, dtype=torch.bool)).any()
+
+
 def test_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"advantages: wanted \[2, 1\] as the mask, got \[1, 2\]"):
         normalised(torch.zeros(1, 2), torch.ones(2, 1, dtype=torch.bool))

@@ -111,3 +111,7 @@ def test_a_mean_outside_its_bounds_is_pulled_back() -> None:
         batch, PolicyOutput(policy, torch.zeros(T + 1, B))
     )
     assert "action_bound_loss" not in free
+    # LASER leaves out steps whose behaviour policy is far, here with means of 0 or so.
+    far = replace(config, use_kl_mask=True, relevance="behaviour", kl_div_threshold=1e-6)
+    left_out, _ = VTraceAgent(far, network).losses(batch, PolicyOutput(policy, torch.zeros(T + 1, B)))
+    assert left_out["action_bound_loss"].value == 0
