@@ -62,7 +62,7 @@ def compiled(function: Callable[..., Made], *, dynamic: bool | None = None) -> C
     dynamic: whether for any number of rows from the start. None: for the first number, and once another comes, for any.
 
     Learner and central policy compile in separate threads. If one is called while the other compiles, PyTorch 2.11 mistakes
-    the call for a nested trace and raises an error. Without the error the call runs uncompiled.
+    the call for a nested trace. The option below lets such a call run uncompiled; by default PyTorch raises an error.
     """
     torch._dynamo.config.error_on_nested_fx_trace = False
     return torch.compile(function, dynamic=dynamic)

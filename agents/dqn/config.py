@@ -54,7 +54,10 @@ class DqnConfig(ValueConfig):
         if self.distributional == C51 and self.v_min >= self.v_max:
             raise ValueError(f"v_min: wanted less than v_max {self.v_max:g}, got {self.v_min:g}")
         if self.distributional == C51 and (gap := (self.v_max - self.v_min) / (self.atoms - 1)) < self._least_gap:
-            raise ValueError(f"atoms: wanted at least {self._least_gap:g} between atoms, which float32 resolves, got {gap:g}")
+            raise ValueError(
+                f"atoms: wanted atoms at least {self._least_gap:g} apart, because float32 rounds values between v_min and v_max, "
+                f"got {gap:g}"
+            )
         if not self.munchausen:
             return
         for name, wanted in (("double", False), ("distributional", NO_DISTRIBUTION), ("n_step", 1)):
@@ -68,6 +71,6 @@ class DqnConfig(ValueConfig):
 
     @property
     def distribution(self) -> ReturnDistribution:
-        """What the heads learn of the return."""
+        """Whether the heads learn the expected return, C51's atoms or quantiles, and how many numbers for each action."""
         size = {C51: self.atoms, QUANTILES: self.quantiles}.get(self.distributional, 1)
         return ReturnDistribution(self.distributional, size, self.v_min, self.v_max)

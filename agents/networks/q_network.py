@@ -33,7 +33,7 @@ NO_DISTRIBUTION, C51, QUANTILES = "none", "c51", "qr"
 
 
 class ReturnDistribution(NamedTuple):
-    """What the heads learn of the return.
+    """How the heads represent the return of an action: by its expectation or by a distribution.
 
     kind: NO_DISTRIBUTION (its expectation), C51 or QUANTILES. size: numbers K for each action: atoms or quantiles.
     lowest, highest: values of C51's first and last atom.
@@ -57,7 +57,8 @@ class HeadSettings(Protocol):
     epsilon_start: float
 
     @property
-    def distribution(self) -> ReturnDistribution: ...
+    def distribution(self) -> ReturnDistribution:
+        """How the heads represent the return of an action."""
 
 
 class QOutput(NamedTuple):

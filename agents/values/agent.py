@@ -52,7 +52,7 @@ class ValueAgent(GuardedAgent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        choice_counts(network.action)  # refuses what is not a choice
+        choice_counts(network.action)  # raises ValueError for real numbers
         settings = network.settings
         if settings.separate_value:
             raise ValueError("separate_value: wanted false with an agent that learns values alone, got true")

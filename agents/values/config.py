@@ -84,7 +84,7 @@ class ValueConfig(OffPolicyConfig):
 
     @property
     def distribution(self) -> ReturnDistribution:
-        """What the heads learn of the return: its expectation, unless a subclass says otherwise."""
+        """How the heads represent the return of an action. A subclass with distributions overrides it."""
         return EXPECTATION
 
     def clipped(self, rewards: Tensor) -> Tensor:

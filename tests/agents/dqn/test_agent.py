@@ -171,7 +171,7 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
         ({"distributional": "c51", "v_min": 3.0, "v_max": 3.0}, "v_min: wanted less than v_max 3, got 3"),
         (
             {"distributional": "c51", "v_min": 1e6, "v_max": 1e6 + 1},
-            "atoms: wanted at least 119.209 between atoms, .* got 0.02",
+            "atoms: wanted atoms at least 119.209 apart, .* got 0.02",
         ),
         ({"noisy": True, "exploration": "ladder"}, "exploration: wanted schedule with --noisy"),
         ({"munchausen": True, "n_step": 3}, "n_step: wanted 1 with --munchausen, got 3"),
