@@ -55,8 +55,7 @@ class DqnConfig(ValueConfig):
             raise ValueError(f"v_min: wanted less than v_max {self.v_max:g}, got {self.v_min:g}")
         if self.distributional == C51 and (gap := (self.v_max - self.v_min) / (self.atoms - 1)) < self._least_gap:
             raise ValueError(
-                f"atoms: wanted atoms at least {self._least_gap:g} apart, because float32 rounds values between v_min and v_max, "
-                f"got {gap:g}"
+                f"atoms: wanted atoms at least {self._least_gap:g} apart, because float32 rounds their values, got {gap:g}"
             )
         if not self.munchausen:
             return
