@@ -1,4 +1,4 @@
-"""Settings and value targets of the on-policy agents, PPO and A2C."""
+"""Settings and value targets of the on-policy agents: PPO, A2C and TRPO."""
 
 from __future__ import annotations
 

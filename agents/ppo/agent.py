@@ -14,20 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from agents.actor_critic import CHARTS as SHARED_CHARTS
-from agents.actor_critic import ActorCriticAgent
-from agents.base import Needs, Updated
+from agents.base import Updated
 from agents.learned import Loss, Losses
 from agents.losses import used_mean
-from agents.metrics import value_metrics
-from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
-from agents.networks.base import NetworkConfig
-from agents.on_policy import estimate
+from agents.networks.actor_critic import ActorCritic, PolicyOutput
 from agents.peers import Used
-from agents.ppo.config import PPOConfig, takes_columns
-from agents.ppo.minibatch import Clipping, Minibatch, Rows, epochs_of_columns, epochs_of_steps
+from agents.ppo.config import PPOConfig
+from agents.ppo.epochs import EpochsAgent, value_loss
+from agents.ppo.minibatch import Clipping, Minibatch, Rows
 from agents.ppo.report import Report
 from agents.returns.advantages import normalised
 from agents.schedules import linear_schedule
@@ -41,27 +37,17 @@ CHARTS = {
 }
 
 
-class PPOAgent(ActorCriticAgent):
+class PPOAgent(EpochsAgent):
     """PPO with clipped ratios, an adaptive KL penalty, or both."""
 
     config_class = PPOConfig
     charts = CHARTS
-    several_steps = True
 
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
         super().__init__(config, network, *arguments, **options)
         self.kl_weight = torch.full((), config.kl_weight, dtype=torch.float64, device=next(network.parameters()).device)
-        self._columns = takes_columns(config, network.config.settings)
-
-    @classmethod
-    def needs(cls, config: Any) -> Needs:
-        return Needs(on_policy=True)
-
-    @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
-        takes_columns(config, network.settings)
 
     def update(self, batch: Batch, progress: float) -> Updated:
         config = self.config
@@ -74,10 +60,12 @@ class PPOAgent(ActorCriticAgent):
         for epoch in range(config.epochs):
             # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
             if epoch == 0 or config.recompute_advantages:
-                rows, values = self._rows(learned)
+                rows, values = self.rows(learned)
+                if config.advantage_normalisation == "batch":
+                    rows = rows._replace(advantages=normalised(rows.advantages, learned.action_used))
                 epochs = self._epochs(rows, learned, clip)  # without end; each `next` is one epoch over these rows
                 metrics = metrics or values
-            if not self._learn(next(epochs), self._most_minibatches(batch), inputs, report):
+            if not self._learn(next(epochs), self.most_minibatches(batch), inputs, report):
                 break
         self.end_update()
         taken = report.any_taken(batch.rewards.device)
@@ -115,9 +103,7 @@ class PPOAgent(ActorCriticAgent):
     def _value_loss(self, values: Tensor, rows: Rows, mask: Tensor | None) -> Tensor:
         if self.config.value_clip:
             return used_mean(clipped_value_errors(values, rows.old_values, rows.targets, self.config.value_clip), mask)
-        if mask is None:
-            return 0.5 * functional.mse_loss(values, rows.targets)  # one operation in each direction
-        return 0.5 * used_mean((rows.targets - values).square(), mask)
+        return value_loss(values, rows.targets, mask)
 
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
         weight = {KL_WEIGHT: {"weight": self.kl_weight}} if self.config.penalises else {}
@@ -128,37 +114,10 @@ class PPOAgent(ActorCriticAgent):
         if self.config.penalises and KL_WEIGHT in numbers:
             self.kl_weight = numbers[KL_WEIGHT]["weight"].to(self.kl_weight.device, copy=True)
 
-    @torch.no_grad()
-    def _rows(self, batch: Batch) -> tuple[Rows, dict[str, Tensor]]:
-        """The constants of an update, from one pass over all T+1 rows, and metrics of its values."""
-        values = self._outputs(batch).values
-        behaviour, drawn = batch.acting["behaviour_policy"], drawn_actions(batch.actions, batch.acting)
-        advantages, targets = estimate(batch, values, self.config)
-        metrics = value_metrics(values[:-1], targets, batch.action_used)
-        if self.config.advantage_normalisation == "batch":
-            advantages = normalised(advantages, batch.action_used)
-        log_mu = self.network.distribution.log_prob(behaviour, drawn)
-        # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-        return Rows(batch.observations[:-1], behaviour, drawn, log_mu, values[:-1], advantages, targets), metrics
-
-    def _outputs(self, batch: Batch) -> PolicyOutput:
-        """The outputs for all T+1 rows without gradient, `[T+1, B, ...]` each."""
-        if batch.recurrent_state is not None:
-            outputs: PolicyOutput = self.passes.without_gradient(batch.observations, batch.recurrent_state, batch.reset)
-            return outputs
-        flat = self.passes.without_gradient(batch.observations.flatten(0, 1))
-        return PolicyOutput(*(output.unflatten(0, batch.observations.shape[:2]) for output in flat))
-
     def _epochs(self, rows: Rows, batch: Batch, clip: float) -> Iterator[Iterable[Minibatch]]:
-        """The minibatches of each epoch, without end."""
         config = self.config
         clipping = Clipping(None if config.policy_objective == "kl" else clip, config.dual_clip or None)
-        shared = (rows, batch.action_used, config.minibatches, config.advantage_normalisation, clipping)
-        return epochs_of_columns(*shared, batch.recurrent_state, batch.reset) if self._columns else epochs_of_steps(*shared)
-
-    def _most_minibatches(self, batch: Batch) -> int:
-        """The most minibatches of an epoch: fewer are made if steps or columns of the batch are not used."""
-        return min(self.config.minibatches, batch.action_used.shape[1] if self._columns else batch.action_used.numel())
+        return self.epochs(rows, batch, clipping, config.advantage_normalisation)
 
     def _learn(self, minibatches: Iterable[Minibatch], most: int, inputs: Mapping[str, Tensor], report: Report) -> bool:
         """Take a step on each minibatch. Returns whether the update continues; an early stop ends it.
@@ -171,7 +130,7 @@ class PPOAgent(ActorCriticAgent):
                     return False
                 report.steps.append(self.absent_step(inputs))
                 continue
-            leaves, outputs = self._forward_minibatch(minibatch)
+            leaves, outputs = self.forward_minibatch(minibatch)
             terms, seen = self.losses(minibatch, outputs)
             log_ratios, used = seen["log_ratios"], minibatch.used
             # The check precedes the step: a minibatch on which the policy is too far from mu is not learned from.
@@ -188,17 +147,10 @@ class PPOAgent(ActorCriticAgent):
         divergence = self.peers.mean(used_mean(approx_kl(log_ratios), mask), used)
         return stops_early(float(divergence), self.config.target_kl)
 
-    def _forward_minibatch(self, minibatch: Minibatch) -> tuple[Any, PolicyOutput]:
-        """The outputs as leaves, and in the shape of the minibatch's rows."""
-        observations, rows = minibatch.rows.observations, minibatch.rows.log_mu.shape
-        flat = minibatch.state is None and len(rows) > 1
-        leaves = self.passes.forward(observations.flatten(0, 1) if flat else observations, minibatch.state, minibatch.reset)
-        return leaves, PolicyOutput(*(leaf.unflatten(0, rows) for leaf in leaves)) if flat else leaves
-
     def _adapt_kl_weight(self, batch: Batch, taken: Tensor) -> None:
         """Let the weight of the KL penalty follow the divergence after an update of which a step was taken, bool `[]`."""
         # Forwards, KL(mu || pi), over the whole batch and with the weights after the last step.
-        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self._outputs(batch).policy[:-1])
+        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self.outputs(batch).policy[:-1])
         divergence = self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
         following = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
         # A refused update leaves the policy where it was, so its divergence says nothing of the weight.

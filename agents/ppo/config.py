@@ -7,16 +7,13 @@ from typing import Annotated, Literal
 
 from agents.actor_critic import EntropyWeight
 from agents.guarded import GradientClip, LearningRate, OptimizerName
-from agents.minibatches import Epochs
-from agents.networks.cores import NO_CORE
-from agents.networks.settings import NetworkSettings
-from agents.on_policy import OnPolicyConfig
+from agents.ppo.epochs import EpochsConfig
 from agents.surrogate import Clip, LastClip, last_clip
 from setting import Setting
 
 
 @dataclass(frozen=True)
-class PPOConfig(OnPolicyConfig):
+class PPOConfig(EpochsConfig):
     """Settings of PPO."""
 
     lr: LearningRate = 2.5e-4
@@ -24,20 +21,6 @@ class PPOConfig(OnPolicyConfig):
     adam_eps: float = 1e-5
     gradient_clip_by_norm_threshold: GradientClip = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
-    epochs: Epochs = 4
-    minibatches: Annotated[
-        int,
-        Setting(
-            "Parts of the batch in each epoch, one optimiser step each; at most as many as there are steps or columns.",
-            "a whole number of minibatches from 1 to 1000000",
-            1,
-            1e6,
-        ),
-    ] = 4
-    minibatch_unit: Annotated[
-        Literal["auto", "steps", "columns"],
-        Setting("Members of a minibatch: single steps, or whole trajectories. auto: columns with a core, otherwise steps."),
-    ] = "auto"
     clip: Clip = 0.2
     clip_end_value: LastClip = -1.0
     policy_objective: Annotated[
@@ -92,12 +75,3 @@ class PPOConfig(OnPolicyConfig):
     def last_clip(self) -> float:
         """The clip at the end of the run."""
         return last_clip(self.clip, self.clip_end_value)
-
-
-def takes_columns(config: PPOConfig, network: NetworkSettings) -> bool:
-    """Whether minibatches are made of whole trajectories. Raises ValueError for single steps of a network with a core."""
-    if network.core != NO_CORE and config.minibatch_unit == "steps":
-        raise ValueError(
-            f"minibatch_unit: wanted columns or auto with --core={network.core}, whose memory links steps, got steps"
-        )
-    return network.core != NO_CORE or config.minibatch_unit == "columns"
