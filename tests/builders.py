@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import NetworkConfig, make_network
+from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
 from replay.batch import Batch, HostBatch, make_batch
 from replay.trajectory import Field, TrajectoryContract
@@ -22,11 +22,12 @@ def network_config(
     action: ActionSpace | int,
     precision: str = "float32",
     leaves: tuple[Leaf, ...] = (),
+    network_class: type[FeatureNetwork] = ActorCritic,
     **settings: Any,
 ) -> NetworkConfig:
     """An actor-critic. action: a space, or the number of discrete actions. settings: others of `NetworkSettings`."""
     space = Discrete(action) if isinstance(action, int) else action
-    return NetworkConfig(NetworkSettings(name, **settings), observation_shape, space, ActorCritic, precision, leaves)
+    return NetworkConfig(NetworkSettings(name, **settings), observation_shape, space, network_class, precision, leaves)
 
 
 def network_of(
@@ -38,12 +39,13 @@ def network_of(
     core: str = "none",
     generator: torch.Generator | None = None,
     leaves: tuple[Leaf, ...] = (),
+    network_class: type[ActorCritic] = ActorCritic,
     **settings: Any,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
     with_core = {} if core == "none" else {"core": core, "core_size": 8}
     network: ActorCritic = make_network(
-        network_config(name, observation_shape, action, precision, leaves, **with_core, **settings), generator
+        network_config(name, observation_shape, action, precision, leaves, network_class, **with_core, **settings), generator
     )
     return network
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from agents.acting import Acting
 from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.cores import CorePair
 from replay.trajectory import Field
 from wrappers.spaces import ACTION_MASK
 
@@ -102,6 +103,21 @@ class ActorCritic(FeatureNetwork):
         if self.distribution.stores_drawn:
             fields[RAW_ACTION] = drawn
         return Chosen(self.distribution.action(drawn), fields)
+
+
+class SeparateActorCritic(ActorCritic):
+    """An `ActorCritic` whose policy and value share no weight, with `--separate_value`; a core is then one core for each."""
+
+    separates_cores = True
+
+    @property
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """The weights that the policy depends on."""
+        modules: list[nn.Module] = [self.torso, self.policy_head]
+        if isinstance(self.core, CorePair):
+            modules.append(self.core.first)
+        shared = [self.log_std] if self._shares_log_std else []
+        return [*(parameter for module in modules for parameter in module.parameters()), *shared]
 
 
 def drawn_actions(actions: Tensor, acting: Mapping[str, Tensor]) -> Tensor:

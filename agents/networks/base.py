@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from agents.acting import Acting
 from agents.compute import PRECISIONS
 from agents.distributions import Distribution
-from agents.networks.cores import make_core, zeroed
+from agents.networks.cores import CorePair, make_core, zeroed
 from agents.networks.initial_weights import INITIAL_WEIGHTS
 from agents.networks.joint import make_joint_torso
 from agents.networks.observing import Observations, Observing
@@ -85,8 +85,9 @@ class Chosen(NamedTuple):
 class FeatureNetwork(Observing, ABC):
     """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
 
-    head_feature_count: features that one head reads. feature_count: F, the size of the last hidden layer; without a core twice
-    as many with `--separate_value`. state_size: K, numbers of one environment's recurrent state; 0 without a core.
+    head_feature_count: features that one head reads. feature_count: F, twice as many where policy and value read features of
+    their own (`--separate_value`, but with a core only if `separates_cores`). state_size: K, numbers of one environment's
+    recurrent state; 0 without a core.
     """
 
     distribution: Distribution | None = None
@@ -97,6 +98,8 @@ class FeatureNetwork(Observing, ABC):
     """Outputs of the heads that an exported policy returns beside its action."""
     heads_read: ClassVar[tuple[str, ...]] = ()
     """Settings of `NetworkSettings` that the heads depend on, beside the torso."""
+    separates_cores: ClassVar[bool] = False
+    """Whether `--separate_value` gives the value a core of its own too, beside its torso."""
     explores_by_epsilon: ClassVar[bool] = False
     """Whether `exploration` is the probability of a random action, `[N, 1]`, so that an evaluation may set it."""
 
@@ -108,11 +111,17 @@ class FeatureNetwork(Observing, ABC):
         self.torso = make_torso()
         self.value_torso = make_torso() if settings.separate_value else None
         torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
-        self.core = make_core(settings.core, torso_features, settings.core_size, settings.core_memory)
+        pair = settings.separate_value and self.separates_cores
+        self.core = make_core(settings.core, torso_features, settings.core_size, settings.core_memory, pair=pair)
         self.state_size = self.core.state_size if self.core else 0
         self.feature_count = self.core.size if self.core else torso_features
-        self.head_feature_count = self.core.size if self.core else self.torso.feature_count
+        self.head_feature_count = self.feature_count // (2 if self._has_halves else 1)
         self.make_heads()
+
+    @property
+    def _has_halves(self) -> bool:
+        """Whether policy and value read features of their own."""
+        return self.value_torso is not None and (self.core is None or isinstance(self.core, CorePair))
 
     @abstractmethod
     def make_heads(self) -> None:
@@ -237,8 +246,8 @@ class FeatureNetwork(Observing, ABC):
         return features.float()
 
     def split_features(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The features that the policy and the value read, `[N, head_feature_count]` each. Both read the whole of a core."""
-        if self.value_torso is None or self.core is not None:
+        """The features that the policy and the value read, `[N, head_feature_count]` each. Both read a core that they share."""
+        if not self._has_halves:
             return features, features
         policy, value = features.split(self.head_feature_count, -1)
         return policy, value

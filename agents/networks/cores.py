@@ -14,7 +14,7 @@ A core computes in float32 whatever the torso computes in, because rounding erro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import torch
@@ -146,6 +146,35 @@ class GRU(Core):
         return ((1 - z) * n + z * h,)
 
 
+class CorePair(nn.Module):
+    """Two cores of one kind side by side, so that policy and value share no weight. Each reads its half of the features.
+
+    Its features, and its state, are those of the first core and then those of the second. The arguments are those of
+    `make_core`, and the functions those of `Core`; input_size counts the features of both.
+    """
+
+    def __init__(self, name: str, input_size: int, size: int, memory: int = 0) -> None:
+        super().__init__()
+        make = CORES[name]
+        self.first, self.second = (make(input_size // 2, size, memory) for _ in range(2))
+        self.size = 2 * size
+        self.state_size = self.first.state_size + self.second.state_size
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        for core in (self.first, self.second):
+            core.initialise(generator)
+
+    def forward(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return _joined(core(features, own) for core, features, own in self._halves(inputs, state))
+
+    def unroll(self, inputs: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        return _joined(core.unroll(features, own, reset) for core, features, own in self._halves(inputs, state))
+
+    def _halves(self, inputs: Tensor, state: Tensor) -> Iterator[tuple[Core, Tensor, Tensor]]:
+        """Each core with its half of the features and of the state."""
+        return zip((self.first, self.second), inputs.chunk(2, -1), state.chunk(2, -1), strict=True)
+
+
 CORES: dict[str, Callable[[int, int, int], Core]] = {"lstm": LSTM, "gru": GRU}
 """Name on the command line (`--core`) -> class, which is called with the numbers of features, units and remembered steps."""
 
@@ -155,13 +184,18 @@ def core_names() -> tuple[str, ...]:
     return (NO_CORE, *sorted(CORES))
 
 
-def make_core(name: str, input_size: int, size: int, memory: int = 0) -> Core | None:
-    """The core of that name, None for `none`. Raises ValueError for an unknown name."""
+def make_core(name: str, input_size: int, size: int, memory: int = 0, *, pair: bool = False) -> Core | CorePair | None:
+    """The core of that name, or a pair of them; None for `none`. Raises ValueError for an unknown name."""
     if name == NO_CORE:
         return None
     if name not in CORES:
         raise ValueError(f"core: wanted {listed(core_names())}, got {name!r}")
-    return CORES[name](input_size, size, memory)
+    return CorePair(name, input_size, size, memory) if pair else CORES[name](input_size, size, memory)
+
+
+def _joined(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    hidden, states = zip(*parts, strict=True)
+    return torch.cat(hidden, -1), torch.cat(states, -1)
 
 
 def zeroed(state: Tensor, first: Tensor) -> Tensor:

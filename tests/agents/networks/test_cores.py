@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.cores import CORES, Core, make_core
+from agents.networks.cores import CORES, Core, CorePair, make_core
 from tests.support import golden
 
 GOLDEN = golden("recurrent.json")
@@ -31,7 +31,7 @@ def state_of(values: dict[str, Any], names: tuple[str, ...]) -> Tensor:
 
 def random_core(name: str, inputs: int = 3, size: int = 4) -> Core:
     core = make_core(name, inputs, size)
-    assert core is not None
+    assert isinstance(core, Core)
     core.initialise(torch.Generator().manual_seed(1))
     return core
 
@@ -71,6 +71,23 @@ def test_steps_of_acting_are_the_rows_of_learning(name: str) -> None:
         h, state = core(x[t], state)
         torch.testing.assert_close(h, hidden[t])
     torch.testing.assert_close(state, final)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_pair_is_two_cores_side_by_side(name: str) -> None:
+    pair = make_core(name, 6, 4, pair=True)
+    assert isinstance(pair, CorePair)
+    pair.initialise(torch.Generator().manual_seed(1))
+    assert not torch.equal(pair.first.weight_hh, pair.second.weight_hh)
+    generator = torch.Generator().manual_seed(2)
+    x, states = torch.randn(5, 2, 6, generator=generator), torch.randn(2, 2, pair.first.state_size, generator=generator)
+    reset = torch.tensor([[False, True]] * 4)
+    both = torch.cat([states[0], states[1]], -1)
+    found = [*pair.unroll(x, both, reset), *pair(x[0], both)]
+    first = [*pair.first.unroll(x[..., :3], states[0], reset), *pair.first(x[0, :, :3], states[0])]
+    second = [*pair.second.unroll(x[..., 3:], states[1], reset), *pair.second(x[0, :, 3:], states[1])]
+    assert all(torch.equal(whole, torch.cat(halves, -1)) for whole, *halves in zip(found, first, second, strict=True))
+    assert (pair.size, pair.state_size) == (8, 2 * pair.first.state_size)
 
 
 @pytest.mark.parametrize("name", CORES)
