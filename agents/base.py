@@ -66,13 +66,15 @@ class Agent(ABC):
     """Owns the network that learns and its optimiser. Agents never see flags, files or processes.
 
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
-    compiles: whether updates may go through torch.compile. charts: TensorBoard charts of the agent's metrics, title -> regular
+    compiles: whether updates may go through torch.compile. exact: whether products of matrices must have the precision of
+    float32, so neither bfloat16 nor TF32. charts: TensorBoard charts of the agent's metrics, title -> regular
     expressions of their names. defaults: of settings that every run has, in place of the usual ones.
     """
 
     config_class: ClassVar[type]
     network_class: ClassVar[type[FeatureNetwork]]
     compiles: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
     charts: ClassVar[Mapping[str, list[str]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
 

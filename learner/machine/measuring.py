@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from agents.compute import allow_tf32, prepare_torch
+from agents.compute import multiply_in, prepare_torch
 from agents.networks.base import FeatureNetwork, make_network, on_device
-from learner.building import make_agent, make_contract, make_network_config
+from learner.building import agent_class, make_agent, make_contract, make_network_config
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
 from learner.machine.fit import acting_precision, is_small
@@ -107,7 +107,7 @@ def prepare_to_measure(config: Config) -> None:
     """Set PyTorch up for measurements: one thread on a CPU, and the same precision on a GPU as in a run."""
     prepare_torch(threads=1)
     if config.training.device == "cuda":
-        allow_tf32()
+        multiply_in(tf32=not agent_class(config).exact)
 
 
 def acting_at_once(config: Config) -> int:

@@ -114,6 +114,10 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         check_replays(replays, flat["batch_size"])
     if flat["compile"] and not AGENTS[flat["agent"]].compiles:
         raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
+    if flat["precision"] != "float32" and AGENTS[flat["agent"]].exact:
+        raise ValueError(
+            f"precision: wanted float32 with agent {flat['agent']}, whose second derivatives need it, got {flat['precision']}"
+        )
     if needs.on_policy:
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):
