@@ -12,6 +12,7 @@ from agents.ppo.agent import PPOAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
 from agents.td3.agent import TD3Agent
+from agents.trpo.agent import TRPOAgent
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
 __all__ = ["AGENTS", "Agent", "Needs", "Updated", "VTraceAgent", "VTraceConfig"]
@@ -27,5 +28,6 @@ AGENTS: dict[str, type[Agent]] = {
     "r2d2": R2d2Agent,
     "sac": SACAgent,
     "td3": TD3Agent,
+    "trpo": TRPOAgent,
 }
 """Name on the command line (`--agent`) -> class."""

@@ -67,7 +67,7 @@ class Peers:
         return minibatches
 
     def mean(self, mean: Tensor, used: Used) -> Tensor:
-        """The mean `[]` over the used steps of all learners, the same bits on each. mean: over this learner's `used`."""
+        """Means over the used steps of all learners, the same bits on each. mean: over this learner's `used`, of any shape."""
         return mean
 
     def gather(self, values: Tensor) -> Tensor:

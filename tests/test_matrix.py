@@ -127,6 +127,10 @@ def test_it_is_exported_with_an_input_a_leaf(
         ("ppo", "vector-box", "gru", {"action_bound_loss_weight": 1.0}),
         ("a2c", "dict-discrete-mask", "none", {"normalise_rewards": True}),
         ("a2c", "vector-box", "lstm", {"normalise_observations": True}),
+        ("trpo", "image-multi-mask", "none", {"normalise_rewards": True}),
+        ("trpo", "dict-box", "none", {"action_distribution": "beta"}),
+        ("trpo", "vector-box", "lstm", {"normalise_observations": True, "action_bound_loss_weight": 1.0}),
+        ("trpo", "dict-discrete-mask", "gru", {"core_inputs": True, "entropy_loss_weight": 0.01}),
     ],
 )
 def test_on_policy_agents_train_resume_play_and_are_exported(

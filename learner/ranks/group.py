@@ -116,9 +116,9 @@ class Group(Peers):
     def mean(self, mean: Tensor, used: Used) -> Tensor:
         weight = counted(used, mean)
         # An empty mean of no steps may be anything, so it is left out and not multiplied by 0.
-        sums = torch.stack([torch.where(weight > 0, mean * weight, 0.0), weight])
+        sums = torch.cat([torch.where(weight > 0, mean * weight, 0.0).flatten(), weight[None]])
         self._wait(self._device, lambda group: group.allreduce([sums]))
-        return sums[0] / sums[1]
+        return (sums[:-1] / sums[-1]).view_as(mean)
 
     def gather(self, values: Tensor) -> Tensor:
         return self._gather(self._device, values)

@@ -51,7 +51,7 @@ def batch_for(name: str, agent: GuardedAgent) -> Batch:
     return replace(random_batch(), observations=torch.randn(T + 1, B, *IMAGE), recurrent_state=state)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "trpo"])  # its policy moves without the optimiser
 def test_a_step_on_images_is_that_of_plain_adam(name: str) -> None:
     """PyTorch's fused Adam pairs weights and gradients by their places in memory."""
     agent = agent_of(name)

@@ -22,7 +22,7 @@ from tests.learner.test_train import run_training
 from tests.support import same
 from workers.processes.supervisor import ProcessWorkers
 
-AGENTS = pytest.mark.parametrize("agent", ["ppo", "a2c"])
+AGENTS = pytest.mark.parametrize("agent", ["ppo", "a2c", "trpo"])
 SHORT: dict[str, Any] = {
     "batch_size": 8,
     "envs_per_worker": 4,

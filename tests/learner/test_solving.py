@@ -120,6 +120,7 @@ ON_POLICY: dict[str, dict[str, Any]] = {
         "target_kl": 0.02,
     },
     "A2C": {"agent": "a2c", "environment_max_steps": 40_000, "lr": 2e-3},
+    "TRPO": {"agent": "trpo", "unroll_length": 32, "environment_max_steps": 40_000, "separate_value": True},
 }
 
 

@@ -32,6 +32,8 @@ TIGHT = {"gradient_clip_by_norm_threshold": 0.05}
 """Clips every gradient of these batches, which would differ if each learner clipped its own."""
 PENALTY = {"target_update_period": 2, "kl_weight": 0.5}
 """With targets for which the divergence of the first learner's part would halve the weight, and that of the whole batch not."""
+FEW_PRODUCTS = {"cg_iterations": 2}
+"""Conjugate gradients enlarge the rounding of each product."""
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "vtrace": ("vtrace", {}),
@@ -52,13 +54,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "appo": ("appo", {"normalise_advantages": False, "epochs": 2}),
     "appo, KL penalty": ("appo", {"normalise_advantages": False, "target_kl": 8.7e-4, **PENALTY}),
     "impact": ("impact", {"target_kl": 1.1e-3, **PENALTY}),
+    "trpo": ("trpo", {"minibatches": 1, **FEW_PRODUCTS}),
+    "trpo, scaled rewards": ("trpo", {"minibatches": 1, "normalise_rewards": True, "entropy_loss_weight": 0.1, **FEW_PRODUCTS}),
 }
 
 
 def agent_of(name: str, **settings: Any) -> ActorCriticAgent:
     agent_class: Any = AGENTS[name]
     network = network_of(
-        "mlp", (2, 6), 4, generator=torch.Generator().manual_seed(1), normalise_observations="normalise_rewards" in settings
+        "mlp",
+        (2, 6),
+        4,
+        network_class=agent_class.network_class,
+        separate_value=name == "trpo",
+        generator=torch.Generator().manual_seed(1),
+        normalise_observations="normalise_rewards" in settings,
     )
     agent: ActorCriticAgent = agent_class(agent_class.config_class(**{**SMOOTH, **TIGHT, **settings}), network)
     return agent
@@ -139,10 +149,10 @@ def test_all_learners_stop_an_update_of_ppo_at_the_same_step() -> None:
     assert 0 < steps(parts[:1]) < steps([batch]) < 9
 
 
-@pytest.mark.parametrize("name", ["ppo", "appo"])
+@pytest.mark.parametrize("name", ["ppo", "appo", "trpo"])
 def test_a_learner_without_a_minibatch_takes_part_in_the_step(name: str) -> None:
     """The first learner has one column with used steps, the second three: they take as many steps, and stay equal."""
-    settings = {"minibatches": 3, **({"minibatch_unit": "columns"} if name == "ppo" else {})}
+    settings = {"minibatches": 3, **({} if name == "appo" else {"minibatch_unit": "columns"})}
     batch = whole_batch(0, agent_of(name).network)
     batch.action_used[:, :B] = False
     batch.action_used[1, 0] = True

@@ -1,0 +1,159 @@
+"""The step of TRPO within its trust region (Schulman et al. 2015, arXiv:1502.05477, section 6 and appendix C).
+
+The step maximises the linear part of the objective L, while the quadratic part of the mean divergence stays at delta:
+
+    max g.s   with   s.(F + c I)s / 2 <= delta,   so   s = sqrt(2 delta / x.(F + c I)x) x,   (F + c I) x = g
+
+F is the Hessian of the mean divergence KL(pi_old || pi) at pi = pi_old, and c damps it. F is never made: the conjugate gradient
+method asks only for its products with vectors. Both parts are approximations, so a line search then shortens the step until
+the divergence itself is small enough and L itself has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.distributions import Distribution
+from agents.losses import used_mean
+from agents.optimizers import give_gradients
+from agents.peers import Peers
+
+SMALL_RESIDUAL = 1e-10
+"""Squared norm of the residual at which conjugate gradients stop."""
+
+Product = Callable[[Tensor], Tensor]
+"""Returns the product of a symmetric positive matrix with a vector `[n]`."""
+
+
+class Found(NamedTuple):
+    """The end of a line search. tried: steps with the accepted one. gain: of the objective. divergence: mean, in nats."""
+
+    accepted: bool
+    tried: int
+    gain: float = 0.0
+    divergence: float = 0.0
+
+
+def conjugate_gradient(product: Product, target: Tensor, iterations: int) -> Tensor:
+    """Solve A x = target roughly, from x = 0 and with at most so many products. Vectors are `[n]`.
+
+    product: of A, symmetric and positive definite, with a vector.
+    """
+    solution = torch.zeros_like(target)
+    residual = target.clone()
+    direction = target.clone()
+    size = residual @ residual
+    for _ in range(iterations):
+        if size < SMALL_RESIDUAL:
+            break
+        along = product(direction)
+        length = size / (direction @ along)
+        solution += length * direction
+        residual -= length * along
+        before, size = size, residual @ residual
+        direction = residual + size / before * direction
+    return solution
+
+
+def natural_step(product: Product, gradient: Tensor, max_kl: float, iterations: int) -> Tensor:
+    """The step `[n]` along the natural gradient whose predicted divergence is `max_kl`. product: of the damped F."""
+    direction = conjugate_gradient(product, gradient, iterations)
+    return (2 * max_kl / (direction @ product(direction))).sqrt() * direction
+
+
+def line_search(measure: Callable[[float], tuple[float, float]], max_kl: float, coefficient: float, most: int) -> Found:
+    """Find the first of the steps shortened by 1, coefficient, coefficient^2, .. that stays in the region and gains.
+
+    Args:
+        measure: takes a fraction of the step, and returns the gain of the objective and the divergence there.
+        max_kl: the largest divergence, in nats.
+        coefficient: in (0, 1).
+        most: how many steps are tried.
+    """
+    for tried in range(most):
+        gain, divergence = measure(coefficient**tried)
+        if divergence <= max_kl and gain > 0:
+            return Found(True, tried + 1, gain, divergence)
+    return Found(False, most)
+
+
+class TrustRegion:
+    """Objective and divergence around the present policy, over the used steps of all learners.
+
+    Args:
+        parameters: the weights of the policy.
+        policy: returns the policies of all steps with these weights, `[T, B, P]`, with gradient.
+        distribution: of the actions.
+        objective: returns L, a scalar mean over the used steps, of policies `[T, B, P]` and of those before the step.
+        used: bool `[T, B]`, the steps that count.
+        peers: all learners.
+        inputs: further numbers of this learner that must be finite.
+
+    Attributes:
+        old: the policies before the step, `[T, B, P]`.
+        gradient: of L, `[n]`.
+        numbers: all that must be finite for a step.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        policy: Callable[[], Tensor],
+        distribution: Distribution,
+        objective: Callable[[Tensor, Tensor], Tensor],
+        used: Tensor,
+        peers: Peers,
+        inputs: Mapping[str, Tensor],
+    ) -> None:
+        self._parameters, self._policy, self._distribution = parameters, policy, distribution
+        self._objective, self._used, self._peers = objective, used, peers
+        self._weights = _flat(parameters).detach()
+        now = policy()
+        self.old = now.detach()
+        value = objective(now, self.old)
+        give_gradients(parameters, self._gradients(value))
+        own = {**inputs, "policy_loss": value.detach()}
+        others = peers.add_gradients(parameters, own, used)
+        self.gradient = _flat([each.grad for each in parameters if each.grad is not None]).clone()
+        # Causes come first: a number of another learner may be why this learner's objective is not finite.
+        self.numbers = {**inputs, **others, "policy_loss": own["policy_loss"], "gradient": self.gradient}
+        self._before = peers.mean(value.detach(), used)
+        self._slope = _flat(self._gradients(self._divergence(now), differentiable=True))
+
+    @torch.enable_grad()
+    def product(self, vector: Tensor) -> Tensor:
+        """F v, `[n]`: the gradient of the product of v and the divergence's gradient. It may be called without gradient."""
+        return self._peers.mean(_flat(self._gradients(self._slope @ vector)), self._used)
+
+    @torch.no_grad()
+    def move(self, step: Tensor) -> None:
+        """Set the weights to those of before plus a step `[n]`."""
+        parts = (self._weights + step).split([each.numel() for each in self._parameters])
+        for weights, part in zip(self._parameters, parts, strict=True):
+            weights.copy_(part.view_as(weights))
+
+    @torch.no_grad()
+    def measure(self) -> tuple[float, float]:
+        """The gain of L and the mean divergence with the present weights."""
+        now = self._policy()
+        means = torch.stack([self._objective(now, self.old), self._divergence(now)])
+        value, divergence = self._peers.mean(means, self._used)
+        return float(value - self._before), float(divergence)
+
+    def _divergence(self, policy: Tensor) -> Tensor:
+        return used_mean(self._distribution.kl(self.old, policy), self._used)
+
+    def _gradients(self, value: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
+        """Those of a scalar, whose graph is kept. differentiable: whether the gradients have a graph too."""
+        return torch.autograd.grad(
+            value, self._parameters, retain_graph=True, create_graph=differentiable, materialize_grads=True
+        )
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All numbers of the tensors, `[n]`."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
