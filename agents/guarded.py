@@ -121,10 +121,11 @@ class GuardedAgent(Agent):
         self.network: FeatureNetwork = network
         self.replay_names = tuple(replay_names)
         self.modules = {NETWORK: network, **self.make_modules()}
-        own, *others = (list(module.parameters()) for module in self.modules.values())
-        further = [parameter for of_module in others for parameter in of_module]
-        self.passes = NetworkPasses(network, threads, compiled=compiled, idle_cores=idle_cores, further=further)
-        self._parameters = [*own, *further]
+        passed = self.passed_network()
+        others = [module for name, module in self.modules.items() if name != NETWORK]
+        further = [parameter for module in others for parameter in module.parameters()]
+        self.passes = NetworkPasses(passed, threads, compiled=compiled, idle_cores=idle_cores, further=further)
+        self._parameters = [*passed.parameters(), *further]
         self.optimizer = make_optimizer(config, self.modules.values())
         device = next(network.parameters()).device
         self.guard = Guard(self.optimizer, device, [tensor for each in self.followers.values() for tensor in each.tensors])
@@ -137,6 +138,10 @@ class GuardedAgent(Agent):
         self.peers = peers
         for moments in self._moments().values():
             moments.peers = peers
+
+    def passed_network(self) -> torch.nn.Module:
+        """The part of the network that the passes of an update go through and the optimiser steps: by default all of it."""
+        return self.network
 
     def make_modules(self) -> dict[str, torch.nn.Module]:
         """Further modules that learn, by name, on the network's device. They are saved, and the optimiser steps them too.

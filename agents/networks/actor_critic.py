@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from copy import copy
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +119,21 @@ class SeparateActorCritic(ActorCritic):
             modules.append(self.core.first)
         shared = [self.log_std] if self._shares_log_std else []
         return [*(parameter for module in modules for parameter in module.parameters()), *shared]
+
+    def alone(self, part: Literal["policy", "values"]) -> SeparateActorCritic:
+        """The layers of one part of this network, on the same weights and buffers. The other output means nothing.
+
+        For learning only: with a core it has no `think`.
+        """
+        network = copy(self)
+        network._modules = dict(self._modules)  # a shallow copy shares them
+        if part == "values" and self.value_torso is not None:
+            network.torso = self.value_torso
+        network.value_torso = None
+        if isinstance(self.core, CorePair):
+            of_part: Any = self.core.alone(("policy", "values").index(part))
+            network.core = of_part
+        return network
 
 
 def drawn_actions(actions: Tensor, acting: Mapping[str, Tensor]) -> Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agents.actor_critic import CHARTS as SHARED_CHARTS
 from agents.base import Updated
@@ -89,10 +89,14 @@ class TRPOAgent(EpochsAgent):
     charts = CHARTS
     compiles = False  # torch.compile has no second derivatives
     exact = True
+    steps_some = True  # the policy moves without the optimiser
     defaults: ClassVar[Mapping[str, Any]] = {"separate_value": True, "unroll_length": 64}
 
     config: TRPOConfig
     network: SeparateActorCritic
+
+    def passed_network(self) -> nn.Module:
+        return self.network.alone("values")
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
@@ -134,7 +138,7 @@ class TRPOAgent(EpochsAgent):
             self.peers,
             inputs,
         )
-        for weights in self._parameters:
+        for weights in self.network.parameters():
             weights.grad = None  # the optimiser has no part in this step, so the guard must count none of its steps
         searches: list[Found] = []
         sound = self.guard.step(region.numbers, lambda: searches.append(self._search(region)), ends_update=False)
@@ -175,11 +179,12 @@ class TRPOAgent(EpochsAgent):
 
     def _policy(self, batch: Batch) -> Tensor:
         """The policies of rows 0 to T-1, `[T, B, P]`, with gradient."""
+        network = self.network.alone("policy")
         observations = batch.observations[:-1]
         if batch.recurrent_state is not None:
-            outputs: PolicyOutput = self.network(observations, batch.recurrent_state, batch.reset[:-1])
+            outputs: PolicyOutput = network(observations, batch.recurrent_state, batch.reset[:-1])
             return outputs.policy
-        return self.network(observations.flatten(0, 1)).policy.unflatten(0, observations.shape[:2])
+        return network(observations.flatten(0, 1)).policy.unflatten(0, observations.shape[:2])
 
     def _normalised(self, advantages: Tensor, used: Tensor) -> Tensor:
         """The advantages with mean 0 and standard deviation 1 over the used steps of all learners, 0 elsewhere, `[T, B]`."""
@@ -210,7 +215,7 @@ class TRPOAgent(EpochsAgent):
     def _fit_values(self, rows: Rows, batch: Batch, inputs: Mapping[str, Tensor]) -> tuple[list[Step], list[Tensor]]:
         """Take the values' steps. Returns them, and the losses of this learner's minibatches, `[]` each.
 
-        Their loss has no gradient in the policy, so the optimiser leaves the policy as it is, to the bit.
+        Their loss has no gradient in the policy's head, so the optimiser leaves the policy as it is, to the bit.
         """
         steps, losses = [], []
         epochs = self.epochs(rows, batch, Clipping(None, None))

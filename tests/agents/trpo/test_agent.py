@@ -67,6 +67,25 @@ def test_policy_and_values_share_no_weight(core: str) -> None:
         assert not any(found[name].any() for name in others)
 
 
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_a_part_alone_gives_its_output_without_the_layers_of_the_other(core: str) -> None:
+    network = network_here(core)
+    batch = acted_batch_here(network)
+    arguments = (batch.observations.flatten(0, 1),)
+    if batch.recurrent_state is not None:
+        arguments = (batch.observations, batch.recurrent_state, batch.reset)
+    whole, policy, values = (each(*arguments) for each in (network, network.alone("policy"), network.alone("values")))
+    torch.testing.assert_close(policy.policy, whole.policy)
+    torch.testing.assert_close(values.values, whole.values)
+    every, of_policy, of_values = (
+        {id(weights) for weights in each.parameters()} for each in (network, network.alone("policy"), network.alone("values"))
+    )
+    heads = {id(weights) for head in (network.policy_head, network.value_head) for weights in head.parameters()}
+    assert of_policy & of_values == heads
+    assert of_policy | of_values == every
+    assert network.value_torso is not None
+
+
 def acted_batch_here(network: SeparateActorCritic) -> Batch:
     batch = acted_batch(network)
     generator = torch.Generator().manual_seed(3)
