@@ -39,6 +39,9 @@ CHARTS = {
     "steps tried by the line search": [r"trpo/steps_tried$"],
 }
 
+NUMBERS_AT_ONCE = 16_000_000
+"""Numbers of observations that the policy's step takes at once: 64 MB as float32, 566 stacks of Atari frames."""
+
 
 @dataclass(frozen=True)
 class TRPOConfig(EpochsConfig):
@@ -131,12 +134,13 @@ class TRPOAgent(EpochsAgent):
         rows = rows._replace(advantages=self._normalised(rows.advantages, used))
         region = TrustRegion(
             self.network.policy_parameters,
-            lambda: self._policy(batch),
+            lambda columns: self._policy(batch, columns),
             self.network.distribution,
-            lambda policy, old: self._objective(policy, old, rows, used),
+            lambda policy, old, columns: self._objective(policy, old, rows, used, columns),
             used,
             self.peers,
             inputs,
+            parts=-(-batch.observations.numel() // NUMBERS_AT_ONCE),
         )
         for weights in self.network.parameters():
             weights.grad = None  # the optimiser has no part in this step, so the guard must count none of its steps
@@ -165,24 +169,24 @@ class TRPOAgent(EpochsAgent):
             region.move(torch.zeros_like(step))
         return found
 
-    def _objective(self, policy: Tensor, old: Tensor, rows: Rows, used: Tensor) -> Tensor:
-        """L, a scalar, of policies `[T, B, P]` and those before the step."""
-        config, distribution = self.config, self.network.distribution
-        log_ratios = distribution.log_prob(policy, rows.drawn) - distribution.log_prob(old, rows.drawn)
+    def _objective(self, policy: Tensor, old: Tensor, rows: Rows, used: Tensor, columns: slice) -> Tensor:
+        """The terms of L for each step of some columns, `[T, b]`, of policies `[T, b, P]` and those before the step."""
+        config, distribution, drawn = self.config, self.network.distribution, rows.drawn[:, columns]
+        log_ratios = distribution.log_prob(policy, drawn) - distribution.log_prob(old, drawn)
         # Masked before exp: inf * 0 would destroy the gradient of the whole batch.
-        ratios = torch.where(used, log_ratios, 0.0).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
-        objective = used_mean(ratios * rows.advantages, used)
+        ratios = torch.where(used[:, columns], log_ratios, 0.0).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
+        objective = ratios * rows.advantages[:, columns]
         if config.entropy_loss_weight:
-            objective = objective + config.entropy_loss_weight * used_mean(distribution.entropy(policy), used)
+            objective = objective + config.entropy_loss_weight * distribution.entropy(policy)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
-        return objective if excess is None else objective - config.action_bound_loss_weight * used_mean(excess, used)
+        return objective if excess is None else objective - config.action_bound_loss_weight * excess
 
-    def _policy(self, batch: Batch) -> Tensor:
-        """The policies of rows 0 to T-1, `[T, B, P]`, with gradient."""
+    def _policy(self, batch: Batch, columns: slice) -> Tensor:
+        """The policies of rows 0 to T-1 of some columns, `[T, b, P]`, with gradient."""
         network = self.network.alone("policy")
-        observations = batch.observations[:-1]
+        observations = batch.observations[:-1, columns]
         if batch.recurrent_state is not None:
-            outputs: PolicyOutput = network(observations, batch.recurrent_state, batch.reset[:-1])
+            outputs: PolicyOutput = network(observations, batch.recurrent_state[columns], batch.reset[:-1, columns])
             return outputs.policy
         return network(observations.flatten(0, 1)).policy.unflatten(0, observations.shape[:2])
 

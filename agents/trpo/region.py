@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Distribution
-from agents.losses import used_mean
 from agents.optimizers import give_gradients
 from agents.peers import Peers
 
@@ -82,16 +81,19 @@ def line_search(measure: Callable[[float], tuple[float, float]], max_kl: float, 
 
 
 class TrustRegion:
-    """Objective and divergence around the present policy, over the used steps of all learners.
+    """Objective and divergence around the present policy, as means over the used steps of all learners.
+
+    Columns are taken in parts, because the second derivatives keep what every layer computed for the steps of a part.
 
     Args:
         parameters: the weights of the policy.
-        policy: returns the policies of all steps with these weights, `[T, B, P]`, with gradient.
+        policy: returns the policies of some columns with these weights, `[T, b, P]`, with gradient.
         distribution: of the actions.
-        objective: returns L, a scalar mean over the used steps, of policies `[T, B, P]` and of those before the step.
+        objective: returns the terms of L, `[T, b]`, of policies `[T, b, P]`, those before the step, and the columns.
         used: bool `[T, B]`, the steps that count.
         peers: all learners.
         inputs: further numbers of this learner that must be finite.
+        parts: into which the columns are divided. With one its graph is kept; with several each product computes theirs anew.
 
     Attributes:
         old: the policies before the step, `[T, B, P]`.
@@ -102,32 +104,42 @@ class TrustRegion:
     def __init__(
         self,
         parameters: Sequence[Tensor],
-        policy: Callable[[], Tensor],
+        policy: Callable[[slice], Tensor],
         distribution: Distribution,
-        objective: Callable[[Tensor, Tensor], Tensor],
+        objective: Callable[[Tensor, Tensor, slice], Tensor],
         used: Tensor,
         peers: Peers,
         inputs: Mapping[str, Tensor],
+        parts: int = 1,
     ) -> None:
         self._parameters, self._policy, self._distribution = parameters, policy, distribution
         self._objective, self._used, self._peers = objective, used, peers
+        self._count = used.sum().clamp(min=1)
         self._weights = _flat(parameters).detach()
-        now = policy()
-        self.old = now.detach()
-        value = objective(now, self.old)
-        give_gradients(parameters, self._gradients(value))
-        own = {**inputs, "policy_loss": value.detach()}
-        others = peers.add_gradients(parameters, own, used)
+        self._slope: Tensor | None = None
+        most = -(-used.shape[1] // parts)  # columns of a part
+        self._parts = [slice(first, first + most) for first in range(0, used.shape[1], most)]
+        values, gradients, old = [], [], []
+        for columns in self._parts:
+            now = policy(columns)
+            old.append(now.detach())
+            value = self._mean(objective(now, old[-1], columns), columns)
+            values.append(value.detach())
+            gradients.append(self._gradients(value))
+        self.old = torch.cat(old, 1)
+        value = torch.stack(values).sum()
+        give_gradients(parameters, [torch.stack(of_parts).sum(0) for of_parts in zip(*gradients, strict=True)])
+        others = peers.add_gradients(parameters, {**inputs, "policy_loss": value}, used)
         self.gradient = _flat([each.grad for each in parameters if each.grad is not None]).clone()
         # Causes come first: a number of another learner may be why this learner's objective is not finite.
-        self.numbers = {**inputs, **others, "policy_loss": own["policy_loss"], "gradient": self.gradient}
-        self._before = peers.mean(value.detach(), used)
-        self._slope = _flat(self._gradients(self._divergence(now), differentiable=True))
+        self.numbers = {**inputs, **others, "policy_loss": value, "gradient": self.gradient}
+        self._before = peers.mean(value, used)
 
     @torch.enable_grad()
     def product(self, vector: Tensor) -> Tensor:
         """F v, `[n]`: the gradient of the product of v and the divergence's gradient. It may be called without gradient."""
-        return self._peers.mean(_flat(self._gradients(self._slope @ vector)), self._used)
+        products = [_flat(self._gradients(self._slope_of(columns) @ vector)) for columns in self._parts]
+        return self._peers.mean(torch.stack(products).sum(0), self._used)
 
     @torch.no_grad()
     def move(self, step: Tensor) -> None:
@@ -139,13 +151,29 @@ class TrustRegion:
     @torch.no_grad()
     def measure(self) -> tuple[float, float]:
         """The gain of L and the mean divergence with the present weights."""
-        now = self._policy()
-        means = torch.stack([self._objective(now, self.old), self._divergence(now)])
-        value, divergence = self._peers.mean(means, self._used)
+        found = []
+        for columns in self._parts:
+            now = self._policy(columns)
+            value = self._mean(self._objective(now, self.old[:, columns], columns), columns)
+            found.append(torch.stack([value, self._divergence(now, columns)]))
+        value, divergence = self._peers.mean(torch.stack(found).sum(0), self._used)
         return float(value - self._before), float(divergence)
 
-    def _divergence(self, policy: Tensor) -> Tensor:
-        return used_mean(self._distribution.kl(self.old, policy), self._used)
+    def _slope_of(self, columns: slice) -> Tensor:
+        """The gradient `[n]` of the columns' part of the mean divergence, with a graph."""
+        if self._slope is not None:
+            return self._slope
+        slope = _flat(self._gradients(self._divergence(self._policy(columns), columns), differentiable=True))
+        if len(self._parts) == 1:
+            self._slope = slope
+        return slope
+
+    def _divergence(self, policy: Tensor, columns: slice) -> Tensor:
+        return self._mean(self._distribution.kl(self.old[:, columns], policy), columns)
+
+    def _mean(self, steps: Tensor, columns: slice) -> Tensor:
+        """The part of some columns' steps `[T, b]` in the mean over all used steps, a scalar."""
+        return torch.where(self._used[:, columns], steps, 0.0).sum() / self._count
 
     def _gradients(self, value: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
         """Those of a scalar, whose graph is kept. differentiable: whether the gradients have a graph too."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.actor_critic import SeparateActorCritic
+from agents.trpo import agent as module
 from agents.trpo.agent import TRPOAgent, TRPOConfig
 from agents.trpo.region import TrustRegion
 from replay.batch import Batch
@@ -160,6 +161,20 @@ def test_values_are_fitted_without_moving_the_policy(core: str) -> None:
         assert not same(ends[-1][0], before[0])
         assert same(ends[-1][1], before[1]) == (config.lr == 0)
     assert same(ends[0][0], ends[1][0])
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_columns_in_parts_give_the_step_of_all_at_once(core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for at_once in (10**6, 1):
+        monkeypatch.setattr(module, "NUMBERS_AT_ONCE", at_once)
+        network = network_here(core)
+        torch.manual_seed(1)
+        TRPOAgent(replace(CONFIG, entropy_loss_weight=0.1, cg_iterations=3), network).update(acted_batch_here(network), 0.0)
+        ends.append(dict(network.named_parameters()))
+    for name, weights in ends[0].items():
+        torch.testing.assert_close(weights, ends[1][name], rtol=1e-3, atol=1e-6)
+    assert not same(flat(ends[0].values()), flat(ends[1].values()))  # another order of the sums, so other rounding
 
 
 def test_values_approach_their_targets() -> None:

@@ -31,17 +31,17 @@ class Linear:
         self.distribution: Distribution = DiagonalGaussian(size, (False,) * size) if self.gaussian else Categorical(size)
         self.size = size
 
-    def policy(self) -> Tensor:
-        """`[N, 1, P]`: one column."""
+    def policy(self, columns: slice) -> Tensor:
+        """`[N, 1, P]`: there is one column."""
         of_means = self.features.shape[1] * self.size
         outputs = self.features @ self.weights[:of_means].view(-1, self.size)
         if self.gaussian:
             outputs = torch.cat([outputs, self.weights[of_means:].expand_as(outputs)], -1)
         return outputs[:, None]
 
-    def objective(self, policy: Tensor, old: Tensor) -> Tensor:
+    def objective(self, policy: Tensor, old: Tensor, columns: slice) -> Tensor:
         now, before = (self.distribution.log_prob(each, self.actions[:, None]) for each in (policy, old))
-        return ((now - before).exp() * self.advantages).mean()
+        return (now - before).exp() * self.advantages
 
     def region(self) -> TrustRegion:
         used = torch.ones(self.advantages.shape, dtype=torch.bool)
@@ -81,7 +81,7 @@ def test_the_line_search_accepts_the_recorded_step(case: dict[str, Any]) -> None
     region = linear.region()
     damped = lambda vector: region.product(vector) + case["damping"] * vector  # noqa: E731
     step = natural_step(damped, region.gradient, case["max_kl"], case["cg_iterations"])
-    before = float(linear.objective(region.old, region.old))
+    before = float(linear.advantages.mean())
     seen = []
 
     def measure(fraction: float) -> tuple[float, float]:
