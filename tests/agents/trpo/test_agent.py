@@ -165,15 +165,18 @@ def test_values_are_fitted_without_moving_the_policy(core: str) -> None:
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_columns_in_parts_give_the_step_of_all_at_once(core: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = []
+    ends, scalars = [], []
     for at_once in (10**6, 1):
         monkeypatch.setattr(module, "NUMBERS_AT_ONCE", at_once)
         network = network_here(core)
         torch.manual_seed(1)
-        TRPOAgent(replace(CONFIG, entropy_loss_weight=0.1, cg_iterations=3), network).update(acted_batch_here(network), 0.0)
+        agent = TRPOAgent(replace(CONFIG, entropy_loss_weight=0.1, cg_iterations=3), network)
+        scalars.append(agent.update(acted_batch_here(network), 0.0).scalars)
         ends.append(dict(network.named_parameters()))
     for name, weights in ends[0].items():
         torch.testing.assert_close(weights, ends[1][name], rtol=1e-3, atol=1e-6)
+    for name in ("losses/surrogate_gain", "losses/kl"):
+        assert float(scalars[0][name]) == pytest.approx(float(scalars[1][name]), rel=1e-3)
     assert not same(flat(ends[0].values()), flat(ends[1].values()))  # another order of the sums, so other rounding
 
 
