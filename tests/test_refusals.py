@@ -58,6 +58,8 @@ from tests.support import run_main, run_program
         (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
         (["--agent=dqn", "--compile"], "compile: wanted false with agent dqn"),
+        (["--agent=trpo", "--precision=bfloat16"], "precision: wanted float32 with agent trpo"),
+        (["--agent=trpo", "--noseparate_value"], "separate_value: wanted true with agent trpo"),
         (["--agent=ppo", "--minibatches=1000"], "minibatches: wanted at most"),
         (["--agent=r2d2", "--normalise_rewards"], "normalise_rewards: wanted false with agent r2d2"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),

@@ -119,6 +119,17 @@ def test_denormals_are_flushed_inside_alone() -> None:
     assert tiny * 0.5 > 0  # environments in the same thread keep theirs
 
 
+def test_tf32_is_allowed_or_forbidden_for_products_and_convolutions() -> None:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        for tf32, precision in ((False, "highest"), (True, "high")):
+            compute.multiply_in(tf32=tf32)
+            assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == (precision, tf32)
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
 def test_threads_are_set() -> None:
     compute.prepare_torch(threads=2)
     assert torch.get_num_threads() == 2

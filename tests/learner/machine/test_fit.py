@@ -73,6 +73,12 @@ def test_bfloat16_is_chosen_for_a_device_that_is_faster_in_it(device: str) -> No
     assert chosen(set()) == chosen({"cpu", "cuda"} - {device}) == "float32"
 
 
+def test_an_agent_that_needs_exact_products_gets_float32() -> None:
+    machine = Machine(8, 10**10, "GPU 9000", frozenset({"cpu", "cuda"}))
+    settled, _ = fit_to_machine({**default_settings("trpo"), "agent": "trpo", "network": "nature"}, machine)
+    assert settled["precision"] == "float32"
+
+
 def test_a_small_mlp_keeps_float32() -> None:
     machine = Machine(8, 10**10, None, frozenset({"cpu"}))
     settled, reasons = fit_to_machine({**DEFAULTS, "network": "mlp"}, machine)
