@@ -51,10 +51,10 @@ def flushed_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def multiply_in(*, tf32: bool) -> None:
-    """Whether a GPU multiplies float32 matrices, and convolves, in TF32 (10 bits of mantissa)."""
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+def set_tf32(*, allowed: bool) -> None:
+    """Let a GPU multiply float32 matrices and convolve in TF32 (10 bits of mantissa), or forbid it."""
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def compiled(function: Callable[..., Made], *, dynamic: bool | None = None) -> Callable[..., Made]:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.compute import multiply_in, prepare_torch
+from agents.compute import prepare_torch, set_tf32
 from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
@@ -136,7 +136,7 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
     """Make all measurements, the most important ones first."""
     prepare_torch(threads=1)
     if arguments.device == "cuda":
-        multiply_in(tf32=True)
+        set_tf32(allowed=True)
     budget, cores = arguments.part_seconds, machine.cores
     config = config_of(arguments, machine, worker_kind="central")
     group = config.workers.envs_per_group

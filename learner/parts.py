@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from agents import Agent
-from agents.compute import multiply_in, prepare_torch
+from agents.compute import prepare_torch, set_tf32
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import agent_class, make_agent, make_network_config
 from learner.evaluation.schedule import EvaluationSchedule
@@ -191,6 +191,6 @@ def _prepare_torch(config: Config) -> None:
     torch.manual_seed(config.training.seed)
     prepare_torch(threads=1)  # the agent divides its work itself
     if config.training.device == "cuda":
-        multiply_in(tf32=not agent_class(config).exact)
+        set_tf32(allowed=not agent_class(config).exact)
     if config.training.reproducible:
         torch.use_deterministic_algorithms(True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from agents.acting import Acting
 from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
-from agents.networks.cores import CorePair
+from agents.networks.cores import CorePair, HalfOfPair
 from replay.trajectory import Field
 from wrappers.spaces import ACTION_MASK
 
@@ -121,9 +121,9 @@ class SeparateActorCritic(ActorCritic):
         return [*(parameter for module in modules for parameter in module.parameters()), *shared]
 
     def alone(self, part: Literal["policy", "values"]) -> SeparateActorCritic:
-        """The layers of one part of this network, on the same weights and buffers. The other output means nothing.
+        """A network with the layers of one part alone, on the same weights and buffers.
 
-        For learning only: with a core it has no `think`.
+        Its other output means nothing. It is for learning: with a core it has no `think`.
         """
         network = copy(self)
         network._modules = dict(self._modules)  # a shallow copy shares them
@@ -131,8 +131,8 @@ class SeparateActorCritic(ActorCritic):
             network.torso = self.value_torso
         network.value_torso = None
         if isinstance(self.core, CorePair):
-            of_part: Any = self.core.alone(("policy", "values").index(part))
-            network.core = of_part
+            core: Any = HalfOfPair(self.core, ("policy", "values").index(part))
+            network.core = core
         return network
 
 

@@ -170,17 +170,16 @@ class CorePair(nn.Module):
     def unroll(self, inputs: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         return _joined(core.unroll(features, own, reset) for core, features, own in self._halves(inputs, state))
 
-    def alone(self, index: int) -> HalfOfPair:
-        """One of the two, which takes the state of both."""
-        return HalfOfPair(self, index)
-
     def _halves(self, inputs: Tensor, state: Tensor) -> Iterator[tuple[Core, Tensor, Tensor]]:
         """Each core with its half of the features and of the state."""
         return zip((self.first, self.second), inputs.chunk(2, -1), state.chunk(2, -1), strict=True)
 
 
 class HalfOfPair(nn.Module):
-    """One core of a pair. It reads its own features, but takes the state of the pair and returns its own part of it."""
+    """One core of a pair. It reads its own features, but takes the state of the pair and returns its own part of it.
+
+    index: 0 for the first core, 1 for the second.
+    """
 
     def __init__(self, pair: CorePair, index: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What PPO and TRPO share: the constants of an update, and several passes over the batch in minibatches."""
+"""The common part of PPO and TRPO: the constants of an update, and several epochs of minibatches."""
 
 from __future__ import annotations
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from agents.peers import Peers
+
 EPSILON = 1e-8  # OpenAI baselines; a batch of one step has advantage 0
 
 
 @torch.no_grad()
-def normalised(advantages: Tensor, mask: Tensor) -> Tensor:
+def normalised(advantages: Tensor, mask: Tensor, peers: Peers | None = None) -> Tensor:
     """(A - mean) / (standard deviation + 1e-8) over the steps of the mask, 0 elsewhere, `[T, B]`.
 
     The standard deviation is that of the whole population, as in OpenAI baselines and RLlib.
@@ -17,11 +19,13 @@ def normalised(advantages: Tensor, mask: Tensor) -> Tensor:
     Args:
         advantages: `[T, B]`.
         mask: bool `[T, B]`, the steps that count. Without any the result is 0.
+        peers: all learners, over whose steps mean and deviation are taken. None: over those of this learner.
     """
+    peers = peers or Peers()
     if advantages.shape != mask.shape:
         raise ValueError(f"advantages: wanted {list(mask.shape)} as the mask, got {list(advantages.shape)}")
     count = mask.sum().clamp(min=1)
     # In float64, because equal advantages would differ from their rounded mean, and the division would enlarge the difference.
-    mean = torch.where(mask, advantages, 0.0).sum(dtype=torch.float64) / count
+    mean = peers.mean(torch.where(mask, advantages, 0.0).sum(dtype=torch.float64) / count, mask)
     centred = torch.where(mask, advantages - mean, 0.0)
-    return centred / ((centred.square().sum() / count).sqrt() + EPSILON)
+    return centred / (peers.mean(centred.square().sum() / count, mask).sqrt() + EPSILON)

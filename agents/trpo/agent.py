@@ -27,7 +27,7 @@ from agents.networks.actor_critic import PolicyOutput, SeparateActorCritic
 from agents.networks.base import NetworkConfig
 from agents.ppo.epochs import EpochsAgent, EpochsConfig, Minibatches, value_loss
 from agents.ppo.minibatch import Clipping, Minibatch, Rows
-from agents.returns.advantages import EPSILON
+from agents.returns.advantages import normalised
 from agents.surrogate import LARGEST_LOG_RATIO
 from agents.trpo.region import Found, TrustRegion, line_search, natural_step
 from replay.batch import Batch
@@ -85,7 +85,7 @@ class TRPOConfig(EpochsConfig):
 
 
 class TRPOAgent(EpochsAgent):
-    """TRPO."""
+    """TRPO: a step of the policy within its trust region, then a fit of the values."""
 
     config_class = TRPOConfig
     network_class = SeparateActorCritic
@@ -131,7 +131,7 @@ class TRPOAgent(EpochsAgent):
     def _improve_policy(self, rows: Rows, batch: Batch, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Take the policy's step. Returns whether all numbers of the step were finite, bool `[]`, and metrics."""
         used = batch.action_used
-        rows = rows._replace(advantages=self._normalised(rows.advantages, used))
+        rows = rows._replace(advantages=normalised(rows.advantages, used, self.peers))
         region = TrustRegion(
             self.network.policy_parameters,
             lambda columns: self._policy(batch, columns),
@@ -190,16 +190,9 @@ class TRPOAgent(EpochsAgent):
             return outputs.policy
         return network(observations.flatten(0, 1)).policy.unflatten(0, observations.shape[:2])
 
-    def _normalised(self, advantages: Tensor, used: Tensor) -> Tensor:
-        """The advantages with mean 0 and standard deviation 1 over the used steps of all learners, 0 elsewhere, `[T, B]`."""
-        exact = advantages.double()  # equal advantages would differ from their rounded mean
-        centred = exact - self.peers.mean(used_mean(exact, used), used)
-        deviation = self.peers.mean(used_mean(centred.square(), used), used).sqrt()
-        return torch.where(used, centred / (deviation + EPSILON), 0.0).to(advantages.dtype)
-
     @torch.no_grad()
     def _metrics(self, region: TrustRegion, rows: Rows, used: Tensor, searches: list[Found]) -> dict[str, Tensor]:
-        """searches: the line search, none if the step was refused."""
+        """Metrics of the policy's step. searches: its line search; empty if the step was refused."""
         distribution = self.network.distribution
         errors = (distribution.log_prob(region.old, rows.drawn) - rows.log_mu).expm1().abs()
         metrics = {

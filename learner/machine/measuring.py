@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from agents.compute import multiply_in, prepare_torch
+from agents.compute import prepare_torch, set_tf32
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import agent_class, make_agent, make_contract, make_network_config
 from learner.feeding.host_buffers import HostBuffers
@@ -107,7 +107,7 @@ def prepare_to_measure(config: Config) -> None:
     """Set PyTorch up for measurements: one thread on a CPU, and the same precision on a GPU as in a run."""
     prepare_torch(threads=1)
     if config.training.device == "cuda":
-        multiply_in(tf32=not agent_class(config).exact)
+        set_tf32(allowed=not agent_class(config).exact)
 
 
 def acting_at_once(config: Config) -> int:

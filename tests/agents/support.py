@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -85,3 +87,20 @@ def random_batch(seed: int = 0) -> Batch:
         is_replay=torch.tensor([False, True, True]),
         source=torch.tensor([0, 1, 1]),
     )
+
+
+def with_other_unused_rows(batch: Batch) -> Batch:
+    """A copy of a `random_batch` with other rewards, actions and policies in the two rows whose action was not used."""
+    changed = deepcopy(batch)
+    for row, column in ((2, 1), (1, 2)):
+        changed.rewards[row, column] = 1e4
+        changed.actions[row, column] = (changed.actions[row, column] + 1) % A
+        changed.acting["behaviour_policy"][row, column] += torch.arange(A)
+    return changed
+
+
+def with_nan(batch: Batch, name: str) -> Batch:
+    """A copy with a NaN in the field `name`, of the batch or of what acting stored."""
+    bad = deepcopy(batch)
+    (bad.acting[name] if name in bad.acting else getattr(bad, name))[0, 0] = math.nan
+    return bad

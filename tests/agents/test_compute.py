@@ -123,7 +123,7 @@ def test_tf32_is_allowed_or_forbidden_for_products_and_convolutions() -> None:
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
         for tf32, precision in ((False, "highest"), (True, "high")):
-            compute.multiply_in(tf32=tf32)
+            compute.set_tf32(allowed=tf32)
             assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == (precision, tf32)
     finally:
         torch.set_float32_matmul_precision(before[0])

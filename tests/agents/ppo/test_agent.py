@@ -15,7 +15,7 @@ from agents.networks.actor_critic import ActorCritic
 from agents.ppo.agent import PPOAgent
 from agents.ppo.config import PPOConfig
 from replay.batch import Batch
-from tests.agents.support import B, T, random_batch
+from tests.agents.support import B, T, random_batch, with_nan, with_other_unused_rows
 from tests.builders import network_of
 from tests.support import same
 
@@ -121,12 +121,7 @@ def test_the_first_ratios_are_1_and_metrics_are_means_over_the_steps(core: str) 
 def test_a_row_whose_action_was_ignored_changes_no_weight(core: str) -> None:
     agents = [PPOAgent(CONFIG, make_network_here(core)) for _ in range(2)]
     batch = acted_batch(make_network_here(core))
-    changed = copy.deepcopy(batch)
-    for row, column in ((2, 1), (1, 2)):
-        changed.rewards[row, column] = 1e4
-        changed.actions[row, column] = (changed.actions[row, column] + 1) % 4
-        changed.acting["behaviour_policy"][row, column] += torch.arange(4)
-    for agent, given in zip(agents, (batch, changed), strict=True):
+    for agent, given in zip(agents, (batch, with_other_unused_rows(batch)), strict=True):
         torch.manual_seed(1)
         agent.update(given, 0.0)
     assert same(agents[0].state_dict(), agents[1].state_dict())
@@ -147,9 +142,7 @@ def test_a_bad_input_is_named_and_changes_nothing(name: str) -> None:
     batch = replace(acted_batch(make_network_here()), discounted_returns=torch.randn(T, B))
     agent.update(batch, 0.0)
     before = copy.deepcopy(agent.state_dict())
-    bad = copy.deepcopy(batch)
-    (bad.acting[name] if name in bad.acting else getattr(bad, name))[0, 0] = math.nan
-    agent.update(bad, 0.0)
+    agent.update(with_nan(batch, name), 0.0)
     assert agent.take_skip_reasons(everything=True) == [None, name]
     assert same(agent.state_dict(), before)
 

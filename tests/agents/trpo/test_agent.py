@@ -17,7 +17,7 @@ from agents.trpo.agent import TRPOAgent, TRPOConfig
 from agents.trpo.region import TrustRegion
 from replay.batch import Batch
 from tests.agents.ppo.test_agent import acted_batch, advantages_by_hand
-from tests.agents.support import A, B, T
+from tests.agents.support import A, B, T, with_nan, with_other_unused_rows
 from tests.builders import network_of
 from tests.support import same
 from wrappers.spaces import Box
@@ -195,12 +195,7 @@ def test_values_approach_their_targets() -> None:
 def test_a_row_whose_action_was_ignored_changes_no_weight(core: str) -> None:
     agents = [TRPOAgent(CONFIG, network_here(core)) for _ in range(2)]
     batch = acted_batch(network_here(core))
-    changed = copy.deepcopy(batch)
-    for row, column in ((2, 1), (1, 2)):
-        changed.rewards[row, column] = 1e4
-        changed.actions[row, column] = (changed.actions[row, column] + 1) % A
-        changed.acting["behaviour_policy"][row, column] += torch.arange(A)
-    for agent, given in zip(agents, (batch, changed), strict=True):
+    for agent, given in zip(agents, (batch, with_other_unused_rows(batch)), strict=True):
         torch.manual_seed(1)
         agent.update(given, 0.0)
     assert same(agents[0].state_dict(), agents[1].state_dict())
@@ -225,9 +220,7 @@ def test_a_bad_input_is_named_and_changes_nothing(name: str, reads_late: bool) -
     batch = replace(acted_batch(network_here()), discounted_returns=torch.randn(T, B))
     agent.update(batch, 0.0)
     before = copy.deepcopy(agent.state_dict())
-    bad = copy.deepcopy(batch)
-    (bad.acting[name] if name in bad.acting else getattr(bad, name))[0, 0] = math.nan
-    agent.update(bad, 0.0)
+    agent.update(with_nan(batch, name), 0.0)
     assert agent.take_skip_reasons(everything=True) == [None, name]
     assert same(agent.state_dict(), before)
 
