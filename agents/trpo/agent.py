@@ -136,7 +136,7 @@ class TRPOAgent(EpochsAgent):
             self.network.policy_parameters,
             lambda columns: self._policy(batch, columns),
             self.network.distribution,
-            lambda policy, old, columns: self._objective(policy, old, rows, used, columns),
+            lambda policy, old, columns: self._objective(policy, old, rows, columns),
             used,
             self.peers,
             inputs,
@@ -169,12 +169,12 @@ class TRPOAgent(EpochsAgent):
             region.move(torch.zeros_like(step))
         return found
 
-    def _objective(self, policy: Tensor, old: Tensor, rows: Rows, used: Tensor, columns: slice) -> Tensor:
+    def _objective(self, policy: Tensor, old: Tensor, rows: Rows, columns: slice) -> Tensor:
         """The terms of L for each step of some columns, `[T, b]`, of policies `[T, b, P]` and those before the step."""
         config, distribution, drawn = self.config, self.network.distribution, rows.drawn[:, columns]
         log_ratios = distribution.log_prob(policy, drawn) - distribution.log_prob(old, drawn)
-        # Masked before exp: inf * 0 would destroy the gradient of the whole batch.
-        ratios = torch.where(used[:, columns], log_ratios, 0.0).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
+        # The clamp keeps exp finite, also in unused rows, which the region leaves out of the mean.
+        ratios = log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
         objective = ratios * rows.advantages[:, columns]
         if config.entropy_loss_weight:
             objective = objective + config.entropy_loss_weight * distribution.entropy(policy)
