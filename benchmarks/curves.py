@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.aggregates import on_grid
-from benchmarks.pictures import POINTS, draw_mean, new_figure, style, tidy
+from benchmarks.pictures import LINE_INCHES, POINTS, draw_mean, new_figure, style, tidy
 from benchmarks.runs import find_runs, load_runs
 from benchmarks.termination import end_with
 from learner.metrics.curve import frames_unit
@@ -31,6 +31,7 @@ KEPT = 100  # points of a curve in a table
 FEW = 5  # curves with at most as many points are drawn as dots: scores that others have published
 PANELS = 4  # in a row
 PANEL_INCHES = (3.0, 2.4)
+LETTER_INCHES, LINE_LETTERS = 0.075, 9  # width of a letter in the legend, and of a line with the space around it in letters
 
 
 class Curve(NamedTuple):
@@ -107,7 +108,9 @@ def draw(picture: Path, curves: Sequence[Curve]) -> None:
     columns = min(PANELS, len(envs))
     rows = -(-len(envs) // columns)
     width, height = PANEL_INCHES
-    figure = new_figure(width * columns, height * rows + 0.4)
+    name_inches = LETTER_INCHES * (max(map(len, settings)) + LINE_LETTERS)
+    names_in_a_row = max(1, int(width * columns / name_inches))
+    figure = new_figure(width * columns, height * rows + 0.2 + LINE_INCHES * -(-len(settings) // names_in_a_row))
     panels = figure.subplots(rows, columns, squeeze=False).flat
     many, unit = frames_unit(max(curve.frames.max() for curve in curves))
     for env, axis in zip(envs, panels, strict=False):
@@ -122,7 +125,8 @@ def draw(picture: Path, curves: Sequence[Curve]) -> None:
     for axis in panels:  # those that no environment has taken
         axis.set_axis_off()
     lines = {line.get_label(): line for axis in figure.axes for line in axis.get_lines()}
-    figure.legend([lines[name] for name in settings], settings, loc="outside lower center", ncols=len(settings), frameon=False)
+    handles = [lines[name] for name in settings]
+    figure.legend(handles, settings, loc="outside lower center", ncols=min(len(settings), names_in_a_row), frameon=False)
     figure.supylabel("return", fontsize=9)
     figure.savefig(picture, dpi=110)
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import curves
 from benchmarks.curves import KEPT, Curve, curves_of_runs, draw, keep, read_table, write_table
+from benchmarks.pictures import new_figure
 from tests.benchmarks.support import write_run
 
 RISING = Curve("Catch-v0", "ppo", 1, np.array([0.0, 50.0, 100.0]), np.array([-1.0, 0.5, 1.0]))
@@ -69,6 +70,23 @@ def test_each_game_has_a_panel_with_curves_and_published_points(tmp_path: Path, 
     assert x[-1] == pytest.approx(0.08), "thousands of frames, up to the end of the shorter run"
     assert y[-1] == pytest.approx((0.8 + 0) / 2)
     assert [line.get_marker() for line in panels[4].get_lines()] == ["None", "o"]
+
+
+def test_the_legend_is_not_wider_than_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves, "new_figure", lambda *size: figures.append(new_figure(*size)) or figures[-1])
+    monkeypatch.setattr(curves, "FEW", 1)
+    settings = [f"V-trace, half replayed, setting {number}" for number in range(7)]
+    draw(
+        tmp_path / "picture.png",
+        [RISING._replace(env=f"Game{number % 4}", setting=name) for number, name in enumerate(settings)],
+    )
+    (figure,) = figures
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == settings
+    inside = legend.get_window_extent()
+    assert inside.x0 >= 0
+    assert inside.x1 <= figure.bbox.width
 
 
 def test_the_command_ends_with_code_2_and_one_line_on_a_bad_table(
