@@ -11,7 +11,6 @@ from torch import Tensor
 
 from agents.networks.base import Chosen, FeatureNetwork, Thought
 from agents.networks.cores import zeroed
-from agents.networks.exploration import begun
 from replay.interleave import stack_innermost
 from replay.trajectory import FEATURES
 from workers.base import WorkerSetup
@@ -109,10 +108,11 @@ class CpuPolicy:
         state = self._state_before(len(observations), first) if self.network.state_size else None
         if observations.ndim > VECTORS:  # images: the network convolves them faster with the stack innermost in memory
             observations = stack_innermost(observations)
-        self.network.draw_noise(self.generator)
+        exploration = self._exploration_before(first)
+        self.network.draw_noise(self.generator, exploration)
         thought = self.network.think(torch.from_numpy(observations), state)
         self.state = thought.state
-        chosen = self.network.choose(thought, self.generator, self._exploration_before(first))
+        chosen = self.network.choose(thought, self.generator, exploration)
         if chosen.exploration is not None:
             self.exploration = chosen.exploration
         fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
@@ -127,10 +127,10 @@ class CpuPolicy:
         return self.state if first is None else zeroed(self.state, torch.from_numpy(first))
 
     def _exploration_before(self, first: np.ndarray | None) -> Tensor | None:
-        """The exploration of the next actions: its state is zero where an episode begins."""
+        """The exploration of the next actions."""
         if self.exploration is None or first is None:
             return self.exploration
-        return begun(self.exploration, torch.from_numpy(first), self.network.noise_size)
+        return self.network.begun(self.exploration, torch.from_numpy(first))
 
 
 def cpu_policy(setup: WorkerSetup, weights: Weights, worker: int, seed: int) -> CpuPolicy:

@@ -20,6 +20,7 @@ from agents.acting import Acting
 from agents.compute import PRECISIONS
 from agents.distributions import Distribution
 from agents.networks.cores import CorePair, make_core, zeroed
+from agents.networks.exploration import begun
 from agents.networks.initial_weights import INITIAL_WEIGHTS
 from agents.networks.joint import make_joint_torso
 from agents.networks.observing import Observations, Observing
@@ -100,6 +101,8 @@ class FeatureNetwork(Observing, ABC):
     """Settings of `NetworkSettings` that the heads depend on, beside the torso."""
     separates_cores: ClassVar[bool] = False
     """Whether `--separate_value` gives the value a core of its own too, beside its torso."""
+    bytes_per_environment: int = 0
+    """Bytes of weights that acting keeps for each environment."""
     explores_by_epsilon: ClassVar[bool] = False
     """Whether `exploration` is the probability of a random action, `[N, 1]`, so that an evaluation may set it."""
 
@@ -160,8 +163,18 @@ class FeatureNetwork(Observing, ABC):
         """
         return None
 
-    def draw_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draw new noise for noisy layers. Each policy does so before it acts; evaluations act without noise."""
+    def begun(self, exploration: Tensor, first: Tensor) -> Tensor:
+        """The exploration of the next actions, float32 `[N, E]`: by default its state is zero where an episode begins.
+
+        exploration: `[N, E]`, of the actions before. first: bool `[N]`, whether each observation is its episode's first.
+        """
+        return begun(exploration, first, self.noise_size)
+
+    def draw_noise(self, generator: torch.Generator | None = None, exploration: Tensor | None = None) -> None:
+        """Draw new noise for the weights of noisy layers, or for those of every environment.
+
+        Each policy does so before it acts; evaluations act without noise. exploration: `[N, E]`, of the next actions.
+        """
 
     @abstractmethod
     def choose(
@@ -189,7 +202,7 @@ class FeatureNetwork(Observing, ABC):
         With a core the observations are rows of columns, and the other arguments are those of `unroll`.
         """
         if state is None or reset is None:
-            return self._outputs(self.features(observations), observations)
+            return self.heads(self.features(observations), self.mask_of(observations))
         assert isinstance(observations, Tensor)
         return self.unroll(observations, state, reset, burn_in).output
 
@@ -198,13 +211,16 @@ class FeatureNetwork(Observing, ABC):
 
         state: `[N, K]`, zeros where an observation is its episode's first; None without a core.
         """
-        features = self.features(observations)
+        return self.thought_of(self.features(observations), self.mask_of(observations), state)
+
+    def thought_of(self, features: Tensor, mask: Tensor | None, state: Tensor | None) -> Thought:
+        """The thought of `think`. features: the torso's output for the observations. mask: as `heads` takes it."""
         if self.core is None:
-            return Thought(self._outputs(features, observations), features)
+            return Thought(self.heads(features, mask), features)
         assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
         # The core's output takes the place of the torso's.
         features, state = self.core(features, state)
-        return Thought(self._outputs(features, observations), features, state)
+        return Thought(self.heads(features, mask), features, state)
 
     def unroll(self, observations: Tensor, state: Tensor, reset: Tensor, burn_in: int = 0) -> Thought:
         """Outputs and features of a network with a core for consecutive rows, `[R - burn_in, B, ...]` each tensor.
@@ -224,7 +240,7 @@ class FeatureNetwork(Observing, ABC):
                 state = zeroed(state, reset[burn_in - 1])
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
         rows = hidden.shape[:2]
-        outputs = self._outputs(hidden.flatten(0, 1), observations[burn_in:].flatten(0, 1))
+        outputs = self.heads(hidden.flatten(0, 1), self.mask_of(observations[burn_in:].flatten(0, 1)))
         return Thought(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:
@@ -252,13 +268,13 @@ class FeatureNetwork(Observing, ABC):
         policy, value = features.split(self.head_feature_count, -1)
         return policy, value
 
-    def _outputs(self, features: Tensor, observations: Observations) -> Any:
-        """The outputs of the heads. They see the newest frame's action mask, if there is one."""
+    def mask_of(self, observations: Observations) -> Tensor | None:
+        """The action mask of the newest frame of N observations, uint8 `[N, mask_size]`; None if they have none."""
         if self.packing is None or ACTION_MASK not in self.packing.parts:
-            return self.heads(features)
+            return None
         if isinstance(observations, Tensor):
-            return self.heads(features, observations[:, -1, self.packing.parts[ACTION_MASK]])
-        return self.heads(features, observations[ACTION_MASK][:, -1])
+            return observations[:, -1, self.packing.parts[ACTION_MASK]]
+        return observations[ACTION_MASK][:, -1]
 
     def only_act(self) -> Self:
         """Keep the torso's weights in the precision it computes in, so that no call casts them. Returns self."""

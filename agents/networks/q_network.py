@@ -135,7 +135,7 @@ class QNetwork(FeatureNetwork):
     def noisy_layers(self) -> list[NoisyLinear]:
         return [layer for layer in (self.action_head, self.state_head) if isinstance(layer, NoisyLinear)]
 
-    def draw_noise(self, generator: torch.Generator | None = None) -> None:
+    def draw_noise(self, generator: torch.Generator | None = None, exploration: Tensor | None = None) -> None:
         draw_noise(self.noisy_layers, generator)
 
     @classmethod

@@ -112,19 +112,24 @@ class ObservationMoments(RunningMoments):
     def calibrate(self, observations: Tensor) -> None:
         """Merge N observations of random play, so that the first batch is normalised too."""
         vectors = self._network.vectors(observations)
-        self._merge(vectors, torch.ones(len(vectors), dtype=torch.bool, device=vectors.device))
+        self.take(self.with_batch(moments_of(vectors, torch.ones(len(vectors), dtype=torch.bool, device=vectors.device))))
+        self.rescale()
 
-    def merge(self, batch: Batch, sound: Tensor) -> None:
+    def merge(self, batch: Batch, sound: Tensor | None = None, *, rescales: bool = True) -> None:
         """Merge the fresh columns of a batch that was learned from; nothing if `sound`, bool `[]`, is false.
+
+        rescales: whether the network's scale follows at once; otherwise with the next call of `rescale`.
 
         Rows 0 to T-1 count, because row T is row 0 of the next trajectory. The row of an autoreset counts too: it holds the
         final observation of its episode, whose value is needed.
         """
         rows = batch.observations[:-1]
         fresh = (~batch.is_replay).expand(rows.shape[:2]).flatten()
-        self._merge(self._network.vectors(rows.flatten(0, 1)), fresh, sound)
+        self.take(self.with_batch(moments_of(self._network.vectors(rows.flatten(0, 1)), fresh)), sound)
+        if rescales:
+            self.rescale()
 
-    def _merge(self, vectors: Tensor, mask: Tensor, sound: Tensor | None = None) -> None:
-        self.take(self.with_batch(moments_of(vectors, mask)), sound)
+    def rescale(self) -> None:
+        """Set the scale of the network's input by the moments."""
         deviation = (self.now.variance + VARIANCE_EPSILON).sqrt()
         self._network.set_vector_scale(self.now.mean, 1.0 / deviation)

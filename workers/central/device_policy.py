@@ -12,7 +12,6 @@ from torch import Tensor
 from agents import compute
 from agents.networks.base import Thought, on_device
 from agents.networks.cores import zeroed
-from agents.networks.exploration import begun
 from agents.streams import Fence, side_stream
 from replay.trajectory import Field
 from workers.base import WorkerSetup
@@ -140,7 +139,10 @@ class DevicePolicy:
         stacks = torch.cat([older, newest.unsqueeze(-1)], -1)
         self._stacks[environments] = stacks
         observations, states = stacks.movedim(-1, 1), self._states
-        self.network.draw_noise(self._generator)
+        exploration = None
+        if self._exploration is not None:
+            exploration = self.network.begun(self._exploration[environments], first)
+        self.network.draw_noise(self._generator, exploration)
         if self.network.state_size:
             states = zeroed(states[environments], first)
             thought = self._think(observations, states)
@@ -148,9 +150,6 @@ class DevicePolicy:
             self._states[environments] = thought.state
         else:
             thought = self._think(observations)
-        exploration = None
-        if self._exploration is not None:
-            exploration = begun(self._exploration[environments], first, self.network.noise_size)
         chosen = self.network.choose(thought, self._generator, exploration)
         if self._exploration is not None and chosen.exploration is not None:
             self._exploration[environments] = chosen.exploration
