@@ -31,6 +31,8 @@ class Needs:
         learning_starts: steps of the environments before the first update, with `updates_per_step`.
         priorities: whether updates return priorities, so that a prioritised replay has an effect.
         batches_at_once: batches that are drawn together and given to one `update`, which takes an optimiser step on each.
+        episodes: whether batches hold the returns of the episodes that ended in them.
+        alone: whether the agent learns with a single learner only.
     """
 
     on_policy: bool = False
@@ -40,6 +42,8 @@ class Needs:
     learning_starts: int = 0
     batches_at_once: int = 1
     priorities: bool = False
+    episodes: bool = False
+    alone: bool = False
 
     @property
     def workers_wait(self) -> bool:

@@ -65,4 +65,5 @@ def make_contract(config: Config) -> TrajectoryContract:
         state_size=shapes.state_size,
         overlap=burn_in,
         window=config.needs.window,
+        episodes=config.needs.episodes,
     )

@@ -53,6 +53,8 @@ class Batch:
     is_replay: bool `[B]`, whether the column's trajectory may have been in an earlier batch.
     source: int `[B]`, index of the column's replay in the mixture.
     discounted_returns: float32 `[T, B]`, discounted rewards of the episode so far; None unless the contract has a discount.
+    episode_return: float32 `[T, B]`, the raw return of a whole episode at its last step, NaN elsewhere; None unless the
+    contract asks for episodes.
     recurrent_state: float32 `[B, K]`, before row 0; None without a core.
     overlap: rows at the beginning that only rebuild the recurrent state (burn-in).
     weights: float32 `[B]`, importance weights of the columns, at most 1; None unless a replay draws by priorities.
@@ -68,6 +70,7 @@ class Batch:
     is_replay: Tensor
     source: Tensor
     discounted_returns: Tensor | None = None
+    episode_return: Tensor | None = None
     recurrent_state: Tensor | None = None
     overlap: int = 0
     weights: Tensor | None = None
@@ -77,12 +80,13 @@ class Batch:
         if not self.overlap:
             return self
         steps = ("actions", "rewards", "terminated", "reset", "action_used")
-        returns = self.discounted_returns
+        returns, episodes = self.discounted_returns, self.episode_return
         return replace(
             self,
             observations=self.observations[self.overlap :],
             acting={name: field[self.overlap :] for name, field in self.acting.items()},
             discounted_returns=None if returns is None else returns[self.overlap :],
+            episode_return=None if episodes is None else episodes[self.overlap :],
             recurrent_state=None,  # that of row 0 is not the state before the first row left
             overlap=0,
             **{name: getattr(self, name)[self.overlap :] for name in steps},
@@ -95,7 +99,7 @@ class Batch:
             return field.index_select(1, columns)
 
         steps = ("actions", "rewards", "terminated", "reset", "action_used")
-        returns, state = self.discounted_returns, self.recurrent_state
+        returns, episodes, state = self.discounted_returns, self.episode_return, self.recurrent_state
         return replace(
             self,
             observations=taken(self.observations.movedim(2, -1)).movedim(-1, 2),  # the stack stays innermost in memory
@@ -103,6 +107,7 @@ class Batch:
             is_replay=self.is_replay[columns],
             source=self.source[columns],
             discounted_returns=None if returns is None else taken(returns),
+            episode_return=None if episodes is None else taken(episodes),
             recurrent_state=None if state is None else state[columns],
             weights=None if self.weights is None else self.weights[columns],
             **{name: taken(getattr(self, name)) for name in steps},  # type: ignore[arg-type]

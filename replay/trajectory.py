@@ -23,6 +23,9 @@ FEATURES = "behaviour_features"
 RETURNS = "discounted_returns"
 """Field of the discounted rewards of the episode so far, if rewards are normalised."""
 
+EPISODE_RETURN = "episode_return"
+"""Field of the raw return of an episode at its last step, NaN elsewhere."""
+
 RECURRENT_STATE = "recurrent_state"
 """Field of the acting network's recurrent state, stored once: as it was before row 0."""
 
@@ -67,6 +70,7 @@ class TrajectoryContract:
         overlap: rows at the beginning that only rebuild the recurrent state. They repeat the end of the trajectory before it,
             except in an environment's first trajectory, which has no other before it.
         window: rows of the windows that batches are made of; 0 for batches of whole trajectories.
+        episodes: whether batches hold the returns of episodes.
     """
 
     unroll_length: int
@@ -79,6 +83,7 @@ class TrajectoryContract:
     state_size: int = 0
     overlap: int = 0
     window: int = 0
+    episodes: bool = False
 
     @property
     def of_batch(self) -> TrajectoryContract:
@@ -114,7 +119,7 @@ class TrajectoryContract:
             **({} if self.return_discount is None else {RETURNS: Field(steps, "float32")}),
             **{name: Field((*steps, *shape), dtype) for name, (shape, dtype) in self.policy_fields.items()},
             "policy_version": Field(steps, "int64"),  # updates that the acting policy had seen
-            "episode_return": Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
+            EPISODE_RETURN: Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
             "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere
             "environment_id": Field((), "int32"),  # the environment of the run that it comes from
             **recurrent,
@@ -128,7 +133,8 @@ class TrajectoryContract:
     def batch_fields(self) -> tuple[str, ...]:
         """The fields that go to the learner's device as they are."""
         returns = () if self.return_discount is None else (RETURNS,)
-        return ("actions", "rewards", "terminated", "reset", "action_used", *returns, *self.acting)
+        episodes = (EPISODE_RETURN,) if self.episodes else ()
+        return ("actions", "rewards", "terminated", "reset", "action_used", *returns, *episodes, *self.acting)
 
     @property
     def shared_frames(self) -> int:

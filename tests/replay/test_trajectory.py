@@ -152,13 +152,14 @@ def test_a_batch_is_time_major_and_holds_every_value_in_its_place() -> None:
 
 
 def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
-    contract = replace(contract_of(), return_discount=0.9)
+    contract = replace(contract_of(), return_discount=0.9, episodes=True)
     assert set(contract.batch_fields) <= set(contract.fields)
     fixed = set(contract.batch_fields) - set(contract.acting)
     assert {field.name for field in fields(Batch)} == {
         *(*fixed, "acting", "observations", "is_replay", "source"),
         *("recurrent_state", "overlap"),  # of networks with a core
         "discounted_returns",  # of runs that normalise rewards
+        "episode_return",  # of agents that compare whole episodes
         "weights",  # of replays with priorities
     }
 
