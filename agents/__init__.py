@@ -5,8 +5,10 @@ from __future__ import annotations
 from agents.a2c.agent import A2CAgent
 from agents.appo.agent import APPOAgent
 from agents.base import Agent, Needs, Updated
+from agents.cem.agent import CEMAgent
 from agents.ddpg.agent import DDPGAgent
 from agents.dqn.agent import DqnAgent
+from agents.es.agent import ESAgent
 from agents.impact.agent import ImpactAgent
 from agents.ppo.agent import PPOAgent
 from agents.r2d2.agent import R2d2Agent
@@ -21,8 +23,10 @@ AGENTS: dict[str, type[Agent]] = {
     "vtrace": VTraceAgent,
     "a2c": A2CAgent,
     "appo": APPOAgent,
+    "cem": CEMAgent,
     "dqn": DqnAgent,
     "ddpg": DDPGAgent,
+    "es": ESAgent,
     "impact": ImpactAgent,
     "ppo": PPOAgent,
     "r2d2": R2d2Agent,

@@ -35,6 +35,10 @@ LearningRate = Annotated[
     Setting("Learning rate at the start; it moves linearly to lr_end_value.", "a learning rate in [0, 10]", 0, 10),
 ]
 LastLearningRate = Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)]
+HeldLearningRate = Annotated[
+    float,
+    Setting("Learning rate at the end of the run; -1: as at the start.", "-1 or a learning rate in [0, 10]", -1, 10),
+]
 OptimizerName = Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")]
 RmspropEpsilon = Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)]
 GradientClip = Annotated[
@@ -77,6 +81,13 @@ class LearnedConfig:
         return self.lr_end_value
 
 
+def held_rate(start: float, end: float) -> float:
+    """The learning rate at the end of the run, where -1 stands for that at the start. Raises ValueError between -1 and 0."""
+    if -1 < end < 0:
+        raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {end:g}")
+    return start if end < 0 else end
+
+
 class Step(NamedTuple):
     """One guarded step of the optimiser.
 
@@ -102,7 +113,7 @@ class GuardedAgent(Agent):
             small pass.
     """
 
-    config_class = LearnedConfig
+    config_class: ClassVar[type] = LearnedConfig
     several_steps: ClassVar[bool] = False
     steps_some: ClassVar[bool] = False
     """Whether a step may leave out some of the parameters."""

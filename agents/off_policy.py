@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agents import passes
 from agents.base import Needs, Updated
-from agents.guarded import GuardedAgent, LearnedConfig, LearningRate, OptimizerName, Step
+from agents.guarded import GuardedAgent, HeldLearningRate, LearnedConfig, LearningRate, OptimizerName, Step, held_rate
 from agents.metrics import means_of_steps
 from agents.optimizers import clip_gradients, give_gradients
 from agents.rewards import REWARD_CLIPPING
@@ -31,10 +31,6 @@ REPLAY = '[{"type": "standard", "steps": 1000000, "sample_ratio": 1.0}]'
 DEFAULTS = {"batch_size": 256, "unroll_length": 8, "replay_fill_fraction": 0.0, "replay_parameters": REPLAY}
 """Defaults of settings that every run has. Short trajectories reach the replay soon."""
 
-LastRate = Annotated[
-    float,
-    Setting("Learning rate at the end of the run; -1: as at the start.", "-1 or a learning rate in [0, 10]", -1, 10),
-]
 Clip = Annotated[
     float,
     Setting(
@@ -100,7 +96,7 @@ class OffPolicyConfig(LearnedConfig):
     """
 
     lr: LearningRate = 3e-4
-    lr_end_value: LastRate = -1.0
+    lr_end_value: HeldLearningRate = -1.0
     optimizer: OptimizerName = "adam"
     gradient_clip_by_norm_threshold: Clip = 0.0
     gamma: Gamma = 0.99
@@ -115,8 +111,7 @@ class OffPolicyConfig(LearnedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if -1 < self.lr_end_value < 0:
-            raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {self.lr_end_value:g}")
+        held_rate(self.lr, self.lr_end_value)
 
     @property
     def reward_clipping(self) -> str | None:
@@ -125,7 +120,7 @@ class OffPolicyConfig(LearnedConfig):
 
     @property
     def last_learning_rate(self) -> float:
-        return self.lr if self.lr_end_value < 0 else self.lr_end_value
+        return held_rate(self.lr, self.lr_end_value)
 
     @property
     def needs(self) -> Needs:

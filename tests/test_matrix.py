@@ -131,6 +131,10 @@ def test_it_is_exported_with_an_input_a_leaf(
         ("trpo", "dict-box", "none", {"action_distribution": "beta"}),
         ("trpo", "vector-box", "lstm", {"normalise_observations": True, "action_bound_loss_weight": 1.0}),
         ("trpo", "dict-discrete-mask", "gru", {"core_inputs": True, "entropy_loss_weight": 0.01}),
+        ("es", "dict-multi-mask", "none", {"population": 4, "normalise_observations": True}),
+        ("es", "image-box", "gru", {"population": 4, "core_inputs": True}),
+        ("cem", "vector-box", "lstm", {"population": 4, "elites": 2}),
+        ("cem", "dict-discrete-mask", "none", {"population": 4, "elites": 2}),
     ],
 )
 def test_on_policy_agents_train_resume_play_and_are_exported(
@@ -138,6 +142,8 @@ def test_on_policy_agents_train_resume_play_and_are_exported(
 ) -> None:
     calibrate = core == "none" and not own.get("normalise_observations")
     settings = {**settings_of(combination, core, agent=agent), "lr": SMALL["lr_end_value"], **own, "calibrate_input": calibrate}
+    if agent == "cem":  # it has no optimiser
+        del settings["lr"], settings["lr_end_value"]
     assert_resumes_to_the_bit(tmp_path, **settings)
     assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
     assert run("export", tmp_path / "parts", load="latest") == 0

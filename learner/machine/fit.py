@@ -89,7 +89,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
     if AGENTS[settled["agent"]].exact:
-        choices.choose("precision", "float32", f"second derivatives of {settled['agent']} would suffer in bfloat16")
+        choices.choose("precision", "float32", f"the steps of {settled['agent']} need more exactness than bfloat16 has")
     if settled["network"] == "mlp":
         choices.choose("precision", "float32", "an mlp is small, so bfloat16 would cost exactness and save no time")
     if ":" in settled["network"]:

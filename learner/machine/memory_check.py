@@ -61,7 +61,7 @@ class HostMemory:
 
     Args:
         processes: the learner, the workers and the evaluation process themselves.
-        environments: emulators and their observations.
+        environments: emulators and their observations, and weights of their own if the agent gives them some.
         arena: shared memory with the trajectories that workers fill, and the weights.
         batches: buffers of batches, and on a CPU the stacked observations of one; the same of stored trajectories that a replay
             compares.
@@ -96,10 +96,11 @@ def host_memory(config: Config) -> HostMemory:
     batch = config.columns_at_once * contract.of_batch.bytes_per_trajectory
     stacked = 0 if training.device == "cuda" else contract.frames_stacked
     compared = most_compared(config.replays, contract, config.columns_at_once) * contract.bytes_per_trajectory
+    weighed = workers.environments if workers.uses_this_machine and workers.worker_kind != "central" else 0
     buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
     return HostMemory(
         processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
-        environments=stepped * emulator,
+        environments=stepped * emulator + weighed * make_network_shapes(config).bytes_per_environment,
         arena=_arena_bytes(config),
         batches=(buffers + stacked) * batch + (1 + stacked) * compared,
         replays=_replays_in_host_memory(config),

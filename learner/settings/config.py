@@ -116,7 +116,12 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
     if flat["precision"] != "float32" and AGENTS[flat["agent"]].exact:
         raise ValueError(
-            f"precision: wanted float32 with agent {flat['agent']}, whose second derivatives need it, got {flat['precision']}"
+            f"precision: wanted float32 with agent {flat['agent']}, whose steps need the exactness, got {flat['precision']}"
+        )
+    if needs.alone and flat["learner_count"] > 1:
+        raise ValueError(
+            f"learner_count: wanted 1 with agent {flat['agent']}, whose learner has little to do: more workers play more "
+            f"episodes at once; got {flat['learner_count']}"
         )
     if needs.on_policy:
         _check_on_policy(flat, replays)

@@ -16,6 +16,7 @@ from agents.networks.settings import NetworkSettings
 from agents.optimizers import give_gradients
 from replay.batch import Batch
 from tests.agents.continuous.support import SPACE, windows
+from tests.agents.evolution.support import ended_batch
 from tests.agents.support import A, B, T, random_batch
 from wrappers.spaces import Discrete
 
@@ -26,6 +27,7 @@ ONE_STEP: dict[str, dict[str, Any]] = {
     "sac": {"batches_at_once": 1},
     "td3": {"batches_at_once": 1, "delay": 1},
     "ddpg": {"batches_at_once": 1},
+    "es": {"population": 2},
 }
 CONTINUOUS = ("sac", "td3", "ddpg")
 
@@ -47,11 +49,14 @@ def batch_for(name: str, agent: GuardedAgent) -> Batch:
         return windows(IMAGE)
     if name == "dqn":
         return windows(IMAGE, Discrete(3))
+    if name == "es":
+        return replace(ended_batch([(1, 3.0), (2, 5.0)]), observations=torch.randn(3, 2, *IMAGE))
     state = torch.zeros(B, agent.network.state_size) if agent.network.core else None
     return replace(random_batch(), observations=torch.randn(T + 1, B, *IMAGE), recurrent_state=state)
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "trpo"])  # its policy moves without the optimiser
+# The policy of TRPO and all weights of CEM move without the optimiser.
+@pytest.mark.parametrize("name", [name for name in AGENTS if name not in ("trpo", "cem")])
 def test_a_step_on_images_is_that_of_plain_adam(name: str) -> None:
     """PyTorch's fused Adam pairs weights and gradients by their places in memory."""
     agent = agent_of(name)

@@ -22,7 +22,15 @@ from tests.learner.test_train import run_training
 from tests.support import same
 from workers.processes.supervisor import ProcessWorkers
 
-AGENTS = pytest.mark.parametrize("agent", ["ppo", "a2c", "trpo"])
+OWN: dict[str, dict[str, Any]] = {
+    "ppo": {"normalise_rewards": True},
+    "a2c": {"normalise_rewards": True},
+    "trpo": {"normalise_rewards": True},
+    "es": {"population": 6},
+    "cem": {"population": 6, "elites": 2},
+}
+"""Settings of each agent with which most of its numbers are part of a resume."""
+AGENTS = pytest.mark.parametrize("agent", OWN)
 SHORT: dict[str, Any] = {
     "batch_size": 8,
     "envs_per_worker": 4,
@@ -106,7 +114,7 @@ def test_a_killed_and_resumed_run_gives_the_same_bits(agent: str, core: str, tmp
         "core": core,
         "core_size": 8,
         "reproducible": True,
-        "normalise_rewards": True,
+        **OWN[agent],
         "environment_max_steps": 960,
         "checkpoint_period": 10,
         "return_window": 2,

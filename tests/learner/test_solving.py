@@ -122,12 +122,20 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "A2C": {"agent": "a2c", "environment_max_steps": 40_000, "lr": 2e-3},
     "TRPO": {"agent": "trpo", "unroll_length": 32, "environment_max_steps": 40_000, "separate_value": True},
 }
+SEARCH: dict[str, Any] = {"environment_max_steps": 150_000, "envs_per_worker": 8, "batch_size": 8, "log_period": 60.0}
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_on_policy_agents_solve_the_toy_environment(tmp_path: Path, name: str) -> None:
     settings = {**QUICKLY, "entropy_loss_weight": 0.01, "hidden_sizes": "64,64", **ON_POLICY[name]}
     assert any(solving.solves(SOLVED, tmp_path / str(seed), **settings, seed=seed) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("agent", ["es", "cem"])
+def test_evolutionary_agents_solve_the_toy_environment(tmp_path: Path, agent: str) -> None:
+    own = {"es": {"lr": 0.1, "noise_std": 0.3, "population": 48}, "cem": {"population": 48, "elites": 8}}
+    settings = {**SEARCH, "hidden_sizes": "16", **own[agent]}
+    assert any(solving.solves(SOLVED, tmp_path / str(seed), agent=agent, **settings, seed=seed) for seed in SEEDS)
 
 
 @pytest.mark.parametrize("network", [network for network in TORSOS if network != "mlp"])  # that of all the others

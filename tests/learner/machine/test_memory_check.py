@@ -97,6 +97,15 @@ def test_every_worker_process_counts() -> None:
     assert host_memory(small_config(eval_period=5)).processes == LEARNER_RESERVE + WORKER_RESERVE
 
 
+def test_weights_of_each_environment_count_where_an_agent_has_them() -> None:
+    config, plain = small_config(agent="es", hidden_sizes="64"), small_config(agent="ppo", hidden_sizes="64")
+    weights = sum(each.numel() for each in make_network_shapes(config).parameters())
+    grown = host_memory(config).environments - host_memory(plain).environments
+    assert grown == pytest.approx(4 * weights * config.workers.environments, rel=0.02)
+    on_the_device = host_memory(small_config(agent="es", hidden_sizes="64", worker_kind="central")).environments
+    assert on_the_device < host_memory(config).environments
+
+
 def test_environments_of_evaluations_count() -> None:
     config = small_config()
     each = host_memory(config).environments // config.workers.environments

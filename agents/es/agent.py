@@ -1,0 +1,89 @@
+"""Evolution strategies (Salimans et al. 2017, arXiv:1703.03864): gradient ascent on the mean return of perturbed weights.
+
+Each pair of members plays theta + sigma eps and theta - sigma eps, one episode each. The gradient g is `evolution_gradient` of
+the centred ranks of all returns, and Adam ascends
+
+    g - decay theta
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from agents.evolution.agent import PopulationAgent, PopulationConfig
+from agents.evolution.policy import PopulationPolicy
+from agents.evolution.search import centred_ranks, evolution_gradient
+from agents.guarded import HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon, held_rate
+from agents.optimizers import give_gradients
+from setting import Setting
+
+
+@dataclass(frozen=True)
+class ESConfig(PopulationConfig):
+    """Settings of evolution strategies, by default those of OpenAI's program; its population is 10,000."""
+
+    lr: LearningRate = 0.01
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 1e-5
+    adam_eps: float = 1e-8
+    noise_std: Annotated[
+        float, Setting("Standard deviation sigma of the members' weights.", "a number in (0, 10]", 1e-6, 10)
+    ] = 0.02
+    weight_decay: Annotated[
+        float, Setting("Part of each weight that is taken off the gradient.", "a number in [0, 1]", 0, 1)
+    ] = 0.005
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        held_rate(self.lr, self.lr_end_value)
+        if self.population % 2:
+            raise ValueError(f"population: wanted an even number with agent es, whose members are pairs, got {self.population}")
+
+    @property
+    def last_learning_rate(self) -> float:
+        """The learning rate at the end of the run."""
+        return held_rate(self.lr, self.lr_end_value)
+
+
+class MirroredPolicy(PopulationPolicy):
+    """Members in pairs. Member 2i-1 has the i-th noise added, and member 2i has it taken off."""
+
+    @property
+    def population(self) -> int:
+        return int(self.config.agent.population)
+
+    def perturbation(self, member: int) -> Tensor:
+        pair, taken_off = divmod(member - 1, 2)
+        return self.noise(pair) * (-self.config.agent.noise_std if taken_off else self.config.agent.noise_std)
+
+
+class ESAgent(PopulationAgent):
+    """Evolution strategies."""
+
+    config_class = ESConfig
+    network_class = MirroredPolicy
+
+    config: ESConfig
+    network: MirroredPolicy
+
+    @torch.no_grad()
+    def improve(self, progress: float) -> dict[str, Tensor]:
+        weights = centred_ranks(self.returns.view(-1, 2))
+        noise = (self.network.noise(pair) for pair in range(len(weights)))
+        gradient = evolution_gradient(weights, noise, self.config.noise_std)
+        own = list(self.network.parameters())
+        # The optimiser descends.
+        parts = self.network.parts_of(-gradient)
+        give_gradients(own, [part + self.config.weight_decay * theta for part, theta in zip(parts, own, strict=True)])
+        self.set_learning_rate(progress)
+        self._step()
+        return {"losses/gradient_norm": torch.linalg.vector_norm(gradient)}
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])

@@ -1,0 +1,158 @@
+"""The common part of ES and CEM: settings, and the returns of a generation until all its members have played."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from agents.base import Needs, Updated
+from agents.continuous.agent import check_distribution
+from agents.evolution.policy import GENERATION, MEMBER, PopulationPolicy
+from agents.guard import Guard
+from agents.guarded import GuardedAgent
+from agents.networks.base import NetworkConfig
+from agents.networks.settings import NetworkSettings
+from replay.batch import Batch
+from setting import Setting, check_fields, settings_of
+
+CHARTS: dict[str, list[str]] = {
+    "returns of the members": [r"evolution/mean_return$", r"evolution/best_return$", r"evolution/worst_return$"],
+    "return of the centre": [r"evolution/centre_return$"],
+    "steps that counted": [r"evolution/counted_steps$"],
+}
+
+
+@dataclass(frozen=True)
+class PopulationConfig:
+    """Settings of every agent that compares the episodes of a population."""
+
+    normalise_rewards: ClassVar[bool] = False
+    gradient_clip_by_norm_threshold: ClassVar[float] = math.inf
+
+    population: Annotated[
+        int,
+        Setting(
+            "Members of a generation. Each plays one episode before the weights change.",
+            "a whole number from 2 to 1000000",
+            2,
+            1_000_000,
+        ),
+    ] = 100
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class PopulationAgent(GuardedAgent):
+    """Learns from whole episodes of a population's members. Subclasses say how the weights follow from the returns.
+
+    Attributes:
+        returns: float64 `[population]`, the return of each member of this generation, NaN until its episode has ended.
+    """
+
+    config_class = PopulationConfig
+    network_class = PopulationPolicy
+    charts = CHARTS
+    compiles = False  # an update has no pass through the network
+    exact = True  # bfloat16 would round the perturbations
+    defaults: ClassVar[Mapping[str, Any]] = {"unroll_length": 16}
+
+    config: Any
+    network: PopulationPolicy
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # Returns are compared on the host, so no step needs to be reverted on a GPU.
+        self.guard = Guard(self.optimizer, torch.device("cpu"))
+        self.returns = torch.full((self.config.population,), math.nan, dtype=torch.float64)
+        self._steps = torch.zeros(2, dtype=torch.int64)  # of this generation: all, and those of members
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return Needs(on_policy=True, episodes=True, alone=True)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        settings, name = network.settings, cls.name()
+        for setting in ("log_std", "initial_log_std", "separate_value"):
+            default, got = settings_of(NetworkSettings)[setting].default, getattr(settings, setting)
+            if got != default:
+                raise ValueError(f"{setting}: wanted {default} with agent {name}, whose policy does not use it, got {got}")
+        check_distribution(network, name, "auto")
+
+    @classmethod
+    def name(cls) -> str:
+        """The agent's name on the command line."""
+        return cls.__name__.removesuffix("Agent").lower()
+
+    @abstractmethod
+    def improve(self, progress: float) -> dict[str, Tensor]:
+        """Move the weights by the returns of all members. Returns metrics.
+
+        progress: the part of the run's budget that is used, in [0, 1].
+        """
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the last step; 0 without an optimiser."""
+        return 0.0
+
+    def update(self, batch: Batch, progress: float) -> Updated:
+        found: dict[str, Tensor] = {}
+        self.guard.step(self.finite_inputs(batch), lambda: found.update(self._learn(batch, progress)), ends_update=False)
+        self.end_update()
+        return Updated(found, self.learning_rate, int(self.network.generation) - 1)
+
+    def _learn(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        """Take the batch's returns, and end the generation if they are the last ones."""
+        found = self._take_returns(batch)
+        if self.observation_moments:  # the members of a generation are compared with the same scale
+            self.observation_moments.merge(batch, rescales=False)
+        if self.returns.isnan().any():
+            return found
+        found |= self._report() | self.improve(progress)
+        self.network.generation += 1
+        self.returns.fill_(math.nan)
+        self._steps.zero_()
+        if self.observation_moments:
+            self.observation_moments.rescale()
+        return found
+
+    @torch.no_grad()
+    def _take_returns(self, batch: Batch) -> dict[str, Tensor]:
+        """Take the returns of this generation's members. Returns the mean return of the centre, where it has played."""
+        assert batch.episode_return is not None
+        fields = [batch.episode_return, batch.acting[GENERATION], batch.acting[MEMBER]]
+        episodes, generations, members = torch.stack(fields).cpu().double()
+        current = generations == self.network.generation.cpu()
+        self._steps += torch.tensor([members.numel(), int((current & (members > 0)).sum())])
+        ended = current & ~episodes.isnan()
+        for member, value in zip(members[ended].long().tolist(), episodes[ended].tolist(), strict=True):
+            # A worker that was replaced plays its members again. Which of two returns counts must not depend on them.
+            if member and math.isnan(self.returns[member - 1]):
+                self.returns[member - 1] = value
+        of_centre = episodes[ended & (members == 0)]
+        return {"evolution/centre_return": of_centre.mean()} if len(of_centre) else {}
+
+    def _report(self) -> dict[str, Tensor]:
+        return {
+            "evolution/mean_return": self.returns.mean(),
+            "evolution/best_return": self.returns.max(),
+            "evolution/worst_return": self.returns.min(),
+            "evolution/counted_steps": self._steps[1] / self._steps[0],
+        }
+
+    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
+        return {**super().own_numbers(), GENERATION: {"returns": self.returns, "steps": self._steps}}
+
+    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
+        super().load_own_numbers(numbers)
+        if GENERATION in numbers:
+            self.returns.copy_(numbers[GENERATION]["returns"])
+            self._steps.copy_(numbers[GENERATION]["steps"])

@@ -1,0 +1,226 @@
+"""A policy whose weights differ from environment to environment: each plays the episodes of one member of a population.
+
+The weights theta of the network are the population's centre. A member is theta and a perturbation, which follows from the
+generation and the member's number alone: `noise` draws the same numbers in every process. So only these two numbers travel with
+a trajectory. Drawing them again costs 4 ns each, 7 ms for the 1.7 million weights of `nature`, so there is no table of noise in
+shared memory as in the published program.
+
+Environment e of E brings the members e, e + E, e + 2 E, ... to the policy that acts for it. The policy's environments play all
+that they bring, one episode each in the order in which they are free, and then the centre until the generation ends. Which
+episodes count is thus decided before they are played. If instead the first ones to end were counted, short episodes would be
+preferred.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from agents.acting import Acting
+from agents.compute import PRECISIONS
+from agents.distributions import ILLEGAL_LOGIT, make_distribution
+from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.observing import Observations
+from replay.trajectory import Field
+from wrappers.spaces import Box
+
+GENERATION, MEMBER = "generation", "member"
+"""Acting fields: the generation that an action's member belongs to, and its number from 1 on; 0 for the centre."""
+
+_KEYS = 2**24
+"""The key of the noise is a float32 buffer, which holds whole numbers below this one exactly."""
+_POLICY_GAIN = 0.01
+
+
+class PopulationOutput(NamedTuple):
+    """policy: float32 `[N, P]`, logits of choices, or the actions `[N, D]`."""
+
+    policy: Tensor
+
+
+class _Thinking(nn.Module):
+    """The thought of one environment as the forward pass of a module, which `functional_call` needs."""
+
+    def __init__(self, network: FeatureNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The parts of the thought that are there. All tensors are without an axis for environments.
+
+        given: inputs of the torso, and the mask and the recurrent state where there are any.
+        """
+        inputs = [each.unsqueeze(0) for each in given["inputs"]]
+        mask, state = (given[name].unsqueeze(0) if name in given else None for name in ("mask", "state"))
+        thought = self.network.thought_of(self.network.features_of_inputs(inputs), mask, state)
+        found = {"policy": thought.output.policy, "features": thought.features, "state": thought.state}
+        return {name: tensor.squeeze(0) for name, tensor in found.items() if tensor is not None}
+
+
+class PopulationPolicy(FeatureNetwork):
+    """A deterministic policy for any action space, and the weights of the members that its environments play.
+
+    In training its noise is in the weights alone, so choices are those of the largest logit.
+
+    Attributes:
+        generation: float32 `[]`, the number of the generation, from 1 on. It travels with the weights.
+        key: float32 `[]`, a random whole number of the run, from which all noise is drawn.
+    """
+
+    noise_size = 3
+    exported: ClassVar[tuple[str, ...]] = ("policy",)
+
+    generation: Tensor
+    key: Tensor
+    bounded: Tensor
+
+    def make_heads(self) -> None:
+        action = self.config.action
+        if isinstance(action, Box):
+            self.register_buffer("bounded", torch.from_numpy(np.asarray(action.bounded, np.float32)))
+            count = len(action.low)
+        else:
+            self.distribution = make_distribution(action)
+            count = self.distribution.parameter_count
+        self.policy_head = nn.Linear(self.head_feature_count, count)
+        self.register_buffer("generation", torch.ones(()))
+        self.register_buffer("key", torch.zeros(()))
+        self.weight_count = sum(weights.numel() for weights in self.parameters())
+        self.bytes_per_environment = 4 * self.weight_count
+        self._thinking = (_Thinking(self),)  # in a tuple, or the network would be a module of itself
+        self._rows: dict[int, int] = {}
+        self._members: dict[str, Tensor] = {}
+        self._playing: list[tuple[int, int]] = []
+        self._asked: list[int] | None = None
+
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> PopulationOutput:
+        policy = self.policy_head(features)
+        if self.distribution is None:
+            return PopulationOutput(torch.where(self.bounded > 0, policy.tanh(), policy))
+        return PopulationOutput(policy if mask is None else policy.masked_fill(mask == 0, ILLEGAL_LOGIT))
+
+    def head_gain(self, layer: nn.Module) -> float | None:
+        """With a small gain the first members differ by their noise more than by the weights that they share."""
+        return _POLICY_GAIN if layer is self.policy_head else None
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        super().initialise(generator)
+        self.key.copy_(torch.randint(_KEYS, (), generator=generator))
+
+    @classmethod
+    def acting(cls, config: NetworkConfig) -> Acting:
+        return Acting({GENERATION: Field((), "float32"), MEMBER: Field((), "float32")})
+
+    def best_actions(self, output: PopulationOutput) -> Tensor:
+        if self.distribution is None:
+            return output.policy
+        return self.distribution.action(self.distribution.mode(output.policy))
+
+    @abstractmethod
+    def perturbation(self, member: int) -> Tensor:
+        """What a member's weights are more than theta, `[weight_count]` in the order of `parameters()`. member: from 1 on."""
+
+    @property
+    @abstractmethod
+    def population(self) -> int:
+        """Members of a generation."""
+
+    def noise(self, number: int) -> Tensor:
+        """Independent normals `[weight_count]`, the `number`-th of this generation, on the device of the weights."""
+        entropy = [int(self.key), int(self.generation), number]
+        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
+        drawn = generator.standard_normal(self.weight_count, np.float32)
+        return torch.from_numpy(drawn).to(self.key.device)
+
+    def parts_of(self, flat: Tensor) -> list[Tensor]:
+        """`[weight_count]` in the shapes of `parameters()`."""
+        own = list(self.parameters())
+        parts = flat.split([weights.numel() for weights in own])
+        return [part.view(weights.shape) for part, weights in zip(parts, own, strict=True)]
+
+    def exploration(self, environments: Tensor, total: int) -> Tensor | None:
+        """The number of each environment, and its state: the generation, the member, and how many it has begun to play.
+
+        It also makes room for the weights of as many members as there are environments.
+        """
+        self._total = total
+        self._numbers = environments
+        self._begun = torch.zeros(len(environments), device=environments.device)
+        self._rows = {number: row for row, number in enumerate(environments.tolist())}
+        count = len(environments)
+        self._members = {name: weights.detach().new_empty((count, *weights.shape)) for name, weights in self.named_parameters()}
+        self._playing = [(0, 0)] * count
+        numbers = environments.float().unsqueeze(-1)
+        return torch.cat([numbers, numbers.new_zeros(count, self.noise_size)], -1)
+
+    def begun(self, exploration: Tensor, first: Tensor) -> Tensor:
+        """Give the next member to every environment whose episode begins."""
+        number, generation, _, count = exploration.unbind(-1)
+        count = torch.where(generation == self.generation, count, 0.0)  # members of an older one do not count
+        self._begun[[self._rows[each] for each in number.long().tolist()]] = count
+        place = self._begun.sum().long() + first.cumsum(0) - 1
+        environments = len(self._numbers)
+        member = self._numbers[place % environments] + place // environments * self._total + 1
+        member = torch.where(member <= self.population, member, 0).float()
+        new = torch.stack([number, self.generation.expand_as(number), member, count + 1], -1)
+        return torch.where(first.unsqueeze(-1), new, exploration)
+
+    def draw_noise(self, generator: torch.Generator | None = None, exploration: Tensor | None = None) -> None:
+        """Make the weights of the environments that begin another member."""
+        if exploration is None:
+            return
+        now, asked = int(self.generation), []
+        for number, generation, member, _ in exploration.long().tolist():
+            row = self._rows[number]
+            # An episode that began with older weights no longer counts, so any weights will do. These are the same after a
+            # resume, which knows the new ones alone.
+            plays = (now, member if generation == now else 0)
+            if self._playing[row] != plays:
+                self._make_member(row, plays[1])
+                self._playing[row] = plays
+            asked.append(row)
+        self._asked = None if asked == list(range(len(self._playing))) else asked
+
+    @torch.no_grad()
+    def _make_member(self, row: int, member: int) -> None:
+        parts = self.parts_of(self.perturbation(member)) if member else None
+        for index, (name, weights) in enumerate(self.named_parameters()):
+            self._members[name][row] = weights if parts is None else weights + parts[index]
+
+    def think(self, observations: Observations, state: Tensor | None = None) -> Thought:
+        """As every network; in training each environment's observation goes through the weights of its own member."""
+        if not self._playing:
+            return super().think(observations, state)
+        present = {"mask": self.mask_of(observations), "state": state}
+        given: dict[str, Any] = {"inputs": self.inputs_of(observations, PRECISIONS[self.config.precision])}
+        given |= {name: tensor for name, tensor in present.items() if tensor is not None}
+        chosen = self._members
+        if self._asked is not None:
+            chosen = {name: weights[self._asked] for name, weights in chosen.items()}
+        found = vmap(self._think_of_one)({f"network.{name}": weights for name, weights in chosen.items()}, given)
+        return Thought(PopulationOutput(found["policy"]), found["features"], found.get("state"))
+
+    def _think_of_one(self, weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = functional_call(self._thinking[0], dict(weights), (given,))
+        return found
+
+    def choose(
+        self,
+        thought: Thought,
+        generator: torch.Generator | None,
+        exploration: Tensor | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Chosen:
+        actions = self.best_actions(thought.output)
+        if exploration is None:
+            nobody = torch.zeros(len(actions), device=actions.device)
+            return Chosen(actions, {GENERATION: nobody, MEMBER: nobody})
+        return Chosen(actions, {GENERATION: exploration[:, 1], MEMBER: exploration[:, 2]}, exploration)
