@@ -131,10 +131,11 @@ class PopulationAgent(GuardedAgent):
         fields = [batch.episode_return, batch.acting[GENERATION], batch.acting[MEMBER]]
         episodes, generations, members = torch.stack(fields).cpu().double()
         current = generations == self.network.generation.cpu()
-        self._steps += torch.tensor([members.numel(), int((current & (members > 0)).sum())])
+        awaited = torch.cat([torch.tensor([False]), self.returns.isnan()])  # the centre and those that repeat do not count
+        self._steps += torch.tensor([members.numel(), int((current & awaited[members.long()]).sum())])
         ended = current & ~episodes.isnan()
         for member, value in zip(members[ended].long().tolist(), episodes[ended].tolist(), strict=True):
-            # A worker that was replaced plays its members again. Which of two returns counts must not depend on them.
+            # A member may be repeated. Which of two returns counts must not depend on them.
             if member and math.isnan(self.returns[member - 1]):
                 self.returns[member - 1] = value
         of_centre = episodes[ended & (members == 0)]

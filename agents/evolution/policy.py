@@ -6,15 +6,16 @@ a trajectory. Drawing them again costs 4 ns each, 7 ms for the 1.7 million weigh
 shared memory as in the published program.
 
 Environment e of E brings the members e, e + E, e + 2 E, ... to the policy that acts for it. The policy's environments play all
-that they bring, one episode each in the order in which they are free, and then the centre until the generation ends. Which
-episodes count is thus decided before they are played. If instead the first ones to end were counted, short episodes would be
-preferred.
+that they bring, one episode each in the order in which they are free. Which episodes count is thus decided before they are
+played. If instead the first ones to end were counted, short episodes would be preferred. Until the generation ends everywhere
+the environments play the centre, and again members whose episode may have been lost.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -42,6 +43,18 @@ class PopulationOutput(NamedTuple):
     """policy: float32 `[N, P]`, logits of choices, or the actions `[N, D]`."""
 
     policy: Tensor
+
+
+@dataclass
+class _Current:
+    """What the environments of one policy play.
+
+    members, begun: of this generation, by row: the member that plays, 0 for none, and how many episodes have begun.
+    """
+
+    generation: int
+    members: list[int]
+    begun: list[int]
 
 
 class _Thinking(nn.Module):
@@ -94,6 +107,7 @@ class PopulationPolicy(FeatureNetwork):
         self.weight_count = sum(weights.numel() for weights in self.parameters())
         self.bytes_per_environment = 4 * self.weight_count
         self._thinking = (_Thinking(self),)  # in a tuple, or the network would be a module of itself
+        self._numbers: list[int] = []
         self._rows: dict[int, int] = {}
         self._members: dict[str, Tensor] = {}
         self._playing: list[tuple[int, int]] = []
@@ -146,15 +160,15 @@ class PopulationPolicy(FeatureNetwork):
         return [part.view(weights.shape) for part, weights in zip(parts, own, strict=True)]
 
     def exploration(self, environments: Tensor, total: int) -> Tensor | None:
-        """The number of each environment, and its state: the generation, the member, and how many it has begun to play.
+        """The number of each environment, and its state: the generation, the member, and how many episodes it began there.
 
         It also makes room for the weights of as many members as there are environments.
         """
         self._total = total
-        self._numbers = environments
-        self._begun = torch.zeros(len(environments), device=environments.device)
-        self._rows = {number: row for row, number in enumerate(environments.tolist())}
+        self._numbers = environments.tolist()
+        self._rows = {number: row for row, number in enumerate(self._numbers)}
         count = len(environments)
+        self._current = _Current(0, [0] * count, [0] * count)
         self._members = {name: weights.detach().new_empty((count, *weights.shape)) for name, weights in self.named_parameters()}
         self._playing = [(0, 0)] * count
         numbers = environments.float().unsqueeze(-1)
@@ -162,15 +176,35 @@ class PopulationPolicy(FeatureNetwork):
 
     def begun(self, exploration: Tensor, first: Tensor) -> Tensor:
         """Give the next member to every environment whose episode begins."""
-        number, generation, _, count = exploration.unbind(-1)
-        count = torch.where(generation == self.generation, count, 0.0)  # members of an older one do not count
-        self._begun[[self._rows[each] for each in number.long().tolist()]] = count
-        place = self._begun.sum().long() + first.cumsum(0) - 1
-        environments = len(self._numbers)
-        member = self._numbers[place % environments] + place // environments * self._total + 1
-        member = torch.where(member <= self.population, member, 0).float()
-        new = torch.stack([number, self.generation.expand_as(number), member, count + 1], -1)
-        return torch.where(first.unsqueeze(-1), new, exploration)
+        now, found = int(self.generation), exploration.tolist()
+        if self._current.generation != now:  # also for environments that do not ask now
+            self._current = _Current(now, [0] * len(self._numbers), [0] * len(self._numbers))
+        current = self._current
+        for number, generation, member, count in found:
+            row = self._rows[int(number)]
+            current.members[row], current.begun[row] = (int(member), int(count)) if generation == now else (0, 0)
+        for asked in first.nonzero().flatten().tolist():
+            row = self._rows[int(found[asked][0])]
+            current.members[row] = self._member_at(sum(current.begun))
+            current.begun[row] += 1
+            found[asked][1:] = [now, current.members[row], current.begun[row]]
+        return exploration.new_tensor(found)
+
+    def _member_at(self, place: int) -> int:
+        """Who plays the episode that these environments begin as the `place`-th of the generation, counted from 0.
+
+        After the members that they bring it is the centre, and in every second episode a member whose episode may have been
+        lost with a worker. A member that plays now is none: of two episodes the shorter one would count.
+        """
+        count = len(self._numbers)
+        brought = sum(len(range(number, self.population, self._total)) for number in self._numbers)
+        further = place - brought
+        if further >= 0:
+            if further % 2 == 0 or not brought:
+                return 0
+            place = further // 2 % brought
+        member: int = self._numbers[place % count] + place // count * self._total + 1
+        return 0 if further >= 0 and member in self._current.members else member
 
     def draw_noise(self, generator: torch.Generator | None = None, exploration: Tensor | None = None) -> None:
         """Make the weights of the environments that begin another member."""

@@ -65,7 +65,7 @@ def test_returns_that_come_in_any_order_and_batch_give_the_same_weights(name: st
     [
         [(0, 1e6)],  # the centre
         [(1, 1e6)],  # a member that has played before: its worker was replaced
-        [(5, math.nan), (2, math.nan)],  # episodes that go on
+        [(4, math.nan), (2, math.nan)],  # episodes that go on
     ],
 )
 @BOTH
@@ -174,3 +174,17 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         CEMConfig(population=4, elites=5)
     with pytest.raises(ValueError, match=r"^lr_end_value: wanted -1 or a learning rate"):
         ESConfig(lr_end_value=-0.5)
+
+
+@BOTH
+def test_the_steps_that_counted_are_those_of_episodes_whose_return_was_awaited(name: str) -> None:
+    """Two rows a column: 6 of members; at first also 2 of the centre and 2 of a repeated member; 2 of the last member."""
+    agent, resumed = small(name), small(name)
+    for generation, others, wanted in ((1, [(0, 1.0), (2, 1.0)], 8 / 12), (2, [], 1.0)):
+        agent.update(ended_batch(WHOLE[:3], generation), 0.0)
+        if others:
+            agent.update(ended_batch(others, generation), 0.0)
+        resumed.load_state_dict(copy.deepcopy(agent.state_dict()), load_optimizer=True)
+        for each in (agent, resumed):
+            updated = each.update(ended_batch(WHOLE[3:], generation), 0.0)
+            assert float(updated.scalars["evolution/counted_steps"]) == pytest.approx(wanted)

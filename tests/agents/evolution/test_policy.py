@@ -118,20 +118,44 @@ def test_noise_follows_from_the_run_the_generation_and_the_number_alone(name: st
     assert not network.noise(3).equal(before)
 
 
-@pytest.mark.parametrize("population", [6, 8, 20])
+@pytest.mark.parametrize("population", [4, 6, 8, 20])
 def test_every_member_is_played_once_whoever_is_free_first(population: int) -> None:
     """Two policies, of three environments and of two. The episodes of some environments are much shorter."""
-    played: list[int] = []
+    brought: list[int] = []
     for environments in ([0, 1, 2], [3, 4]):
         network = network_here(ES, population=population)
         exploration = begin(network, environments, 5)
-        found = exploration[:, 2].long().tolist()
+        played = exploration[:, 2].long().tolist()
         for first in ([1], [1], [0, 1], [1], [0], [0, 1], *([0, 1],) * 10):
             exploration, members = next_members(network, exploration, first)
-            found += [members[place] for place in first]
-        played += [member for member in found if member]
-        assert not any(members[place] for place in (0, 1))  # in the end only the centre is left
-    assert sorted(played) == list(range(1, population + 1))
+            played += [members[place] for place in first]
+        own = [*(played if 0 not in played else played[: played.index(0)])]
+        assert len(set(own)) == len(own)
+        brought += own
+    assert sorted(brought) == list(range(1, population + 1))
+
+
+def test_a_lost_member_plays_again_and_one_that_plays_does_not() -> None:
+    """Environment 0 plays member 1 all the time; that of member 2 was replaced within its episode."""
+    network = network_here(ES, population=4)
+    exploration = begin(network, [0, 1], 2)
+    found = []
+    for _ in range(12):
+        exploration, members = next_members(network, exploration, [1])
+        found.append(members[1])
+    assert found == [3, 4, 0, 0, 0, 2, 0, 3, 0, 4, 0, 0]
+
+
+def test_a_member_that_plays_in_another_group_does_not_play_again() -> None:
+    network = network_here(ES, population=4)
+    exploration = network.exploration(torch.arange(2), 2)
+    assert exploration is not None
+    exploration[[0]] = network.begun(exploration[[0]], torch.ones(1, dtype=torch.bool))
+    found = []
+    for _ in range(9):
+        exploration[[1]] = network.begun(exploration[[1]], torch.ones(1, dtype=torch.bool))
+        found.append(int(exploration[1, 2]))
+    assert found == [2, 3, 4, 0, 0, 0, 2, 0, 3]
 
 
 def test_an_episode_keeps_its_member_to_its_end() -> None:
@@ -162,6 +186,19 @@ def test_episodes_of_an_older_generation_go_on_with_the_new_centre() -> None:
     torch.testing.assert_close(found[1:], moved(network, 1)(observations[1:]).policy)
 
 
+@BOTH
+def test_the_same_member_of_the_next_generation_has_other_weights(name: str) -> None:
+    network = network_here(name)
+    exploration = begin(network, [0], 1)
+    observations = torch.randn(1, 1, 3)
+    for _ in range(2):
+        network.draw_noise(None, exploration)
+        torch.testing.assert_close(network.think(observations).output.policy, moved(network, 1)(observations).policy)
+        network.generation += 1
+        exploration, members = next_members(network, exploration, [0])
+        assert members == [1]
+
+
 @pytest.mark.parametrize("action", [Discrete(3), MultiDiscrete((3, 2)), HALF_BOUNDED])
 @BOTH
 def test_actions_are_the_best_ones_of_the_member_and_in_their_space(name: str, action: ActionSpace) -> None:
@@ -184,3 +221,17 @@ def test_an_illegal_action_is_chosen_by_no_member() -> None:
     network = network_here(ES, noise_std=3.0)
     policy = network.heads(torch.randn(50, network.feature_count), torch.tensor([[1, 0, 1]]).expand(50, 3)).policy
     assert not (policy.argmax(-1) == 1).any()
+
+
+def test_groups_that_ask_in_turn_play_every_member_once_in_each_generation() -> None:
+    """As with a central policy: a group does not ask again before the other one has a new generation."""
+    network = network_here(ES, population=12)
+    exploration = network.exploration(torch.arange(4), 4)
+    assert exploration is not None
+    for _ in range(3):
+        played: list[int] = []
+        for rows in ([0, 1], [2, 3]) * 3:
+            exploration[rows] = network.begun(exploration[rows], torch.ones(2, dtype=torch.bool))
+            played += exploration[rows, 2].long().tolist()
+        assert sorted(played) == list(range(1, 13))
+        network.generation += 1
