@@ -87,6 +87,16 @@ def test_a_part_alone_gives_its_output_without_the_layers_of_the_other(core: str
     assert network.value_torso is not None
 
 
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_the_fit_of_the_values_does_not_compute_the_policys_layers(core: str) -> None:
+    """Their gradient is 0 in any case, so only the time shows it."""
+    agent = TRPOAgent(CONFIG, network_here(core))
+    passed = {id(weights) for weights in agent.passed_network().parameters()}
+    assert not passed & {id(weights) for weights in agent.network.torso.parameters()}
+    assert agent.network.value_torso is not None
+    assert passed >= {id(weights) for weights in agent.network.value_torso.parameters()}
+
+
 def acted_batch_here(network: SeparateActorCritic) -> Batch:
     batch = acted_batch(network)
     generator = torch.Generator().manual_seed(3)
