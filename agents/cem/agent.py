@@ -78,10 +78,6 @@ class DrawnPolicy(PopulationPolicy):
         super().make_heads()
         self.register_buffer("std", torch.full((self.weight_count,), float(self.config.agent.initial_std)))
 
-    @property
-    def population(self) -> int:
-        return int(self.config.agent.population)
-
     def perturbation(self, member: int) -> Tensor:
         return self.std * self.noise(member - 1)
 

@@ -53,10 +53,6 @@ class ESConfig(PopulationConfig):
 class MirroredPolicy(PopulationPolicy):
     """Members in pairs. Member 2i-1 has the i-th noise added, and member 2i has it taken off."""
 
-    @property
-    def population(self) -> int:
-        return int(self.config.agent.population)
-
     def perturbation(self, member: int) -> Tensor:
         pair, taken_off = divmod(member - 1, 2)
         return self.noise(pair) * (-self.config.agent.noise_std if taken_off else self.config.agent.noise_std)

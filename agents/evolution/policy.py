@@ -2,20 +2,14 @@
 
 The weights theta of the network are the population's centre. A member is theta and a perturbation, which follows from the
 generation and the member's number alone: `noise` draws the same numbers in every process. So only these two numbers travel with
-a trajectory. Drawing them again costs 4 ns each, 7 ms for the 1.7 million weights of `nature`, so there is no table of noise in
-shared memory as in the published program.
-
-Environment e of E brings the members e, e + E, e + 2 E, ... to the policy that acts for it. The policy's environments play all
-that they bring, one episode each in the order in which they are free. Which episodes count is thus decided before they are
-played. If instead the first ones to end were counted, short episodes would be preferred. Until the generation ends everywhere
-the environments play the centre, and again members whose episode may have been lost.
+a trajectory. Drawing them again costs 8 ns each, 14 ms for the 1.7 million weights of `nature`, so there is no table of noise
+in shared memory as in the published program.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -26,6 +20,7 @@ from torch.func import functional_call, vmap
 from agents.acting import Acting
 from agents.compute import PRECISIONS
 from agents.distributions import ILLEGAL_LOGIT, make_distribution
+from agents.evolution.turns import CENTRE, Turns
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
 from agents.networks.observing import Observations
 from replay.trajectory import Field
@@ -43,18 +38,6 @@ class PopulationOutput(NamedTuple):
     """policy: float32 `[N, P]`, logits of choices, or the actions `[N, D]`."""
 
     policy: Tensor
-
-
-@dataclass
-class _Current:
-    """What the environments of one policy play.
-
-    members, begun: of this generation, by row: the member that plays, 0 for none, and how many episodes have begun.
-    """
-
-    generation: int
-    members: list[int]
-    begun: list[int]
 
 
 class _Thinking(nn.Module):
@@ -107,8 +90,6 @@ class PopulationPolicy(FeatureNetwork):
         self.weight_count = sum(weights.numel() for weights in self.parameters())
         self.bytes_per_environment = 4 * self.weight_count
         self._thinking = (_Thinking(self),)  # in a tuple, or the network would be a module of itself
-        self._numbers: list[int] = []
-        self._rows: dict[int, int] = {}
         self._members: dict[str, Tensor] = {}
         self._playing: list[tuple[int, int]] = []
         self._asked: list[int] | None = None
@@ -142,9 +123,9 @@ class PopulationPolicy(FeatureNetwork):
         """What a member's weights are more than theta, `[weight_count]` in the order of `parameters()`. member: from 1 on."""
 
     @property
-    @abstractmethod
     def population(self) -> int:
         """Members of a generation."""
+        return int(self.config.agent.population)
 
     def noise(self, number: int) -> Tensor:
         """Independent normals `[weight_count]`, the `number`-th of this generation, on the device of the weights."""
@@ -164,11 +145,8 @@ class PopulationPolicy(FeatureNetwork):
 
         It also makes room for the weights of as many members as there are environments.
         """
-        self._total = total
-        self._numbers = environments.tolist()
-        self._rows = {number: row for row, number in enumerate(self._numbers)}
         count = len(environments)
-        self._current = _Current(0, [0] * count, [0] * count)
+        self._turns = Turns(environments.tolist(), total, self.population)
         self._members = {name: weights.detach().new_empty((count, *weights.shape)) for name, weights in self.named_parameters()}
         self._playing = [(0, 0)] * count
         numbers = environments.float().unsqueeze(-1)
@@ -176,35 +154,16 @@ class PopulationPolicy(FeatureNetwork):
 
     def begun(self, exploration: Tensor, first: Tensor) -> Tensor:
         """Give the next member to every environment whose episode begins."""
-        now, found = int(self.generation), exploration.tolist()
-        if self._current.generation != now:  # also for environments that do not ask now
-            self._current = _Current(now, [0] * len(self._numbers), [0] * len(self._numbers))
-        current = self._current
-        for number, generation, member, count in found:
-            row = self._rows[int(number)]
-            current.members[row], current.begun[row] = (int(member), int(count)) if generation == now else (0, 0)
+        turns, now, found = self._turns, int(self.generation), exploration.tolist()
+        if turns.generation != now:  # also for environments that do not ask now
+            turns.enter(now)
+        rows = [turns.rows[int(number)] for number, *_ in found]
+        for row, (_, generation, member, count) in zip(rows, found, strict=True):
+            turns.members[row], turns.begun[row] = (int(member), int(count)) if generation == now else (CENTRE, 0)
         for asked in first.nonzero().flatten().tolist():
-            row = self._rows[int(found[asked][0])]
-            current.members[row] = self._member_at(sum(current.begun))
-            current.begun[row] += 1
-            found[asked][1:] = [now, current.members[row], current.begun[row]]
+            member = turns.begin(rows[asked])
+            found[asked][1:] = [now, member, turns.begun[rows[asked]]]
         return exploration.new_tensor(found)
-
-    def _member_at(self, place: int) -> int:
-        """Who plays the episode that these environments begin as the `place`-th of the generation, counted from 0.
-
-        After the members that they bring it is the centre, and in every second episode a member whose episode may have been
-        lost with a worker. A member that plays now is none: of two episodes the shorter one would count.
-        """
-        count = len(self._numbers)
-        brought = sum(len(range(number, self.population, self._total)) for number in self._numbers)
-        further = place - brought
-        if further >= 0:
-            if further % 2 == 0 or not brought:
-                return 0
-            place = further // 2 % brought
-        member: int = self._numbers[place % count] + place // count * self._total + 1
-        return 0 if further >= 0 and member in self._current.members else member
 
     def draw_noise(self, generator: torch.Generator | None = None, exploration: Tensor | None = None) -> None:
         """Make the weights of the environments that begin another member."""
@@ -212,10 +171,10 @@ class PopulationPolicy(FeatureNetwork):
             return
         now, asked = int(self.generation), []
         for number, generation, member, _ in exploration.long().tolist():
-            row = self._rows[number]
+            row = self._turns.rows[number]
             # An episode that began with older weights no longer counts, so any weights will do. These are the same after a
             # resume, which knows the new ones alone.
-            plays = (now, member if generation == now else 0)
+            plays = (now, member if generation == now else CENTRE)
             if self._playing[row] != plays:
                 self._make_member(row, plays[1])
                 self._playing[row] = plays
