@@ -85,6 +85,11 @@ class Agent(ABC):
     network: FeatureNetwork
 
     @classmethod
+    def name(cls) -> str:
+        """The agent's name on the command line."""
+        return cls.__name__.removesuffix("Agent").lower()
+
+    @classmethod
     def acting(cls, config: Any, network: NetworkConfig) -> Acting:
         """The fields that acting stores with the action. By default those that the network's `choose` returns."""
         return network.network_class.acting(network)

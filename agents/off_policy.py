@@ -111,7 +111,7 @@ class OffPolicyConfig(LearnedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        held_rate(self.lr, self.lr_end_value)
+        held_rate(self.lr, self.lr_end_value)  # raises for a rate that makes no sense
 
     @property
     def reward_clipping(self) -> str | None:

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from agents.evolution.agent import CHARTS, PopulationAgent, PopulationConfig
+from agents.evolution.agent import CHARTS, Population, PopulationAgent, PopulationConfig
 from agents.evolution.policy import PopulationPolicy
 from agents.evolution.search import best_members, cross_entropy
 from setting import Setting
@@ -27,15 +27,7 @@ class CEMConfig(PopulationConfig):
     optimizer: ClassVar[str] = "adam"
     adam_eps: ClassVar[float] = 1e-8
 
-    population: Annotated[
-        int,
-        Setting(
-            "Members of a generation. Each plays one episode before the weights change.",
-            "a whole number from 2 to 1000000",
-            2,
-            1_000_000,
-        ),
-    ] = 64
+    population: Population = 64
     elites: Annotated[
         int,
         Setting("Best members, whose mean and variance are taken over.", "a whole number from 1 to 1000000", 1, 1_000_000),

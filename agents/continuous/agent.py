@@ -12,10 +12,11 @@ from agents.continuous.actors import Actor
 from agents.continuous.critics import Critics
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
-from agents.networks.settings import NetworkSettings, parse_hidden_sizes
+from agents.networks.settings import parse_hidden_sizes
 from agents.off_policy import OffPolicyAgent, OffPolicyConfig, TargetRate
 from agents.target_network import TargetNetwork
-from setting import Setting, settings_of
+from agents.unused_settings import check_unused
+from setting import Setting
 from wrappers.spaces import Box
 
 CRITICS, TARGETS = "critics", "target_critics"
@@ -68,10 +69,7 @@ class ContinuousAgent(OffPolicyAgent):
         if settings.core != NO_CORE:
             wanted = f"{NO_CORE} with agent {name}, whose critics have no memory; ppo, vtrace and r2d2, among others, have one"
             raise ValueError(f"core: wanted {wanted}, got {settings.core}")
-        for setting in ("log_std", "initial_log_std"):
-            default, got = settings_of(NetworkSettings)[setting].default, getattr(settings, setting)
-            if got != default:
-                raise ValueError(f"{setting}: wanted {default} with agent {name}, whose policy does not use it, got {got}")
+        check_unused(network, name, ["log_std", "initial_log_std"])
         if settings.separate_value:
             raise ValueError(f"separate_value: wanted false with agent {name}, whose critics are always separate, got true")
         cls.check_actions(config, network)
@@ -82,11 +80,6 @@ class ContinuousAgent(OffPolicyAgent):
         action = network.action
         if not isinstance(action, Box) or not action.bounded.all():
             raise ValueError(f"env: wanted {cls.taken_actions} with agent {cls.name()}, got {action.summary()}")
-
-    @classmethod
-    def name(cls) -> str:
-        """The agent's name on the command line."""
-        return cls.__name__.removesuffix("Agent").lower()
 
     def make_modules(self) -> dict[str, nn.Module]:
         network, settings = self.network, self.network.config.settings
@@ -119,11 +112,3 @@ class ContinuousAgent(OffPolicyAgent):
     def update(self, batch: Any, progress: float) -> Any:
         self.network.acts_randomly.zero_()  # the first update comes when learning starts
         return super().update(batch, progress)
-
-
-def check_distribution(network: NetworkConfig, agent: str, wanted: str) -> None:
-    """Raise ValueError if `--action_distribution` names another than the agent's own."""
-    got = network.settings.action_distribution
-    if got not in ("auto", wanted):
-        names = " or ".join(dict.fromkeys(("auto", wanted)))
-        raise ValueError(f"action_distribution: wanted {names} with agent {agent}, got {got}")

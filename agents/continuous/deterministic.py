@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from agents.continuous.actors import DeterministicActor
-from agents.continuous.agent import TARGETS, ContinuousAgent, ContinuousConfig, check_distribution
+from agents.continuous.agent import TARGETS, ContinuousAgent, ContinuousConfig
 from agents.continuous.losses import critic_errors, critic_loss, deterministic_policy_loss, hard_targets, smoothed_actions
 from agents.guarded import LearningRate
 from agents.networks.base import NetworkConfig
 from agents.off_policy import Learned, Objective, Objectives
 from agents.target_network import TargetNetwork
 from agents.transitions import Transitions
+from agents.unused_settings import check_distribution
 from setting import Setting
 
 TARGET_ACTOR = "target_actor"
@@ -80,7 +81,7 @@ class DeterministicAgent(ContinuousAgent):
     @classmethod
     def check_actions(cls, config: Any, network: NetworkConfig) -> None:
         super().check_actions(config, network)
-        check_distribution(network, cls.name(), "auto")
+        check_distribution(network, cls.name())
 
     def make_modules(self) -> dict[str, nn.Module]:
         modules = super().make_modules()

@@ -40,7 +40,7 @@ class ESConfig(PopulationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        held_rate(self.lr, self.lr_end_value)
+        held_rate(self.lr, self.lr_end_value)  # raises for a rate that makes no sense
         if self.population % 2:
             raise ValueError(f"population: wanted an even number with agent es, whose members are pairs, got {self.population}")
 

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from agents.base import Needs, Updated
-from agents.continuous.agent import check_distribution
 from agents.evolution.policy import GENERATION, MEMBER, PopulationPolicy
 from agents.guard import Guard
 from agents.guarded import GuardedAgent
 from agents.networks.base import NetworkConfig
-from agents.networks.settings import NetworkSettings
+from agents.unused_settings import check_distribution, check_unused
 from replay.batch import Batch
-from setting import Setting, check_fields, settings_of
+from setting import Setting, check_fields
 
 CHARTS: dict[str, list[str]] = {
     "returns of the members": [r"evolution/mean_return$", r"evolution/best_return$", r"evolution/worst_return$"],
@@ -28,22 +27,24 @@ CHARTS: dict[str, list[str]] = {
 }
 
 
+Population = Annotated[
+    int,
+    Setting(
+        "Members of a generation. Each plays one episode before the weights change.",
+        "a whole number from 2 to 1000000",
+        2,
+        1_000_000,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class PopulationConfig:
     """Settings of every agent that compares the episodes of a population."""
 
-    normalise_rewards: ClassVar[bool] = False
-    gradient_clip_by_norm_threshold: ClassVar[float] = math.inf
+    normalise_rewards: ClassVar[bool] = False  # only the order of the returns matters
 
-    population: Annotated[
-        int,
-        Setting(
-            "Members of a generation. Each plays one episode before the weights change.",
-            "a whole number from 2 to 1000000",
-            2,
-            1_000_000,
-        ),
-    ] = 100
+    population: Population = 100
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -71,7 +72,7 @@ class PopulationAgent(GuardedAgent):
         # Returns are compared on the host, so no step needs to be reverted on a GPU.
         self.guard = Guard(self.optimizer, torch.device("cpu"))
         self.returns = torch.full((self.config.population,), math.nan, dtype=torch.float64)
-        self._steps = torch.zeros(2, dtype=torch.int64)  # of this generation: all, and those of members
+        self._steps = torch.zeros(2, dtype=torch.int64)  # of this generation: all, and those that counted
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
@@ -79,17 +80,8 @@ class PopulationAgent(GuardedAgent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        settings, name = network.settings, cls.name()
-        for setting in ("log_std", "initial_log_std", "separate_value"):
-            default, got = settings_of(NetworkSettings)[setting].default, getattr(settings, setting)
-            if got != default:
-                raise ValueError(f"{setting}: wanted {default} with agent {name}, whose policy does not use it, got {got}")
-        check_distribution(network, name, "auto")
-
-    @classmethod
-    def name(cls) -> str:
-        """The agent's name on the command line."""
-        return cls.__name__.removesuffix("Agent").lower()
+        check_unused(network, cls.name(), ["log_std", "initial_log_std", "separate_value"])
+        check_distribution(network, cls.name())
 
     @abstractmethod
     def improve(self, progress: float) -> dict[str, Tensor]:

@@ -120,7 +120,10 @@ class PopulationPolicy(FeatureNetwork):
 
     @abstractmethod
     def perturbation(self, member: int) -> Tensor:
-        """What a member's weights are more than theta, `[weight_count]` in the order of `parameters()`. member: from 1 on."""
+        """The difference of a member's weights from theta, `[weight_count]` in the order of `parameters()`.
+
+        member: its number, from 1 on.
+        """
 
     @property
     def population(self) -> int:
@@ -214,6 +217,6 @@ class PopulationPolicy(FeatureNetwork):
     ) -> Chosen:
         actions = self.best_actions(thought.output)
         if exploration is None:
-            nobody = torch.zeros(len(actions), device=actions.device)
-            return Chosen(actions, {GENERATION: nobody, MEMBER: nobody})
+            zeros = torch.zeros(len(actions), device=actions.device)  # the centre acts
+            return Chosen(actions, {GENERATION: zeros, MEMBER: zeros})
         return Chosen(actions, {GENERATION: exploration[:, 1], MEMBER: exploration[:, 2]}, exploration)

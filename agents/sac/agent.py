@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from agents.continuous.actors import StochasticActor
-from agents.continuous.agent import CHARTS, ContinuousAgent, ContinuousConfig, check_distribution
+from agents.continuous.agent import CHARTS, ContinuousAgent, ContinuousConfig
 from agents.continuous.losses import (
     critic_errors,
     critic_loss,
@@ -25,6 +25,7 @@ from agents.distributions import ILLEGAL_LOGIT, SquashedGaussian
 from agents.networks.base import NetworkConfig
 from agents.off_policy import Objective, Objectives
 from agents.transitions import Transitions
+from agents.unused_settings import check_distribution
 from setting import Setting
 from wrappers.spaces import Discrete
 

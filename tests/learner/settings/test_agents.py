@@ -83,6 +83,11 @@ def test_a_name_that_agents_share_has_the_chosen_agent_s_default_and_bounds(tmp_
         prepared(tmp_path, gamma=1.75)
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_messages_name_an_agent_as_the_command_line_does(name: str) -> None:
+    assert AGENTS[name].name() == name
+
+
 def test_a_setting_that_the_agent_does_not_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="^rho_bar: not a setting of agent bare; vtrace and wider take it$"):
         prepared(tmp_path, agent="bare", rho_bar=1.0)
