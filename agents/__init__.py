@@ -5,11 +5,14 @@ from __future__ import annotations
 from agents.a2c.agent import A2CAgent
 from agents.appo.agent import APPOAgent
 from agents.base import Agent, Needs, Updated
+from agents.bc.agent import BCAgent
+from agents.bcq.agent import BCQAgent
 from agents.cem.agent import CEMAgent
 from agents.ddpg.agent import DDPGAgent
 from agents.dqn.agent import DqnAgent
 from agents.es.agent import ESAgent
 from agents.impact.agent import ImpactAgent
+from agents.marwil.agent import MarwilAgent
 from agents.ppo.agent import PPOAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
@@ -23,11 +26,14 @@ AGENTS: dict[str, type[Agent]] = {
     "vtrace": VTraceAgent,
     "a2c": A2CAgent,
     "appo": APPOAgent,
+    "bc": BCAgent,
+    "bcq": BCQAgent,
     "cem": CEMAgent,
     "dqn": DqnAgent,
     "ddpg": DDPGAgent,
     "es": ESAgent,
     "impact": ImpactAgent,
+    "marwil": MarwilAgent,
     "ppo": PPOAgent,
     "r2d2": R2d2Agent,
     "sac": SACAgent,

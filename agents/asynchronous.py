@@ -27,7 +27,8 @@ from agents.learned import Loss, Losses, per_step
 from agents.losses import used_mean
 from agents.metrics import means_of_steps, replay_metrics, value_metrics
 from agents.minibatches import Epochs, cut, shuffled
-from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
+from agents.networks.actor_critic import ActorCritic, PolicyOutput
+from agents.networks.policy import drawn_actions
 from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.rewards import clip_rewards

@@ -33,6 +33,7 @@ class Needs:
         batches_at_once: batches that are drawn together and given to one `update`, which takes an optimiser step on each.
         episodes: whether batches hold the returns of the episodes that ended in them.
         alone: whether the agent learns with a single learner only.
+        recorded: whether the agent learns from recordings only.
     """
 
     on_policy: bool = False
@@ -44,6 +45,7 @@ class Needs:
     priorities: bool = False
     episodes: bool = False
     alone: bool = False
+    recorded: bool = False
 
     @property
     def workers_wait(self) -> bool:

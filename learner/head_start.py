@@ -13,7 +13,9 @@ from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
 from learner.waiting import announced
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
+from workers.base import RECORDED
 from workers.failures import failures_of
+from workers.recorded import recorded_observations
 from wrappers import make_spec
 
 
@@ -32,7 +34,7 @@ class HeadStart:
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
         random_play = random_play and config.network_settings.wants_random_play and not resumed
-        if config.workers.worker_kind != "serial" and random_play:
+        if config.workers.worker_kind not in ("serial", RECORDED) and random_play:
             self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
         if (kind := config.workers.worker_kind) in ("cpu", "ray"):  # others need the learner's network
             shapes = make_network_shapes(config)
@@ -60,7 +62,10 @@ class HeadStart:
         return workers
 
     def random_observations(self) -> Tensor:
-        """The observations of random play. May be called once. Raises WorkerError if an environment fails."""
+        """Observations of random play, or of the run's recording. May be called once. Raises WorkerError."""
+        if self._config.workers.worker_kind == RECORDED:
+            folder, spec = self._config.workers.recording, make_spec(self._config.env)
+            return recorded_observations(folder, spec, self._config.training.seed)
         with announced(f"Waiting for random play in {self._config.env.env}, which calibrates the network's input"):
             if self._random_play:
                 play, self._random_play = self._random_play, None  # it ends with its observations

@@ -29,8 +29,10 @@ from learner.stores.mirror import mirror_new_files, mirror_training
 from learner.waiting import announced
 from setting import TRAINING_MODES
 from workers import WorkerError
+from workers.base import NO_RECORDING
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
+from workers.recorded import summary_of
 from wrappers import make_spec
 from wrappers.journal import ReplayStopped
 
@@ -226,6 +228,8 @@ def _describe(job: Job, directory: RunDirectory) -> None:
     if (learners := config.training.learner_count) > 1:
         batch = config.training.batch_size
         log.info("Learners: %d; an update learns from %d trajectories, %d of each learner", learners, learners * batch, batch)
+    if config.workers.recording != NO_RECORDING:
+        log.info("Recording: %s", summary_of(config.workers.recording))
     for line in describe_memory(config):
         log.info("%s", line)
     if job.checkpoint:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.compute import compiler_missing, keep_freed_memory
-from learner.building import agent_class, make_network_config, make_network_shapes
+from learner.building import agent_class, make_contract, make_network_config, make_network_shapes
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
+from learner.evaluation.recording import check_record_to
 from learner.machine.default_replay import fit_default_replay
 from learner.machine.detect import Machine, detect_machine, free_gpu_memory
 from learner.machine.fit import fit_to_machine, portable_settings
@@ -29,6 +30,8 @@ from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
 from setting import TRAINING_MODES
+from workers.base import NO_RECORDING
+from workers.recorded import cuts_for
 from wrappers import env_notes, family_of, make_single_env, make_spec
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
@@ -105,8 +108,8 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         if lines:
             settled, chosen = fit_to_machine(settings, machine)
             config, notes = settled_config(settings, settled), notes + lines
-    if op_mode == "test" and config.evaluation.render:
-        make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
+    if op_mode == "test":
+        _check_test(config)
     if op_mode == "train" and settings["preset"] == NO_PRESET and family_of(settings["env"]) != "toy":
         notes += preset_hints(config.agent, settings["env"])
     notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
@@ -156,6 +159,13 @@ def _check_environment(config: Config, machine: Machine) -> None:
     check_protocol_of_env(config.settings["protocol"], config.env)
 
 
+def _check_test(config: Config) -> None:
+    """Raise ValueError if test mode cannot show its games, or not keep them."""
+    if config.evaluation.render:
+        make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
+    check_record_to(config)
+
+
 def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
     """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
     agent_class(config).check_learning(config.agent_settings)
@@ -166,12 +176,29 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
         )
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
+    _check_recording(config)
     check_replay_devices(config)
     check_memory(config, machine.memory_bytes)
     if any(gpu_memory(config)):
         check_gpu_memory(config, free_gpu_memory())
     if not checkpoint:
         _check_fill_in(config)
+
+
+def _check_recording(config: Config) -> None:
+    """Raise ValueError if the agent needs a recording that is not there, cannot learn from one, or does not fit this one."""
+    needs, recording, agent = config.needs, config.workers.recording, f"agent {config.agent}"
+    if recording == NO_RECORDING:
+        if needs.recorded:
+            raise ValueError(
+                f"recording: wanted a folder with {agent}, which learns from recordings alone, got {NO_RECORDING}; "
+                "--op_mode=test --record_to=FOLDER makes one"
+            )
+        return
+    try:
+        cuts_for(recording, make_contract(config), make_spec(config.env))
+    except OSError as error:
+        raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 
 
 def _check_fill_in(config: Config) -> None:

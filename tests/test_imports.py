@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "wrappers": (),
     "replay": (),
     "agents": ("replay.trajectory", "replay.batch", "wrappers.spec", "wrappers.spaces"),
-    "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store", "replay.interleave"),
+    "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store", "replay.interleave", "replay.recordings"),
     "learner": ("wrappers", "replay", "agents", "workers"),
 }
 """What a package may import of ours, beside itself."""

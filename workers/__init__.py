@@ -7,14 +7,17 @@ from collections.abc import Callable
 from agents.networks.base import FeatureNetwork
 from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup, groups_of
 from workers.central.workers import CentralWorkers
+from workers.in_process import InProcessWorkers
 from workers.processes.supervisor import CpuWorkers
 from workers.random_play import RandomPlay, random_observations
+from workers.recorded import RecordedWorkers
 from workers.seeds import first_seeds
 from workers.serial import SerialWorkers
 
 __all__ = [
     "WORKERS",
     "Block",
+    "InProcessWorkers",
     "RandomPlay",
     "SerialWorkers",
     "WorkerConfig",
@@ -38,5 +41,6 @@ WORKERS: dict[str, Callable[[WorkerSetup, FeatureNetwork], Workers]] = {
     "central": CentralWorkers,
     "cpu": CpuWorkers,
     "ray": _ray_workers,
+    "recorded": RecordedWorkers,
     "serial": SerialWorkers,
 }

@@ -17,6 +17,10 @@ from workers.clocks import CLOCKS
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
+NO_RECORDING = "none"
+RECORDED = "recorded"
+"""The worker kind of a run that learns from recordings."""
+
 LOCAL = "local"
 """The `ray_address` of a cluster that the run starts for itself."""
 
@@ -40,7 +44,8 @@ class WorkerConfig:
         str,
         Setting(
             "Where actions are computed: cpu (each worker's own copy of the policy), central (one policy on the learner's "
-            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), or auto.",
+            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), recorded "
+            "(nowhere: --recording has them), or auto.",
             choices=_worker_kinds,
             auto=True,
             kind="machine",
@@ -107,6 +112,16 @@ class WorkerConfig:
             modes=TRAINING_MODES,
         ),
     ] = "{}"
+    recording: Annotated[
+        str,
+        Setting(
+            "Learn from the recorded trajectories in this folder, and in the folders below it, instead of playing; none: play. "
+            "--op_mode=test --record_to=FOLDER makes a recording.",
+            "none or the path of a folder",
+            kind="output",
+            modes=TRAINING_MODES,
+        ),
+    ] = NO_RECORDING
     max_worker_restarts: Annotated[
         int,
         Setting(
@@ -121,6 +136,16 @@ class WorkerConfig:
     def uses_this_machine(self) -> bool:
         """Whether the workers take cores and memory of the learner's machine."""
         return self.worker_kind != "ray" or self.ray_address == LOCAL
+
+    @property
+    def own_processes(self) -> int:
+        """Processes of the workers on this machine."""
+        return 0 if self.worker_kind in ("serial", RECORDED) or not self.uses_this_machine else self.worker_count
+
+    @property
+    def stepped_here(self) -> int:
+        """Environments that the workers step on this machine."""
+        return self.environments if self.uses_this_machine and self.worker_kind != RECORDED else 0
 
     @property
     def groups(self) -> int:

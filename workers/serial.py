@@ -11,8 +11,9 @@ import torch
 
 from agents.networks.base import FeatureNetwork
 from replay.trajectory import with_present_names
-from workers.base import Block, WorkerError, Workers, WorkerSetup, block_of
+from workers.base import Block, WorkerError, WorkerSetup
 from workers.failures import failures_of
+from workers.in_process import InProcessWorkers
 from workers.policy import CpuPolicy, cpu_policy
 from workers.processes.out_of_memory import describe
 from workers.rollout import Rollout, make_rollout
@@ -24,7 +25,7 @@ from wrappers.spec import FAILURES
 log = logging.getLogger("springbok")
 
 
-class SerialWorkers(Workers):
+class SerialWorkers(InProcessWorkers):
     """Every `poll` lets the next worker in turn fill one block. Between two updates all of it can be saved."""
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
@@ -33,9 +34,6 @@ class SerialWorkers(Workers):
         self._policies: list[CpuPolicy] = []
         self._rollouts: list[Rollout] = []
         self._free: list[Block] = []
-
-    def prepare(self) -> None:
-        return  # there are no other processes
 
     def start(self) -> None:
         config = self.setup.config
@@ -51,10 +49,6 @@ class SerialWorkers(Workers):
         self._free = [self._block(worker) for worker in range(config.worker_count)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Environments, random numbers, and the blocks that are filled and not yet released, to be taken between updates.
-
-        Published weights are not among it. Tensors look at the slots' own memory where they can.
-        """
         # The order is part of the state, because it decides which worker collects next.
         free = [block.worker for block in self._free]
         filled = [worker for worker in range(len(self._rollouts)) if worker not in free]
@@ -65,7 +59,7 @@ class SerialWorkers(Workers):
             "returns": [torch.from_numpy(rollout.returns.copy()) for rollout in self._rollouts],
             "generators": [policy.generator.get_state() for policy in self._policies],
             "free": free,
-            "filled": {worker: self._rows(worker) for worker in filled},
+            "filled": {worker: self._rows(self._block(worker)) for worker in filled},
             **({"recurrent": self._acting_states()} if self._keeps_states else {}),
         }
 
@@ -86,11 +80,6 @@ class SerialWorkers(Workers):
         ]
 
     def load_state_dict(self, state: dict[str, Any], should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Continue from `state_dict()`, after `start`. Raises ValueError if settings differ or environments do not repeat.
-
-        should_stop: asked before each replayed step of a worker. Raises ReplayStopped once it returns true, and WorkerError if
-        an environment fails.
-        """
         # Format 2 saved a text that begins with the same two numbers.
         saved = [int(number) for number in re.findall(r"\d+", str(state["settings"]))[:2]]
         if saved != self._settings():
@@ -110,7 +99,7 @@ class SerialWorkers(Workers):
                 self._load_acting_state(worker, state["recurrent"][worker])
         for worker, rows in state["filled"].items():
             present = with_present_names(rows)
-            for name, own in self._rows(worker).items():
+            for name, own in self._rows(self._block(worker)).items():
                 own.copy_(present[name])
         self._free = [self._block(worker) for worker in state["free"]]
 
@@ -127,15 +116,6 @@ class SerialWorkers(Workers):
     def _settings(self) -> list[int]:
         """The settings that decide how many environments there are and how they are divided."""
         return [self.setup.config.worker_count, self.setup.config.envs_per_worker]
-
-    def _block(self, worker: int) -> Block:
-        return block_of(self.setup.config, worker, 0)
-
-    def _rows(self, worker: int) -> dict[str, torch.Tensor]:
-        """The slots of a worker's block, `[envs_per_worker, *shape]` each field."""
-        block = self._block(worker)
-        rows = slice(block.first_slot, block.first_slot + block.slot_count)
-        return {name: torch.from_numpy(array[rows]) for name, array in self.slots.items()}
 
     def poll(self, timeout: float) -> list[Block]:
         if not self._free:
@@ -156,8 +136,9 @@ class SerialWorkers(Workers):
     def release(self, block: Block) -> None:
         self._free.append(block)
 
-    def kill(self) -> None:
-        return  # there are no other processes
+    @staticmethod
+    def steps_to_replay(state: dict[str, Any]) -> int:
+        return sum(int(env["actions"].numel()) for env in state["envs"])
 
     def stop(self) -> None:
         for worker, env in enumerate(self._envs):

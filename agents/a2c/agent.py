@@ -19,7 +19,8 @@ from agents.guarded import GradientClip, LearningRate, OptimizerName, RmspropEps
 from agents.learned import Loss, Losses
 from agents.losses import used_mean
 from agents.metrics import value_metrics
-from agents.networks.actor_critic import PolicyOutput, drawn_actions
+from agents.networks.actor_critic import PolicyOutput
+from agents.networks.policy import drawn_actions
 from agents.on_policy import Lambda, OnPolicyConfig, estimate
 from agents.peers import Used
 from replay.batch import Batch

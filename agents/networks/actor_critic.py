@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from agents.acting import Acting
-from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
-from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.base import Chosen, NetworkConfig, Thought
 from agents.networks.cores import CorePair, HalfOfPair
+from agents.networks.policy import Policy, distribution_of
 from replay.trajectory import Field
-from wrappers.spaces import ACTION_MASK
 
-RAW_ACTION = "raw_action"
-"""Field of the drawn value, where the action does not determine it (`Distribution.stores_drawn`)."""
+BEHAVIOUR_POLICY = "behaviour_policy"
+"""Field of the parameters of the policy that acted."""
 
-_POLICY_GAIN = 0.01
 _VALUE_GAIN = 1.0
 
 
@@ -30,64 +27,31 @@ class PolicyOutput(NamedTuple):
     values: Tensor
 
 
-class ActorCritic(FeatureNetwork):
-    """A policy for any action space and a state value, each a linear layer on the features.
+class ActorCritic(Policy):
+    """A policy for any action space and a state value, each a linear layer on the features."""
 
-    distribution: gives the policy's parameters their meaning. log_std: float32 `[D]`, the logarithms of the standard deviations
-    of a Gaussian policy, if all observations share them.
-    """
-
-    distribution: Distribution
-    exported = ("policy", "values")
+    exported: ClassVar[tuple[str, ...]] = ("policy", "values")
 
     def make_heads(self) -> None:
-        settings = self.config.settings
-        self.distribution = _distribution(self.config)
-        gaussian = isinstance(self.distribution, DiagonalGaussian)
-        count = self.distribution.parameter_count
-        self._deviations = count // 2 if gaussian else 0  # the last parameters of the distribution
-        self._shares_log_std = gaussian and settings.log_std == "shared"
-        self.policy_head = nn.Linear(self.head_feature_count, count - self._deviations * self._shares_log_std)
+        super().make_heads()
         self.value_head = nn.Linear(self.head_feature_count, 1)
-        if self._shares_log_std:
-            self.log_std = nn.Parameter(torch.full((self._deviations,), float(settings.initial_log_std)))
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
-        """The policy and the value of float32 features `[N, feature_count]`.
-
-        mask: `[N, mask_size]`, 0 for an illegal action. Illegal actions of choices get a very small logit.
-        """
+        """The policy and the value of float32 features `[N, feature_count]`. mask: as `Policy.heads` takes it."""
         of_policy, of_value = self.split_features(features)
-        policy = self.policy_head(of_policy)
-        if self._shares_log_std:
-            policy = torch.cat([policy, self.log_std.expand_as(policy)], -1)
-        if mask is not None:
-            # After softmax such an action has probability 0 and no gradient.
-            policy = policy.masked_fill(mask == 0, ILLEGAL_LOGIT)
-        return PolicyOutput(policy=policy, values=self.value_head(of_value).squeeze(-1))
+        return PolicyOutput(policy=self.policy_of(of_policy, mask), values=self.value_head(of_value).squeeze(-1))
 
     def head_gain(self, layer: nn.Module) -> float | None:
-        """A small policy gain makes the first policy nearly the same, whatever the observation."""
-        return _POLICY_GAIN if layer is self.policy_head else _VALUE_GAIN if layer is self.value_head else None
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        super().initialise(generator)
-        if self._deviations:
-            shared = self.log_std if self._shares_log_std else self.policy_head.bias[-self._deviations :]
-            shared.fill_(self.config.settings.initial_log_std)
+        return _VALUE_GAIN if layer is self.value_head else super().head_gain(layer)
 
     @classmethod
     def acting(cls, config: NetworkConfig) -> Acting:
-        distribution = _distribution(config)
-        drawn = {RAW_ACTION: Field(config.action.shape, "float32")} if distribution.stores_drawn else {}
-        return Acting(
-            {
-                "behaviour_policy": Field((distribution.parameter_count,), "float32"),  # of the policy that acted
-                "behaviour_values": Field((), "float32"),
-                **drawn,
-            }
-        )
+        count = distribution_of(config).parameter_count
+        behaviour = {
+            BEHAVIOUR_POLICY: Field((count,), "float32"),  # of the policy that acted
+            "behaviour_values": Field((), "float32"),
+        }
+        return Acting({**behaviour, **super().acting(config).fields})
 
     def choose(
         self,
@@ -97,13 +61,11 @@ class ActorCritic(FeatureNetwork):
         *,
         greedy: bool = False,
     ) -> Chosen:
+        chosen = super().choose(thought, generator, exploration, greedy=greedy)
         output: PolicyOutput = thought.output
-        drawn = self.distribution.mode(output.policy) if greedy else self.distribution.sample(output.policy, generator)
         # Importance ratios need the policy that acted, whose weights are gone when the row is learned from.
-        fields = {"behaviour_policy": output.policy, "behaviour_values": output.values}
-        if self.distribution.stores_drawn:
-            fields[RAW_ACTION] = drawn
-        return Chosen(self.distribution.action(drawn), fields)
+        behaviour = {BEHAVIOUR_POLICY: output.policy, "behaviour_values": output.values}
+        return Chosen(chosen.actions, {**behaviour, **chosen.fields})
 
 
 class SeparateActorCritic(ActorCritic):
@@ -134,19 +96,3 @@ class SeparateActorCritic(ActorCritic):
             core: Any = HalfOfPair(self.core, ("policy", "values").index(part))
             network.core = core
         return network
-
-
-def drawn_actions(actions: Tensor, acting: Mapping[str, Tensor]) -> Tensor:
-    """The values with which `Distribution.log_prob` is called for the actions and acting fields of a batch."""
-    return acting.get(RAW_ACTION, actions)
-
-
-def _distribution(config: NetworkConfig) -> Distribution:
-    """The distribution of the config's actions. Raises ValueError if the settings or an action mask do not fit the actions."""
-    for leaf in config.leaves:
-        if leaf.name == ACTION_MASK and leaf.shape != (config.action.mask_size,):
-            wanted = f"of {config.action.mask_size} numbers" if config.action.mask_size else "for discrete actions"
-            raise ValueError(
-                f"env: wanted an action mask {wanted}, got one of shape {leaf.shape} for {config.action.summary()}"
-            )
-    return make_distribution(config.action, config.settings.action_distribution)

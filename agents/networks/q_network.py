@@ -6,7 +6,7 @@ its components (branching, Tavakoli et al. 2018, arXiv:1711.08946). Dueling head
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ class QNetwork(FeatureNetwork):
     """
 
     explores_by_epsilon = True
-    exported = (Q_VALUES,)
+    exported: ClassVar[tuple[str, ...]] = (Q_VALUES,)
     epsilon: Tensor
 
     def make_heads(self) -> None:

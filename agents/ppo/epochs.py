@@ -15,9 +15,10 @@ from agents.base import Needs
 from agents.losses import used_mean
 from agents.metrics import value_metrics
 from agents.minibatches import Epochs
-from agents.networks.actor_critic import PolicyOutput, drawn_actions
+from agents.networks.actor_critic import PolicyOutput
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
+from agents.networks.policy import drawn_actions
 from agents.networks.settings import NetworkSettings
 from agents.on_policy import OnPolicyConfig, estimate
 from agents.ppo.minibatch import Clipping, Minibatch, Normalisation, Rows, epochs_of_columns, epochs_of_steps

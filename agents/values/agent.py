@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ CHARTS: dict[str, list[str]] = {
 class ValueAgent(GuardedAgent):
     """Q-values with a target network. A subclass adds the update."""
 
-    config_class = ValueConfig
+    config_class: ClassVar[type] = ValueConfig
     network_class = QNetwork
     charts = CHARTS
 

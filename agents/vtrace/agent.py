@@ -20,8 +20,9 @@ from agents.distributions import Categorical, make_distribution
 from agents.learned import Loss, Losses
 from agents.losses import entropy_loss, masked_sum, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
-from agents.networks.actor_critic import PolicyOutput, drawn_actions
+from agents.networks.actor_critic import PolicyOutput
 from agents.networks.base import NetworkConfig
+from agents.networks.policy import drawn_actions
 from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.rewards import clip_rewards

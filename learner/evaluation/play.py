@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.base import FeatureNetwork, Thought
+from agents.networks.base import Chosen, FeatureNetwork, Thought
 from agents.networks.cores import zeroed
+from replay.recordings.recorder import Recorder
 from workers.finite import NotFiniteError, check_environments, float_parts
 from wrappers import VectorEnv
 from wrappers.legal import first_actions
 from wrappers.spaces import Packing
+from wrappers.spec import Step
 
 
 class EpisodeResult(NamedTuple):
@@ -40,11 +42,17 @@ class EvaluationPolicy:
         self._generator = torch.Generator().manual_seed(seed)
         self._states: dict[int, Tensor] = {}  # environment -> the core's state `[K]` after its last observation
 
-    @torch.inference_mode()
     def act(
         self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None
     ) -> np.ndarray:
-        """One action, `[N, *action_shape]`, for each of `[N, S, *frame_shape]` observations.
+        """The actions of `choose`, `[N, *action_shape]`, as the environments take them."""
+        return self.choose(observations, first, environments).actions.numpy()
+
+    @torch.inference_mode()
+    def choose(
+        self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None
+    ) -> Chosen:
+        """One action on the CPU for each of `[N, S, *frame_shape]` observations, with the fields that are stored with it.
 
         Args:
             first: bool `[N]`, whether each observation is its episode's first; None for all.
@@ -64,7 +72,7 @@ class EvaluationPolicy:
         if not all(tensor.isfinite().all() for tensor in thought.output):
             raise NotFiniteError("the policy's outputs are not finite: its training diverged")
         exploration = None if self._epsilon is None else torch.full((count, 1), self._epsilon)
-        return self._network.choose(thought, self._generator, exploration, greedy=self._greedy).actions.numpy()
+        return self._network.choose(thought, self._generator, exploration, greedy=self._greedy)
 
     def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:
         """The core's state for these environments, `[N, K]`; None without a core."""
@@ -73,6 +81,11 @@ class EvaluationPolicy:
         begins = torch.zeros(self._network.state_size, device=self._device)
         kept = torch.stack([self._states.get(environment, begins) for environment in environments.tolist()])
         return zeroed(kept, first.to(self._device))
+
+
+def _result(step: Step, index: int) -> EpisodeResult:
+    """The episode of environment `index` that ended in this step."""
+    return EpisodeResult(float(step.episode_return[index]), int(step.episode_length[index]), bool(step.truncated[index]), index)
 
 
 def divide_episodes(episodes: int, environments: int) -> np.ndarray:
@@ -89,6 +102,7 @@ def play(
     on_episode: Callable[[EpisodeResult], None],
     on_step: Callable[[int], None],
     stop: Callable[[], bool],
+    recorder: Recorder | None = None,
 ) -> None:
     """Play until environment i has ended `quotas[i]` episodes, or `stop` returns true.
 
@@ -98,6 +112,7 @@ def play(
         on_episode: is called at the end of every episode that counts.
         on_step: is called with 0 after the reset, and after every step with the number of environments that still played.
         stop: is called before every step.
+        recorder: keeps the episodes that count.
 
     Raises NotFiniteError, which names the environment or the policy.
     """
@@ -112,20 +127,18 @@ def play(
         for name, values in float_parts(packing, observations[playing]):
             check_environments(name, values, playing)
         actions = first_actions(env.spec, observations)
-        actions[playing] = policy.act(observations[playing], first[playing], playing)
+        chosen = policy.choose(observations[playing], first[playing], playing)
+        actions[playing] = chosen.actions.numpy()
+        frames = observations[playing, -1]  # a copy: the environment may reuse its array
         step = env.step(actions)
         observations, first = step.observations, step.reset
         ended = playing[step.episode_length[playing] > 0]
-        for index in ended[np.isfinite(step.episode_return[ended])]:
+        counted = ended[np.isfinite(step.episode_return[ended])]
+        if recorder:
+            recorder.add(playing, frames, actions[playing], chosen.fields, step, counted)
+        for index in counted:
             left[index] -= 1
-            on_episode(
-                EpisodeResult(
-                    episode_return=float(step.episode_return[index]),
-                    length=int(step.episode_length[index]),
-                    truncated=bool(step.truncated[index]),
-                    environment=int(index),
-                )
-            )
+            on_episode(_result(step, int(index)))
         # The checks come last, because the other environments' episodes count although one environment fails.
         check_environments("rewards", step.rewards[playing], playing)
         check_environments("returns", step.episode_return[ended], ended)

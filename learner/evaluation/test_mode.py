@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from agents.networks.base import make_network
 from learner.building import make_network_config
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from learner.evaluation.protocol import describe_protocol, evaluation_protocol
+from learner.evaluation.recording import recorder_of
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import summarise, table, write_results
 from learner.machine.detect import detect_machine
@@ -189,7 +191,9 @@ def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, s
     count = min(test.config.evaluation.test_environments, tally.missing)
     env = make_vector_env(describe_env(test.config.env).evaluation_config, count, num_threads=detect_machine().cores)
     seed = test.seeds.vector
-    try:
+    about = {"checkpoint": test.path.name, "updates": test.checkpoint.counters.updates, "seeds": test.seeds._asdict()}
+    with ExitStack() as exits:
+        exits.callback(close_quietly, env)
         play(
             env,
             policy,
@@ -198,9 +202,8 @@ def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, s
             on_episode=lambda episode: tally.add(episode, first_seed=seed, shown=False),
             on_step=tally.count_steps,
             stop=stop,
+            recorder=exits.enter_context(recorder_of(test.config, about)),
         )
-    finally:
-        close_quietly(env)
 
 
 def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Stop) -> Path | None:

@@ -24,6 +24,7 @@ from learner.machine.reproducible import REPRODUCIBLE
 from learner.settings.config import AUTO, Settings, TrainingConfig
 from learner.settings.schema import MACHINE_SETTINGS, SHARED, needs_of
 from workers import groups_of
+from workers.base import NO_RECORDING, RECORDED
 
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
@@ -72,6 +73,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     if on_policy and AUTO not in (settled["batch_size"], settled["envs_per_worker"]):
         count = max(1, settled["batch_size"] // settled["envs_per_worker"])
         choices.choose("worker_count", count, f"a batch is one trajectory of each of {settled['batch_size']} environments")
+    if recorded := settled["recording"] != NO_RECORDING:
+        choices.choose("worker_kind", RECORDED, "nobody plays")
     for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
         if not ((on_policy or paced) and name in FOLLOW_FROM_EACH_OTHER):
             choices.choose(name, value, f"reproducible: {reason}")
@@ -79,6 +82,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     if settled["device"] == "cuda" and _fits_a_central_policy(settled, on_policy=on_policy):
         choices.choose("worker_kind", "central", "one policy on the GPU acts for all workers")
     choices.choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
+    if recorded:
+        _choose_recorded(choices, machine)
     if settled["worker_kind"] == "serial":
         choices.choose("worker_count", 1, "serial: everything in one process")
         choices.choose("prepared_batches", 0, "serial: everything in one thread")
@@ -173,6 +178,16 @@ def _choose_paced(choices: Choices, machine: Machine, costs: Costs | None) -> No
         choices.choose("learner_threads", min(machine.cores, MOST_LEARNER_THREADS), why)
     choices.choose("learner_threads", *_learner_threads(costs, machine.cores, gpu=settled["device"] == "cuda", small=small))
     choices.choose("worker_count", *_workers(costs, machine, settled["learner_threads"], small=False))
+
+
+def _choose_recorded(choices: Choices, machine: Machine) -> None:
+    """Choose what reads a recording: one reader in the learner's process, so all cores learn."""
+    settled = choices.settled
+    choices.choose("worker_count", 1, "one place reads the recording")
+    choices.choose("envs_per_worker", ENVIRONMENTS, "trajectories that are read together")
+    if settled["device"] != "cuda":
+        choices.choose("learner_threads", min(machine.cores, MOST_LEARNER_THREADS), "no worker needs the cores")
+    choices.choose("batch_size", AGENTS[settled["agent"]].defaults.get("batch_size", PUBLISHED_BATCH), "the published setting")
 
 
 def _divisor(number: int, least: int, most: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from math import prod
 from typing import Any
@@ -13,6 +14,8 @@ from learner.building import make_contract, make_network_shapes
 from learner.settings.config import Config
 from replay import device_bytes, most_compared, replay_bytes, replay_names, settle_capacities
 from replay.slot_store import ALIGNMENT, slot_layout
+from replay.trajectory import Field
+from workers.base import RECORDED
 from workers.central.exchange import exchange_layout
 from workers.weights import weights_layout
 from wrappers import family_of
@@ -87,16 +90,15 @@ def host_memory(config: Config) -> HostMemory:
     """The most bytes of host memory that this run takes."""
     training, workers, evaluation = config.training, config.workers, config.evaluation
     contract = make_contract(config)
-    here = 0 if workers.worker_kind == "serial" or not workers.uses_this_machine else workers.worker_count
-    processes = here + evaluation.evaluates
+    processes = workers.own_processes + evaluation.evaluates
     family = family_of(config.env.env) or ""
     row = contract.bytes_per_trajectory // (contract.unroll_length + contract.frames_stacked)  # mostly one frame
     emulator = EMULATOR_BYTES.get(family, OTHER_EMULATOR_BYTES) + OBSERVATION_COPIES * contract.frames_stacked * row
-    stepped = workers.environments * workers.uses_this_machine + evaluation.environments * evaluation.evaluates
+    stepped = workers.stepped_here + evaluation.environments * evaluation.evaluates
     batch = config.columns_at_once * contract.of_batch.bytes_per_trajectory
     stacked = 0 if training.device == "cuda" else contract.frames_stacked
     compared = most_compared(config.replays, contract, config.columns_at_once) * contract.bytes_per_trajectory
-    weighed = workers.environments if workers.uses_this_machine and workers.worker_kind != "central" else 0
+    weighed = 0 if workers.worker_kind == "central" else workers.stepped_here
     buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
     return HostMemory(
         processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
@@ -112,8 +114,11 @@ def _arena_bytes(config: Config) -> int:
     workers = config.workers
     contract = make_contract(config)
     slots = slot_layout(contract, workers.worker_count * workers.blocks_per_worker * workers.envs_per_group)
-    central = workers.worker_kind == "central"
-    acting = exchange_layout(contract, workers) if central else weights_layout(make_network_shapes(config))
+    acting: Mapping[str, Field] = {}
+    if workers.worker_kind == "central":
+        acting = exchange_layout(contract, workers)
+    elif workers.worker_kind != RECORDED:
+        acting = weights_layout(make_network_shapes(config))
     sizes = [prod(field.shape) * np.dtype(field.dtype).itemsize for field in (*slots.values(), *acting.values())]
     # Clocks take one cache line for each worker, the workers' flag takes one, and padding at most one for each array.
     return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count + 1)
@@ -141,7 +146,7 @@ def _too_large(config: Config, needed: HostMemory, available: int) -> str:
     """Why a run does not fit even without its replays: too many workers, else too many environments, else all together."""
     workers = config.workers
     sizes = f"{_gigabytes(available)} of memory are available now{_of_each(config)}, this run takes {_described(needed)}"
-    if workers.worker_kind != "serial" and (most := _most(config, "worker_count", available)):
+    if workers.own_processes and (most := _most(config, "worker_count", available)):
         given = f"envs_per_worker={workers.envs_per_worker}"
         return f"worker_count: wanted at most {most} with {given} ({sizes}), got {workers.worker_count}"
     most = _most(config, "envs_per_worker", available)

@@ -12,15 +12,19 @@ from learner.metrics.writer import read_metrics
 def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
     """Draw the return against frames and against wall time, as PNG. Returns False, and draws nothing, before the first episode.
 
+    Returns of evaluations are drawn where training itself plays no episodes.
+
     Args:
         metrics: path of metrics.csv.
         picture: path of the picture, which is replaced when the new one is complete.
         title: of the picture.
     """
     columns = read_metrics(metrics)
-    mean = columns.get("charts/episodic_return_mean")
-    if mean is None or not np.isfinite(mean).any():
+    lines = [("charts/episodic_return_mean", "mean of the last episodes"), ("eval/episodic_return", "evaluations")]
+    drawn = [(columns[name], label) for name, label in lines if name in columns and np.isfinite(columns[name]).any()]
+    if not drawn:
         return False
+    mean, label_of_mean = drawn[0]
     # Not pyplot, which keeps every figure in global state and may look for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -37,7 +41,7 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str) -> bool:
         if "charts/episodic_return" in columns:
             axis.plot(x, columns["charts/episodic_return"], ".", markersize=3, alpha=0.35, label="episodes of one interval")
         known = np.isfinite(mean)
-        axis.plot(x[known], mean[known], label="mean of the last episodes")
+        axis.plot(x[known], mean[known], label=label_of_mean)
         axis.set_xlabel(f"{label}, {unit}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("episodic return (raw)")

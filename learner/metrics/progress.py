@@ -25,7 +25,14 @@ def steps_and_frames(steps: int, frames: int) -> str:
 
 
 def progress_text(
-    *, mean_return: float | None, steps: int, max_steps: int, frames: int, frames_per_second: float, left: float
+    *,
+    mean_return: float | None,
+    steps: int,
+    max_steps: int,
+    frames: int,
+    frames_per_second: float,
+    left: float,
+    evaluated: bool = False,
 ) -> str:
     """One line that fits most terminals. Frames are left out where a step is one frame.
 
@@ -36,8 +43,10 @@ def progress_text(
         frames: emulator frames so far.
         frames_per_second: current speed.
         left: seconds until the budget is used.
+        evaluated: whether the mean return is that of an evaluation, because the run itself plays no episodes.
     """
-    shown = "no episode yet" if mean_return is None else f"return {mean_return:.2f}"
+    source, missing = ("evaluation", "no evaluation yet") if evaluated else ("return", "no episode yet")
+    shown = missing if mean_return is None else f"{source} {mean_return:.2f}"
     counted, unit = ("", "steps") if frames == steps else (f"frames {format_count(frames)} | ", "frames")
     return (
         f"{shown} | steps {format_count(steps)} of {format_count(max_steps)} | {counted}"

@@ -35,6 +35,7 @@ from replay import replay_names
 from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Workers
+from workers.base import RECORDED
 from workers.clocks import CLOCKS, cpu_seconds
 from wrappers import describe_env
 
@@ -94,12 +95,14 @@ class Recorder(Counting):
         self._core_use = CoreUse(
             cores,
             lambda: cpu_seconds(worker_seconds) if here else 0.0,
-            inside=config.workers.worker_kind == "serial",
+            inside=config.workers.worker_kind in ("serial", RECORDED),
             others=lambda: sources.ranks.cpu_seconds,
         )
         self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}  # not yet in a record
+        self._recorded = config.workers.worker_kind == RECORDED  # so that nobody plays but the evaluations
+        self._last_evaluation: float | None = None
         self._repeated: Record = {}  # of the newest record: readers of the newest row look for it
         self._optimizer_steps: int | None = None
         self._advised = False  # on the size of rewards, once a run
@@ -122,6 +125,7 @@ class Recorder(Counting):
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Log the result of an evaluation; the next record holds its numbers."""
         self._write_evaluation()
+        self._last_evaluation = evaluation.mean_return
         self._evaluation = {
             "eval/episodic_return": evaluation.mean_return,
             "eval/standard_error": evaluation.standard_error,
@@ -205,7 +209,8 @@ class Recorder(Counting):
         curve = write_summary(
             self.run, self.config, self.counters, self.episodes, checkpoint=checkpoint, interrupted=interrupted
         )
-        log_result(self.counters, self.episodes, self._bottlenecks.overall(), interrupted=interrupted)
+        played = None if self._recorded else self.episodes
+        log_result(self.counters, played, self._bottlenecks.overall(), interrupted=interrupted)
         further = None if interrupted else 2 * self.config.training.environment_max_steps
         pictures = describe_env(self.config.env).has_pictures
         log_next_commands(self.run, checkpoint, curve=curve, pictures=pictures, max_steps=further)
@@ -258,10 +263,11 @@ class Recorder(Counting):
         frames_per_second = self._frames_per_second or (counters.frames - self._at_start.frames) / since_start
         left = (limit - counters.steps) * self._frames_per_step / frames_per_second if frames_per_second > 0 else 0.0
         return progress_text(
-            mean_return=self.episodes.mean_return,
+            mean_return=self._last_evaluation if self._recorded else self.episodes.mean_return,
             steps=counters.steps,
             max_steps=limit,
             frames=counters.frames,
             frames_per_second=frames_per_second,
             left=max(0.0, left),
+            evaluated=self._recorded,
         )

@@ -56,20 +56,28 @@ def write_summary(
         return False
 
 
-def log_result(counters: Counters, episodes: EpisodeStatistics, bottleneck: Bottleneck | None, *, interrupted: bool) -> None:
-    """Log how far the run has come, its mean return, and what limited its speed."""
-    mean = episodes.mean_return
+def log_result(
+    counters: Counters, episodes: EpisodeStatistics | None, bottleneck: Bottleneck | None, *, interrupted: bool
+) -> None:
+    """Log how far the run has come, its mean return, and what limited its speed.
+
+    episodes: those of training; None for a run that plays none.
+    """
     log.info(
-        "%s after %s: %s, %s updates, %s episodes, %s",
+        "%s after %s: %s, %s updates%s",
         "Stopped" if interrupted else "Finished",
         format_duration(counters.seconds),
         steps_and_frames(counters.steps, counters.frames),
         f"{counters.updates:,}",
-        f"{counters.episodes:,}",
-        "no episode has ended yet" if mean is None else f"mean return of the last {len(episodes.recent)}: {mean:.2f}",
+        f", {counters.episodes:,} episodes, {_mean_return(episodes)}" if episodes is not None else " on recorded steps",
     )
     if bottleneck:
         log.info("%s", bottleneck.line)
+
+
+def _mean_return(episodes: EpisodeStatistics) -> str:
+    mean = episodes.mean_return
+    return "no episode has ended yet" if mean is None else f"mean return of the last {len(episodes.recent)}: {mean:.2f}"
 
 
 def log_next_commands(

@@ -20,7 +20,7 @@ from learner.feeding.feeder import Arrivals
 from learner.metrics.statistics import Episode
 from learner.ranks.base import Asked, Ranks
 from learner.ranks.group import Group
-from workers import SerialWorkers, Workers
+from workers import InProcessWorkers, Workers
 from workers.clocks import cpu_seconds
 
 log = logging.getLogger("springbok")
@@ -157,7 +157,7 @@ class Several(Ranks):
             trajectories=arrivals.trajectories if arrivals else 0,
             episodes=len(arrivals.episodes) if arrivals else 0,
             workers=seconds,
-            learner=process_time() - (seconds if isinstance(workers, SerialWorkers) else 0.0),
+            learner=process_time() - (seconds if isinstance(workers, InProcessWorkers) else 0.0),
             waited=self._waited,
             restarts=workers.restarts if workers else 0,
         )

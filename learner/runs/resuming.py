@@ -24,7 +24,7 @@ from learner.runs.loading import load_fitting_replay
 from learner.runs.saving import UNDER_WAY
 from learner.settings.config import Config
 from replay import Mixture, settle_capacities
-from workers import SerialWorkers, Workers
+from workers import InProcessWorkers, Workers
 
 log = logging.getLogger("springbok")
 
@@ -106,10 +106,10 @@ def restore_under_way(
     if not config.training.reproducible or UNDER_WAY not in (state or {}):
         return False
     assert state is not None
-    assert isinstance(workers, SerialWorkers)
+    assert isinstance(workers, InProcessWorkers)
     assert isinstance(feeder, BatchFeeder)
     with _one_line("--noreproducible resumes with fresh episodes"):
-        steps = sum(env["actions"].numel() for env in state[UNDER_WAY]["workers"]["envs"])
+        steps = workers.steps_to_replay(state[UNDER_WAY]["workers"])
         log.info("Replaying %s steps to restore the environments", f"{steps:,}")
         with _ReplayProgress(steps, config.workers.envs_per_worker, should_stop) as progress:
             workers.load_state_dict(state[UNDER_WAY]["workers"], progress.should_stop)

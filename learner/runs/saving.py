@@ -16,7 +16,7 @@ from learner.runs.checkpoint import Checkpoint, load_checkpoint, remove_partial_
 from learner.runs.directory import RunDirectory, put_aside, second_name, update_of
 from learner.settings.config import Config
 from replay import Mixture
-from workers import SerialWorkers, Workers
+from workers import InProcessWorkers, Workers
 
 log = logging.getLogger("springbok")
 
@@ -148,7 +148,7 @@ def replay_to_save(config: Config, mixture: Mixture, workers: Workers, feeder: F
         return None
     state: dict[str, Any] = {"mixture": mixture.state_dict()}
     if config.training.reproducible:
-        assert isinstance(workers, SerialWorkers)
+        assert isinstance(workers, InProcessWorkers)
         assert isinstance(feeder, BatchFeeder)
         state |= {UNDER_WAY: {"workers": workers.state_dict(), "feeder": feeder.state_dict()}}
     return state

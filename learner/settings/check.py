@@ -11,6 +11,7 @@ from learner.evaluation.protocol import check_protocol
 from learner.settings.schema import DEFAULT_AGENT, SHARED, agent_of, agent_settings, every_setting, table_of
 from setting import AUTO, SettingField, listed
 from workers import groups_of
+from workers.base import NO_RECORDING, RECORDED
 from workers.runtime_env import parse_runtime_env
 from wrappers import family_of
 
@@ -69,10 +70,23 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     _check_reproducible(flat)
     if flat["worker_kind"] == "ray":
         _check_ray(flat)
+    _check_recorded(flat)
     groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
     if envs != AUTO and envs % groups:
         wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
         raise ValueError(f"envs_per_worker: wanted {wanted}, got {envs}")
+
+
+def _check_recorded(flat: Mapping[str, Any]) -> None:
+    """Raise ValueError if the kind of the workers and the recording do not go together."""
+    kind, recording = flat["worker_kind"], flat["recording"]
+    if kind == RECORDED and recording == NO_RECORDING:
+        raise ValueError(f"recording: wanted the folder of a recording with worker_kind {RECORDED}, got {NO_RECORDING}")
+    if recording == NO_RECORDING:
+        return
+    for name, wanted in (("worker_kind", RECORDED), ("worker_count", 1)):
+        if flat[name] not in (wanted, AUTO):
+            raise ValueError(f"{name}: wanted {wanted} with a recording, in which nobody plays, got {flat[name]}")
 
 
 def _check_ray(flat: Mapping[str, Any]) -> None:
@@ -87,6 +101,6 @@ def _check_ray(flat: Mapping[str, Any]) -> None:
 def _check_reproducible(flat: Mapping[str, Any]) -> None:
     if not flat["reproducible"]:
         return
-    for name, values in (("worker_kind", ("serial", AUTO)), ("prepared_batches", (0, AUTO))):
+    for name, values in (("worker_kind", ("serial", RECORDED, AUTO)), ("prepared_batches", (0, AUTO))):
         if flat[name] not in values:
             raise ValueError(f"reproducible: wanted {name} {values[0]} or {AUTO} with it, got {flat[name]!r}")

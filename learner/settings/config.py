@@ -21,6 +21,7 @@ from replay import REPLAYS, PaceConfig, ReplayConfig, check_replays
 from replay.settings import ReplaySettings
 from setting import AUTO, listed
 from workers import WorkerConfig
+from workers.base import NO_RECORDING
 from wrappers.spec import EnvConfig
 
 __all__ = [
@@ -123,6 +124,9 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
             f"learner_count: wanted 1 with agent {flat['agent']}, whose learner has little to do: more workers play more "
             f"episodes at once; got {flat['learner_count']}"
         )
+    if needs.on_policy and flat["recording"] != NO_RECORDING:
+        agent = f"agent {flat['agent']}, which learns from its own actions"
+        raise ValueError(f"recording: wanted {NO_RECORDING} with {agent}, got {flat['recording']}")
     if needs.on_policy:
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):

@@ -203,6 +203,7 @@ class OutputConfig:
 
 
 MOST_EVALUATION_ENVIRONMENTS = 16
+NO_FOLDER = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +269,15 @@ class EvaluationConfig:
     greedy: Annotated[
         bool, Setting("Test mode and evaluations: take the most probable action instead of sampling one.", kind="output")
     ] = False
+    record_to: Annotated[
+        str,
+        Setting(
+            "Test mode: folder to which the episodes are added as a recording, for --recording; none: keep none.",
+            "none or the path of a folder",
+            kind="command",
+            modes=TEST_ONLY,
+        ),
+    ] = NO_FOLDER
     render: Annotated[
         bool,
         Setting(

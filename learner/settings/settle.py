@@ -9,9 +9,9 @@ from typing import Any
 
 from agents import AGENTS
 from agents.distributions import DiagonalGaussian, make_distribution
-from agents.networks.actor_critic import ActorCritic
 from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
+from agents.networks.policy import Policy
 from agents.networks.torsos import suitable_network
 from learner.settings.schema import Settings, agent_of, build
 from replay import ReplayConfig
@@ -49,7 +49,7 @@ def _unused(settings: Settings, given: Settings) -> list[str]:
     if settings["core"] == NO_CORE:
         lines = [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
     deviations = [name for name in ("log_std", "initial_log_std") if name in given]
-    if deviations and issubclass(AGENTS[agent_of(settings)].network_class, ActorCritic):
+    if deviations and issubclass(AGENTS[agent_of(settings)].network_class, Policy):
         action = make_spec(build(EnvConfig, settings)).action
         distribution = make_distribution(action, settings["action_distribution"])
         if not isinstance(distribution, DiagonalGaussian):

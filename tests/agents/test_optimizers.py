@@ -24,6 +24,7 @@ IMAGE = (2, 10, 10)
 ONE_STEP: dict[str, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 1},
     "dqn": {"batches_at_once": 1, "target_update_rate": 0.5},
+    "bcq": {"batches_at_once": 1, "target_update_rate": 0.5},
     "sac": {"batches_at_once": 1},
     "td3": {"batches_at_once": 1, "delay": 1},
     "ddpg": {"batches_at_once": 1},
@@ -47,7 +48,7 @@ def agent_of(name: str) -> GuardedAgent:
 def batch_for(name: str, agent: GuardedAgent) -> Batch:
     if name in CONTINUOUS:
         return windows(IMAGE)
-    if name == "dqn":
+    if name in ("dqn", "bcq"):
         return windows(IMAGE, Discrete(3))
     if name == "es":
         return replace(ended_batch([(1, 3.0), (2, 5.0)]), observations=torch.randn(3, 2, *IMAGE))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from agents import AGENTS
-from agents.actor_critic import ActorCriticAgent
-from agents.learned import Loss
+from agents.learned import LearnedAgent, Loss
 from agents.networks.actor_critic import ActorCritic
+from agents.networks.policy import Policy
 from agents.optimizers import clip_gradients
 from learner.ranks.group import Group
 from replay.batch import Batch
@@ -25,7 +25,9 @@ from tests.learner.ranks.test_off_policy import AGENTS_AND_BATCHES
 from tests.support import golden, same
 
 RANKS = 2
-LEARNED = [name for name, agent in AGENTS.items() if issubclass(agent, ActorCriticAgent)]
+LEARNED = [
+    name for name, agent in AGENTS.items() if issubclass(agent, LearnedAgent) and issubclass(agent.network_class, Policy)
+]
 SMOOTH: dict[str, Any] = {"optimizer": "rmsprop", "rmsprop_eps": 0.1, "lr": 0.1, "lr_end_value": 0.1}
 """An optimiser whose step is no sign of a tiny gradient, so that weights can be compared."""
 TIGHT = {"gradient_clip_by_norm_threshold": 0.05}
@@ -53,13 +55,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "appo": ("appo", {"normalise_advantages": False, "epochs": 2}),
     "appo, KL penalty": ("appo", {"normalise_advantages": False, "target_kl": 8.7e-4, **PENALTY}),
+    "bc": ("bc", {"entropy_loss_weight": 0.1}),
+    "marwil": ("marwil", {"advantage_scale_rate": 0.5}),
+    "marwil, scaled rewards": ("marwil", {"normalise_rewards": True, "clip_rewards": False}),
     "impact": ("impact", {"target_kl": 1.1e-3, **PENALTY}),
     "trpo": ("trpo", {"minibatches": 1, **FEW_PRODUCTS}),
     "trpo, scaled rewards": ("trpo", {"minibatches": 1, "normalise_rewards": True, "entropy_loss_weight": 0.1, **FEW_PRODUCTS}),
 }
 
 
-def agent_of(name: str, **settings: Any) -> ActorCriticAgent:
+def agent_of(name: str, **settings: Any) -> LearnedAgent:
     agent_class: Any = AGENTS[name]
     network = network_of(
         "mlp",
@@ -70,7 +75,7 @@ def agent_of(name: str, **settings: Any) -> ActorCriticAgent:
         generator=torch.Generator().manual_seed(1),
         normalise_observations="normalise_rewards" in settings,
     )
-    agent: ActorCriticAgent = agent_class(agent_class.config_class(**{**SMOOTH, **TIGHT, **settings}), network)
+    agent: LearnedAgent = agent_class(agent_class.config_class(**{**SMOOTH, **TIGHT, **settings}), network)
     return agent
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.bcq.agent import BCQAgent
 from agents.dqn.agent import DqnAgent
 from agents.guarded import GuardedAgent
 from agents.networks.base import NetworkConfig, make_network
-from agents.networks.q_network import QNetwork
 from agents.networks.settings import NetworkSettings
 from agents.off_policy import OffPolicyAgent
 from agents.r2d2.agent import R2d2Agent
@@ -53,7 +53,7 @@ def continuous(name: str, *, normalise_observations: bool = False) -> GuardedAge
 def value_based(agent_class: Any, core: str = "none", **settings: Any) -> GuardedAgent:
     config = agent_class.config_class(**SMOOTH, **settings)
     network = NetworkSettings("mlp", hidden_sizes="16", core=core, core_size=8)
-    described = NetworkConfig(network, (1, 5), Discrete(A), QNetwork, agent=config)
+    described = NetworkConfig(network, (1, 5), Discrete(A), agent_class.network_class, agent=config)
     agent: GuardedAgent = agent_class(config, make_network(described, torch.Generator().manual_seed(1)))
     return agent
 
@@ -65,6 +65,7 @@ def sequences(network: Any) -> Batch:
 AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], GuardedAgent], Callable[[Any], Batch]]] = {
     **{name: (partial(continuous, name), lambda _: windows(rows=2 * ROWS)) for name in ("sac", "td3", "ddpg")},
     "sac, moments": (partial(continuous, "sac", normalise_observations=True), lambda _: windows(rows=2 * ROWS)),
+    "bcq": (partial(value_based, BCQAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "dqn": (partial(value_based, DqnAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "r2d2": (partial(value_based, R2d2Agent, core="lstm", n_step=2), sequences),
 }

@@ -27,6 +27,8 @@ SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
 TEXTS = (
     *(
         "env",
+        "record_to",
+        "recording",
         "action_mask",
         "env_args",
         "env_wrappers",
@@ -238,6 +240,7 @@ OTHER: dict[str, Any] = {
     "ray_runtime_env": '{"pip": ["minigrid"]}',
     "load": "elsewhere",
     "resume_in": "new",
+    "record_to": "elsewhere",
     "verbosity": 2,
 }
 """A value other than the default, where a number, a switch or a list of choices does not give one by itself."""
@@ -253,7 +256,7 @@ def other_value(name: str) -> Any:
     return 7 if name in WHOLE else 0.625
 
 
-@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - {"agent", "protocol"}))
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - {"agent", "protocol", "recording"}))
 def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
     changes = {name: other_value(name)}
     if name == "reproducible":
@@ -273,6 +276,18 @@ def _with(name: str) -> dict[str, Any]:
     beside = {"c_bar": {"rho_bar": 2.0}, "rho_bar": {"c_bar": 0.5}, "normalise_rewards": {"clip_rewards": False}}
     beside["burn_in"] = {"core": "lstm"}
     return beside.get(name, {})
+
+
+RECORDED = {"recording": "elsewhere", "worker_kind": "recorded", "worker_count": 1}
+
+
+def test_a_recording_takes_the_place_of_workers() -> None:
+    assert config_with(**RECORDED).workers.recording == "elsewhere"
+    with pytest.raises(ValueError, match="^recording: wanted the folder of a recording with worker_kind recorded, got none$"):
+        config_with(**{**RECORDED, "recording": "none"})
+    for name, other in (("worker_kind", "cpu"), ("worker_count", 2)):
+        with pytest.raises(ValueError, match=f"^{name}: wanted {RECORDED[name]} with a recording, .*, got {other}$"):
+            config_with(**{**RECORDED, name: other})
 
 
 @pytest.mark.parametrize("protocol", ["classic", "machado"])

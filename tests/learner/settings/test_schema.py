@@ -25,7 +25,14 @@ def test_machine_settings_are_auto_by_default_and_batch_size_is_none_of_them() -
 def test_command_settings_belong_to_one_command() -> None:
     loading = {"load", "load_optimizer", "resume_in"}
     store = {"checkpoint_store", "store_wait"}
-    assert set(COMMAND_SETTINGS) == loading | store | {"results_dir", "verbosity", "render", "preflight", "profile"}
+    assert set(COMMAND_SETTINGS) == loading | store | {
+        "results_dir",
+        "verbosity",
+        "render",
+        "record_to",
+        "preflight",
+        "profile",
+    }
 
 
 def test_stored_trajectories_depend_on_the_environment_the_network_and_the_replays() -> None:
@@ -42,6 +49,7 @@ def test_a_measurement_decides_three_settings() -> None:
 
 def test_what_is_written_or_tested_does_not_change_what_is_learned() -> None:
     written = {"log_period", "checkpoint_period", "checkpoints_kept", "save_replay", "greedy", "ray_address", "ray_runtime_env"}
+    written |= {"recording"}
     assert set(UNLEARNED_SETTINGS) - set(COMMAND_SETTINGS) == written | {"test_episode_count", "test_environments"}
 
 

@@ -1,0 +1,101 @@
+"""Behaviour cloning (Pomerleau 1991, doi:10.1162/neco.1991.3.1.88): supervised learning of recorded actions.
+
+The loss is the mean of - log pi(a|x) over the recorded steps, for any action space. Nothing is learned from rewards, so the
+policy becomes as good as the one that was recorded, and fails where that one never was. `--agent=marwil` prefers the actions
+that turned out well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from agents.base import Needs
+from agents.guarded import (
+    GradientClip,
+    HeldLearningRate,
+    LearningRate,
+    OptimizerName,
+    RmspropEpsilon,
+    held_rate,
+)
+from agents.imitation.losses import accuracy, cloning_loss
+from agents.learned import LearnedAgent, Loss, Losses
+from agents.losses import used_mean
+from agents.networks.base import NetworkConfig
+from agents.networks.policy import Policy, PolicyAlone, drawn_actions
+from agents.peers import Used
+from agents.unused_settings import check_unused
+from replay.batch import Batch
+from setting import Setting, check_fields
+
+CHARTS: dict[str, list[str]] = {
+    "loss": [r"losses/cloning_loss$"],
+    "share of recorded actions that are the policy's best": [r"losses/accuracy$"],
+    "entropy, nats": [r"losses/entropy$"],
+}
+DEFAULTS: Mapping[str, Any] = {"batch_size": 32, "eval_seconds": 60.0}
+"""Defaults of settings that every run has. Evaluations show what recorded episodes cannot: how the policy plays."""
+
+
+@dataclass(frozen=True)
+class BCConfig:
+    """Settings of behaviour cloning."""
+
+    normalise_rewards: ClassVar[bool] = False  # no loss sees a reward
+
+    lr: LearningRate = 1e-3
+    lr_end_value: HeldLearningRate = 0.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 1e-5
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: GradientClip = 10.0
+    entropy_loss_weight: Annotated[
+        float,
+        Setting("Weight of the entropy bonus, against a policy that few examples make too sure.", "a weight >= 0", 0, 1e9),
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        held_rate(self.lr, self.lr_end_value)  # raises for a rate that makes no sense
+
+    @property
+    def last_learning_rate(self) -> float:
+        """The learning rate at the end of the run."""
+        return held_rate(self.lr, self.lr_end_value)
+
+
+class BCAgent(LearnedAgent):
+    """Behaviour cloning."""
+
+    config_class = BCConfig
+    network_class = Policy
+    charts = CHARTS
+    defaults = DEFAULTS
+
+    config: BCConfig
+    network: Policy
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return Needs(recorded=True)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        check_unused(network, cls.name(), ["separate_value"])
+
+    def losses(self, batch: Batch, outputs: PolicyAlone) -> Losses:
+        distribution, used, drawn = self.network.distribution, batch.action_used, drawn_actions(batch.actions, batch.acting)
+        policy = outputs.policy[:-1]  # row T has an observation, but no action
+        entropy = used_mean(distribution.entropy(policy), used)
+        terms = {"cloning_loss": Loss(cloning_loss(distribution.log_prob(policy, drawn), used), 1.0, "mean")}
+        if self.config.entropy_loss_weight:
+            terms["entropy_loss"] = Loss(-entropy, self.config.entropy_loss_weight, "mean")
+        metrics = {"losses/entropy": entropy.detach()}
+        if not drawn.is_floating_point():
+            metrics["losses/accuracy"] = accuracy(distribution.mode(policy.detach()), drawn, used)
+        return Losses(terms, metrics)
+
+    def used(self, batch: Batch) -> Used:
+        return batch.action_used

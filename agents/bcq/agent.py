@@ -1,0 +1,150 @@
+"""Discrete BCQ (Fujimoto et al. 2019, arXiv:1910.01708): Q-learning from recordings, with recorded actions alone.
+
+A Q-value of an action that was never recorded is a guess, and a maximum over guesses is too large. So a second head G learns
+which actions were recorded, and only those with
+
+    G(a|x) / max_a' G(a'|x) > threshold
+
+can be chosen, for the target and in play:
+
+    y = r + gamma Q'(x', argmax over the allowed a of Q(x', a))
+    loss = mean Huber(y - Q(x, a)) - mean log G(a|x) + logit_penalty * mean of squared logits
+
+With a threshold of 0 it is double DQN, and near 1 cloning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from agents.bcq.network import BCQNetwork, BCQOutput, allowed_choices
+from agents.distributions import ILLEGAL_LOGIT, make_distribution
+from agents.dqn.errors import Window, expected_errors, expected_targets
+from agents.imitation.losses import accuracy
+from agents.networks.base import NetworkConfig
+from agents.networks.cores import NO_CORE
+from agents.networks.exploration import SCHEDULE
+from agents.networks.q_network import EXPECTATION, QOutput, ReturnDistribution, as_choices, best_choices, chosen_values
+from agents.off_policy import (
+    DEFAULTS,
+    LearningRate,
+    LearningStarts,
+    Objective,
+    Objectives,
+    OffPolicyAgent,
+    OffPolicyConfig,
+    UpdatesPerStep,
+)
+from agents.transitions import Transitions
+from agents.values.agent import ValueAgent
+from agents.values.config import AdamEpsilon, Dueling, Epsilon, TargetPeriod, TargetRate
+from agents.values.q_learning import weighted_mean
+from setting import Setting
+
+
+@dataclass(frozen=True)
+class BCQConfig(OffPolicyConfig):
+    """Settings of discrete BCQ."""
+
+    # The network of value-based agents reads these. Nothing explores here.
+    noisy: ClassVar[bool] = False
+    exploration: ClassVar[str] = SCHEDULE
+    epsilon_start: ClassVar[float] = 0.0
+    distribution: ClassVar[ReturnDistribution] = EXPECTATION
+
+    lr: LearningRate = 3e-4
+    adam_eps: AdamEpsilon = 1e-8
+    dueling: Dueling = False
+    epsilon: Epsilon = 0.0
+    target_update_period: TargetPeriod = 1
+    target_update_rate: TargetRate = 0.005
+    updates_per_step: UpdatesPerStep = 0.25
+    learning_starts: LearningStarts = 1000
+    threshold: Annotated[
+        float,
+        Setting(
+            "Probability, in parts of the most likely action's, that an action must have had in the recording to be chosen.",
+            "a number in [0, 1)",
+            0,
+            1,
+        ),
+    ] = 0.3
+    logit_penalty: Annotated[
+        float, Setting("Weight of the mean square of the recorded actions' logits.", "a weight >= 0", 0, 1e9)
+    ] = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold >= 1:
+            raise ValueError(f"threshold: wanted a number in [0, 1), got {self.threshold:g}")
+
+
+class BCQAgent(ValueAgent, OffPolicyAgent):
+    """Q-learning on windows of recordings, constrained to recorded actions."""
+
+    config_class = BCQConfig
+    network_class = BCQNetwork
+    defaults = {**DEFAULTS, "batch_size": 64, "eval_seconds": 60.0}
+    charts: ClassVar[dict[str, list[str]]] = {
+        "losses": [r"losses/(loss|value_loss|behaviour_loss)$"],
+        "values of recorded actions": [r"losses/value_mean$"],
+        "share of actions that are allowed": [r"losses/allowed$"],
+        "share of recorded actions that are the most likely": [r"losses/accuracy$"],
+    }
+
+    config: BCQConfig
+    network: BCQNetwork
+
+    @classmethod
+    def needs(cls, config: Any) -> Any:
+        return replace(config.needs, recorded=True)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        super().check(config, network)
+        if network.settings.core != NO_CORE:
+            raise ValueError(f"core: wanted {NO_CORE} with agent bcq, got {network.settings.core}")
+
+    @property
+    def has_schedule(self) -> bool:
+        return False
+
+    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
+        """The targets y, `[N]`."""
+        window = Window(self._choices(part), part.returns, part.discounts)
+        target: BCQOutput = self.target_passes.without_gradient(part.next_observations)
+        online: BCQOutput = self.passes.without_gradient(part.next_observations)
+        return (expected_targets(window, QOutput(target.q), self.network.constrained(online), self.network.counts),)
+
+    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+        online: BCQOutput = self.network(part.observations)
+        choices, counts = self._choices(part), self.network.counts
+        errors = expected_errors(QOutput(online.q), constants[0], choices, counts)
+        value_loss = weighted_mean(errors.losses, part.weights)
+        behaviour_loss = -make_distribution(self.network.config.action).log_prob(online.behaviour, part.actions).mean()
+        penalty = mean_square_of_legal(online.behaviour)
+        loss = value_loss + behaviour_loss + self.config.logit_penalty * penalty
+        used = torch.ones_like(part.returns, dtype=torch.bool)
+        allowed = allowed_choices(online.behaviour.detach(), counts, self.config.threshold)
+        metrics = {
+            "losses/value_loss": value_loss.detach(),
+            "losses/behaviour_loss": behaviour_loss.detach(),
+            "losses/td_error": errors.sizes.mean(),
+            "losses/value_mean": chosen_values(online.q.detach(), choices, counts).mean(),
+            "losses/allowed": allowed.float().mean(),
+            "losses/accuracy": accuracy(best_choices(online.behaviour, counts), choices, used),
+        }
+        return Objectives({"loss": Objective(loss, self._parameters)}, metrics, errors.sizes)
+
+    def _choices(self, part: Transitions) -> Tensor:
+        """The recorded actions, int64 `[N, D]`."""
+        return as_choices(part.actions, self.network.config.action)
+
+
+def mean_square_of_legal(logits: Tensor) -> Tensor:
+    """Mean of the squares of logits `[N, P]`, a scalar. Those of illegal actions count as 0."""
+    return torch.where(logits == ILLEGAL_LOGIT, 0.0, logits).square().mean()

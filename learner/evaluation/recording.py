@@ -1,0 +1,53 @@
+"""Keeps the episodes of test mode as a recording, from which agents learn later (`--recording`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agents.networks.actor_critic import BEHAVIOUR_POLICY
+from learner.building import agent_class, make_network_config
+from learner.evaluation.protocol import evaluation_protocol
+from learner.settings.config import Config
+from learner.settings.declarations import NO_FOLDER
+from replay.recordings.recorder import Recorder, check_folder
+from replay.recordings.stream import RecordFields
+from wrappers import make_spec
+
+log = logging.getLogger("springbok")
+
+
+def check_record_to(config: Config) -> None:
+    """Raise ValueError in one line if the episodes of a test could not be added to the folder that it names."""
+    if (folder := config.evaluation.record_to) == NO_FOLDER:
+        return
+    if config.evaluation.render:
+        raise ValueError("render: wanted false with --record_to, which keeps the episodes that are played unseen, got true")
+    check_folder(Path(folder), make_spec(config.env).to_json(), _fields(config))
+
+
+@contextmanager
+def recorder_of(config: Config, about: Mapping[str, Any]) -> Iterator[Recorder | None]:
+    """What keeps the episodes, if the settings name a folder. At the end a line says what was added. about: see `Recorder`."""
+    if (folder := config.evaluation.record_to) == NO_FOLDER:
+        yield None
+        return
+    protocol = evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon)
+    about = {"agent": config.agent, **about, "protocol": protocol}
+    with Recorder(Path(folder), make_spec(config.env).to_json(), _fields(config), about) as recorder:
+        try:
+            yield recorder
+        finally:
+            steps, episodes = f"{recorder.steps:,}", f"{recorder.episodes:,}"
+            log.info("Recording: %s steps of %s episodes were added to %s", steps, episodes, folder)
+
+
+def _fields(config: Config) -> RecordFields:
+    spec = make_spec(config.env)
+    acting = agent_class(config).acting(config.agent_settings, make_network_config(config)).fields
+    # The best action is not drawn from the policy's distribution, and a ratio of probabilities would believe it was.
+    kept = {name: field for name, field in acting.items() if not (config.evaluation.greedy and name == BEHAVIOUR_POLICY)}
+    return RecordFields(spec.frame_shape, spec.frame_dtype, spec.action.shape, spec.action.dtype, kept)

@@ -1,0 +1,194 @@
+"""Reads recordings, and cuts them into trajectories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replay.recordings.stream import FRAME, STEP_FIELDS, read_stream
+from replay.trajectory import EPISODE_RETURN, RECURRENT_STATE, RETURNS, Field, TrajectoryContract
+
+INDEX = "recording.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The streams of one or several recordings of an environment.
+
+    streams: records `[n + 1]` of each, see `replay.recordings.stream`. spec: the environment as plain data. steps, episodes,
+    mean_return: of all streams together.
+    """
+
+    streams: tuple[np.ndarray, ...]
+    spec: Mapping[str, Any]
+    steps: int
+    episodes: int
+    mean_return: float
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The index of the recording in a folder. Raises ValueError or OSError."""
+    try:
+        index = json.loads((folder / INDEX).read_text())
+        if index["format"] != FORMAT:
+            raise ValueError(f"{folder / INDEX}: wanted format {FORMAT} of a recording, got {index['format']}")
+        found: dict[str, Any] = {**index, "streams": dict(index["streams"]), "about": list(index["about"])}
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder / INDEX}: wanted the index of a recording, got {type(error).__name__}: {error}") from None
+    return found
+
+
+def open_recording(folder: Path) -> Recording:
+    """All recordings in a folder and in the folders below it. Raises ValueError in one line, or OSError."""
+    folders = sorted(path.parent for path in folder.rglob(INDEX))
+    if not folders:
+        raise ValueError(f"recording: wanted a folder with {INDEX} in it or below it, got {folder}")
+    indices = [read_index(each) for each in folders]
+    streams = [
+        (read_stream(each / name), found)
+        for each, index in zip(folders, indices, strict=True)
+        for name, found in index["streams"].items()
+        if found["steps"]
+    ]
+    if not streams:
+        raise ValueError(f"recording: wanted at least one whole episode, got none in {folder}")
+    for each, index in zip(folders, indices, strict=True):
+        _check_same(indices[0]["spec"], index["spec"], str(each))
+    episodes = sum(found["episodes"] for _, found in streams)
+    return Recording(
+        streams=tuple(records for records, _ in streams),
+        spec=indices[0]["spec"],
+        steps=sum(len(records) - 1 for records, _ in streams),
+        episodes=episodes,
+        mean_return=sum(found["mean_return"] * found["episodes"] for _, found in streams) / episodes,
+    )
+
+
+def check_recording(recording: Recording, contract: TrajectoryContract, spec: Mapping[str, Any]) -> None:
+    """Raise ValueError in one line if trajectories of this contract cannot be cut from the recording.
+
+    spec: the run's environment as plain data.
+    """
+    _check_same(json.loads(json.dumps(spec)), recording.spec, "--recording")
+    wanted: dict[str, Field] = {FRAME: contract.frame, "actions": contract.action, **contract.policy_fields}
+    for records in recording.streams:
+        held: Mapping[str, Any] = records.dtype.fields or {}
+        for name, field in wanted.items():
+            if name not in held:
+                raise ValueError(
+                    f"recording: wanted the field {name}, which this run needs, got {', '.join(records.dtype.names or ())}"
+                )
+            got = held[name][0]
+            if (got.base, got.shape) != (np.dtype(field.dtype), field.shape):
+                raise ValueError(f"recording: wanted {name} as {field.dtype} {field.shape}, got {got.base} {got.shape}")
+
+
+def _check_same(wanted: Mapping[str, Any], got: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError if observations or actions of two environments differ."""
+    for name in ("frame_shape", "frame_dtype", "action", "leaves"):
+        if wanted[name] != got[name]:
+            raise ValueError(f"recording: wanted one of {wanted['env']} with {name} {wanted[name]}, got {got[name]} in {where}")
+
+
+class Cuts:
+    """The trajectories of T rows that a recording is cut into: every step is learned from in one of them, exactly once.
+
+    The last one of a stream is filled with rows whose action is not used, and with burn-in the first one begins with such
+    rows. A recurrent state is zero at row 0: that of the policy that acted means nothing to another network. Returns of
+    episodes are left out, because no policy of the run has played them.
+    """
+
+    def __init__(self, recording: Recording, contract: TrajectoryContract) -> None:
+        self.contract = contract
+        self._streams = recording.streams
+        fresh = contract.fresh_steps
+        self._places = [
+            (stream, first - contract.overlap)
+            for stream, records in enumerate(recording.streams)
+            for first in range(0, len(records) - 1, fresh)
+        ]
+        self._returns: Sequence[np.ndarray] = ()
+        if contract.return_discount is not None:
+            self._returns = discounted_returns(recording.streams, contract.return_discount)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def read(self, index: int, slots: Mapping[str, np.ndarray], slot: int) -> None:
+        """Write trajectory `index` into one of the slots, `[slot_count, *shape]` for each field of the contract."""
+        stream, first = self._places[index]
+        records, rows = self._streams[stream], self.contract.unroll_length
+        begin, end = max(first, 0), min(first + rows, len(records) - 1)
+        played = slice(begin - first, end - first)
+        slots["environment_id"][slot] = stream
+        for name, array in slots.items():
+            values = array[slot]
+            if name == EPISODE_RETURN:
+                values[...] = np.nan
+            elif name == "episode_length":
+                values[...] = 0
+            elif name == FRAME:
+                read_frames(records, first, self.contract.frames_stacked, values)
+            elif name in STEP_FIELDS or name == "actions" or name in self.contract.policy_fields:
+                values[...] = 0
+                values[played] = records[name][begin:end]
+            elif name == RETURNS:
+                values[...] = 0
+                values[played] = self._returns[stream][begin:end]
+            elif name == RECURRENT_STATE:
+                values[...] = 0
+        if first < 0:  # the stream begins behind the rows of burn-in
+            slots["reset"][slot, -first - 1] = True
+
+
+def read_frames(records: np.ndarray, first: int, frames_stacked: int, frames: np.ndarray) -> None:
+    """Fill the frames from S-1 before observation `first` on, `[n, *frame_shape]`.
+
+    They are black before the episode of observation `first`, and the last frame again behind the end of the stream.
+    """
+    start = first - (frames_stacked - 1)
+    before = records["reset"][max(start, 0) : max(first, 0)]
+    episode = max(start, 0) + int(np.flatnonzero(before)[-1]) + 1 if before.any() else 0
+    begin, end = max(start, episode), min(start + len(frames), len(records))
+    frames[: begin - start] = 0
+    frames[begin - start : end - start] = records[FRAME][begin:end]
+    frames[end - start :] = records[FRAME][len(records) - 1]
+
+
+def discounted_returns(streams: Sequence[np.ndarray], discount: float) -> list[np.ndarray]:
+    """The discounted rewards of the episode so far at each step, R_t = discount * R_{t-1} + r_t, float32 `[n]` of each stream.
+
+    A step whose action was ignored adds nothing.
+    """
+    longest = max(len(records) for records in streams)
+    fields = {name: np.zeros((longest, len(streams)), STEP_FIELDS[name].dtype) for name in ("rewards", "action_used")}
+    ended = np.zeros((longest, len(streams)), bool)
+    for column, records in enumerate(streams):
+        for name, values in fields.items():
+            values[: len(records), column] = records[name]
+        ended[: len(records), column] = records["terminated"] | records["truncated"]
+    now, found = np.zeros(len(streams)), np.empty((longest, len(streams)), np.float32)
+    for row in range(longest):
+        now = np.where(fields["action_used"][row], discount * now + fields["rewards"][row], now)
+        found[row] = now
+        now = np.where(ended[row], 0.0, now)
+    return [found[: len(records) - 1, column] for column, records in enumerate(streams)]
+
+
+def observations_of(recording: Recording, frames_stacked: int, count: int, seed: int) -> np.ndarray:
+    """Observations drawn at random from all steps, `[count, S, *frame_shape]`."""
+    ends = np.cumsum([len(records) - 1 for records in recording.streams])
+    drawn = np.random.default_rng(seed).integers(recording.steps, size=count)
+    frames = recording.streams[0].dtype[FRAME]
+    seen = np.empty((count, frames_stacked, *frames.shape), frames.base)
+    for place, step in zip(seen, drawn.tolist(), strict=True):
+        stream = int(np.searchsorted(ends, step, side="right"))
+        records = recording.streams[stream]
+        read_frames(records, step - int(ends[stream]) + len(records) - 1, frames_stacked, place)
+    return seen
