@@ -25,14 +25,16 @@ from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes, without_unused
 from learner.settings.presets import NO_PRESET, apply_preset
 from learner.settings.renames import rename_settings
-from learner.settings.schema import DEFAULTS
+from learner.settings.schema import DEFAULTS, build
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
 from setting import TRAINING_MODES
 from workers.base import NO_RECORDING
+from workers.minari_import import PREFIX, import_dataset
 from workers.recorded import cuts_for
 from wrappers import env_notes, family_of, make_single_env, make_spec
+from wrappers.spec import EnvConfig
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 
@@ -99,6 +101,9 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     notes += lines
     if op_mode == "train_w_load" and checkpoint:
         check_same_protocol(settings, checkpoint.settings)
+    if op_mode in TRAINING_MODES:
+        settings, lines = _with_recording(settings)
+        notes += lines
     machine = part_of_learner(settings, machine, checkpoint) if op_mode in TRAINING_MODES else machine
     settled, chosen = fit_to_machine(settings, machine)
     config = settled_config(settings, settled)
@@ -123,6 +128,19 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         check_finite(checkpoint, path)
     chosen, command = shown_choices(op_mode, chosen), [redacted(part) for part in command]
     return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint, addresses)
+
+
+def _with_recording(settings: Settings) -> tuple[Settings, list[str]]:
+    """The settings with the recording that is made of the Minari dataset they name, and a line on it. Raises ValueError."""
+    named = settings["recording"]
+    if not named.startswith(PREFIX):
+        return settings, []
+    try:
+        name, folder = named.removeprefix(PREFIX), Path(settings["results_dir"]) / "minari"
+        folder = import_dataset(name, build(EnvConfig, settings), folder)
+    except OSError as error:
+        raise ValueError(f"recording: wanted room for a copy of {named}, got {error}") from error
+    return {**settings, "recording": str(folder)}, [f"recording={folder} (made of {named})"]
 
 
 def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path, Checkpoint, list[str]]:

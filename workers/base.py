@@ -116,8 +116,8 @@ class WorkerConfig:
         str,
         Setting(
             "Learn from the recorded trajectories in this folder, and in the folders below it, instead of playing; none: play. "
-            "--op_mode=test --record_to=FOLDER makes a recording.",
-            "none or the path of a folder",
+            "--op_mode=test --record_to=FOLDER makes a recording. minari:NAME is a Minari dataset on this machine.",
+            "none, the path of a folder or minari:NAME",
             kind="output",
             modes=TRAINING_MODES,
         ),

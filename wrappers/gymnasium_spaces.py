@@ -323,6 +323,20 @@ def translate_actions(space: spaces.Space[Any]) -> tuple[ActionSpace, Decoder]:
     raise ValueError(f"wanted actions of a Discrete, MultiDiscrete, MultiBinary or Box space, got {space}")
 
 
+def from_gymnasium(space: spaces.Space[Any], actions: Any) -> np.ndarray:
+    """N actions of an environment as ours, `[N, *shape]`: the opposite of a decoder. Raises ValueError for another space."""
+    given = np.asarray(actions)
+    if isinstance(space, spaces.Discrete):
+        return given.astype(np.int64) - int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return (given - space.start).reshape(len(given), -1).astype(np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return given.reshape(len(given), -1).astype(np.int64)
+    ours, _ = translate_actions(space)
+    assert isinstance(ours, Box)
+    return ours.from_environment(given.reshape(len(given), -1))
+
+
 def _translate_box(space: spaces.Box) -> tuple[ActionSpace, Decoder]:
     shape, dtype = space.shape, np.dtype(space.dtype)
     lowest, highest = (np.array([_within(each) for each in bound.ravel().tolist()]) for bound in (space.low, space.high))

@@ -212,6 +212,13 @@ class Box(ActionSpace):
         # A component may have only one bound, so all are clipped once more.
         return np.clip(np.where(bounded, inside, actions), low, high).astype(dtype)
 
+    def from_environment(self, actions: np.ndarray) -> np.ndarray:
+        """Actions `[N, D]` of the environment as the program has them, float32: in [-1, 1] between two finite bounds."""
+        bounded = self.bounded
+        below, above = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
+        width = np.where(above > below, above - below, 1.0)  # a component with equal bounds has one value
+        return np.where(bounded, np.clip(2 * (actions - below) / width - 1, -1.0, 1.0), actions).astype(np.float32)
+
     def _bounds(self) -> list[tuple[float, float]]:
         return list(zip(self.low, self.high, strict=True))
 
