@@ -24,6 +24,7 @@ from learner.runs.checkpoint import remove_partial_files
 from learner.runs.directory import RunDirectory, run_of_checkpoint
 from learner.runs.lock import LockedError, locked
 from learner.runs.resuming import ResumeError, load_saved_replay
+from learner.settings.declarations import NO_FOLDER
 from learner.skipping import SkippingError
 from learner.stores.mirror import mirror_new_files, mirror_training
 from learner.waiting import announced
@@ -87,12 +88,16 @@ def _introduce(job: Job) -> None:
 
 
 def _test(job: Job) -> int:
+    from learner.evaluation.estimating import estimate_score
     from learner.evaluation.test_mode import evaluate
 
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
     run = run_of_checkpoint(job.checkpoint_path)
     with mirror_new_files(job.config.output, job.addresses, run):
+        if job.config.evaluation.estimate_from != NO_FOLDER:
+            folder = run.path if run else job.checkpoint_path.parent
+            return estimate_score(job.config, job.checkpoint, job.checkpoint_path, folder)
         return evaluate(job.config, job.checkpoint, job.checkpoint_path, run)
 
 

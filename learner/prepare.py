@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agents.compute import compiler_missing, keep_freed_memory
 from learner.building import agent_class, make_contract, make_network_config, make_network_shapes
+from learner.evaluation.estimating import open_estimated
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.evaluation.recording import check_record_to
 from learner.machine.default_replay import fit_default_replay
@@ -21,20 +22,19 @@ from learner.runs.loading import check_finite, check_fit, load_newest, merge_set
 from learner.runs.resuming import trajectories_to_fill_in
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
+from learner.settings.declarations import NO_FOLDER
 from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes, without_unused
 from learner.settings.presets import NO_PRESET, apply_preset
 from learner.settings.renames import rename_settings
-from learner.settings.schema import DEFAULTS, build
+from learner.settings.schema import DEFAULTS
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
 from setting import TRAINING_MODES
 from workers.base import NO_RECORDING
-from workers.minari_import import PREFIX, import_dataset
 from workers.recorded import cuts_for
 from wrappers import env_notes, family_of, make_single_env, make_spec
-from wrappers.spec import EnvConfig
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 
@@ -101,9 +101,6 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     notes += lines
     if op_mode == "train_w_load" and checkpoint:
         check_same_protocol(settings, checkpoint.settings)
-    if op_mode in TRAINING_MODES:
-        settings, lines = _with_recording(settings)
-        notes += lines
     machine = part_of_learner(settings, machine, checkpoint) if op_mode in TRAINING_MODES else machine
     settled, chosen = fit_to_machine(settings, machine)
     config = settled_config(settings, settled)
@@ -128,19 +125,6 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         check_finite(checkpoint, path)
     chosen, command = shown_choices(op_mode, chosen), [redacted(part) for part in command]
     return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint, addresses)
-
-
-def _with_recording(settings: Settings) -> tuple[Settings, list[str]]:
-    """The settings with the recording that is made of the Minari dataset they name, and a line on it. Raises ValueError."""
-    named = settings["recording"]
-    if not named.startswith(PREFIX):
-        return settings, []
-    try:
-        name, folder = named.removeprefix(PREFIX), Path(settings["results_dir"]) / "minari"
-        folder = import_dataset(name, build(EnvConfig, settings), folder)
-    except OSError as error:
-        raise ValueError(f"recording: wanted room for a copy of {named}, got {error}") from error
-    return {**settings, "recording": str(folder)}, [f"recording={folder} (made of {named})"]
 
 
 def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path, Checkpoint, list[str]]:
@@ -179,6 +163,8 @@ def _check_environment(config: Config, machine: Machine) -> None:
 
 def _check_test(config: Config) -> None:
     """Raise ValueError if test mode cannot show its games, or not keep them."""
+    if config.evaluation.estimate_from != NO_FOLDER:
+        open_estimated(config)
     if config.evaluation.render:
         make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
     check_record_to(config)
@@ -214,7 +200,7 @@ def _check_recording(config: Config) -> None:
             )
         return
     try:
-        cuts_for(recording, make_contract(config), make_spec(config.env))
+        cuts_for(recording, make_contract(config), make_spec(config.env), make_network_config(config))
     except OSError as error:
         raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 

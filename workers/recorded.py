@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agents.networks.base import FeatureNetwork
+from agents.networks.actor_critic import BEHAVIOUR_POLICY
+from agents.networks.base import FeatureNetwork, NetworkConfig
+from agents.networks.policy import distribution_name
 from replay.recordings.recording import Cuts, check_recording, observations_of, open_recording
 from replay.trajectory import TrajectoryContract
 from workers.base import Block, WorkerError, WorkerSetup, block_of
@@ -23,10 +25,12 @@ from wrappers.spec import EnvSpec
 OBSERVATIONS = 800
 
 
-def cuts_for(folder: str, contract: TrajectoryContract, spec: EnvSpec) -> Cuts:
+def cuts_for(folder: str, contract: TrajectoryContract, spec: EnvSpec, network: NetworkConfig) -> Cuts:
     """The trajectories of the recordings in a folder. Raises ValueError in one line if they do not fit, or OSError."""
     recording = open_recording(Path(folder))
-    check_recording(recording, contract, spec.to_json())
+    # The parameters of the policy that acted mean what its distribution says.
+    distribution = distribution_name(network) if BEHAVIOUR_POLICY in contract.acting else None
+    check_recording(recording, contract, spec.to_json(), distribution)
     return Cuts(recording, contract)
 
 
@@ -68,7 +72,7 @@ class RecordedWorkers(InProcessWorkers):
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         super().__init__(setup, {}, lambda shared: UnreadWeights())
-        self._cuts = cuts_for(setup.config.recording, setup.contract, setup.spec)
+        self._cuts = cuts_for(setup.config.recording, setup.contract, setup.spec, setup.network)
         self._clocks = Clocks(self.seconds[0])
         self._order = np.zeros(0, np.int64)
         self._seed, self._round, self._next = setup.seeds[0], 0, 0

@@ -94,6 +94,12 @@ class Policy(FeatureNetwork):
         return Chosen(self.distribution.action(drawn), fields)
 
 
+def distribution_name(network: NetworkConfig) -> str:
+    """The distribution from which a network draws its actions, such as `categorical`; empty if it draws from none."""
+    is_policy = issubclass(network.network_class, Policy)
+    return type(distribution_of(network)).__name__.lower() if is_policy else ""
+
+
 def drawn_actions(actions: Tensor, acting: Mapping[str, Tensor]) -> Tensor:
     """The values with which `Distribution.log_prob` is called for the actions and acting fields of a batch."""
     return acting.get(RAW_ACTION, actions)

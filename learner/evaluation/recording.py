@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.networks.actor_critic import BEHAVIOUR_POLICY
+from agents.networks.policy import distribution_name
 from learner.building import agent_class, make_network_config
 from learner.evaluation.protocol import evaluation_protocol
 from learner.settings.config import Config
@@ -46,8 +47,9 @@ def recorder_of(config: Config, about: Mapping[str, Any]) -> Iterator[Recorder |
 
 
 def _fields(config: Config) -> RecordFields:
-    spec = make_spec(config.env)
-    acting = agent_class(config).acting(config.agent_settings, make_network_config(config)).fields
+    spec, network = make_spec(config.env), make_network_config(config)
+    acting = agent_class(config).acting(config.agent_settings, network).fields
     # The best action is not drawn from the policy's distribution, and a ratio of probabilities would believe it was.
     kept = {name: field for name, field in acting.items() if not (config.evaluation.greedy and name == BEHAVIOUR_POLICY)}
-    return RecordFields(spec.frame_shape, spec.frame_dtype, spec.action.shape, spec.action.dtype, kept)
+    shapes = (spec.frame_shape, spec.frame_dtype, spec.action.shape, spec.action.dtype)
+    return RecordFields(*shapes, kept, distribution_name(network))

@@ -70,15 +70,15 @@ def table(summary: Summary, env_id: str) -> list[str]:
     ]
 
 
-def write_results(folder: Path, update: int, content: dict[str, Any]) -> Path:
-    """Write `evaluation_<update>_<unix time>.json` and return its path. Raises OSError, and then no file is left.
+def write_results(folder: Path, update: int, content: dict[str, Any], kind: str = "evaluation") -> Path:
+    """Write `<kind>_<update>_<unix time>.json` and return its path. Raises OSError, and then no file is left.
 
     If a file of that name exists, the next free second is used. An older result is never replaced.
     """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     stamp = int(time.time())
     while True:
-        path = folder / f"evaluation_{update}_{stamp}.json"
+        path = folder / f"{kind}_{update}_{stamp}.json"
         try:
             # Mode x checks and creates in one step, so two commands never take the same name.
             file = path.open("x")

@@ -124,9 +124,6 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
             f"learner_count: wanted 1 with agent {flat['agent']}, whose learner has little to do: more workers play more "
             f"episodes at once; got {flat['learner_count']}"
         )
-    if needs.on_policy and flat["recording"] != NO_RECORDING:
-        agent = f"agent {flat['agent']}, which learns from its own actions"
-        raise ValueError(f"recording: wanted {NO_RECORDING} with {agent}, got {flat['recording']}")
     if needs.on_policy:
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):
@@ -197,6 +194,9 @@ def _check_paced(flat: Settings, replays: tuple[ReplayConfig, ...], needs: Needs
 
 def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:
     """Raise ValueError if a batch could hold actions that another version of the policy chose than the one that learns."""
+    if flat["recording"] != NO_RECORDING:
+        own = f"agent {flat['agent']}, which learns from its own actions"
+        raise ValueError(f"recording: wanted {NO_RECORDING} with {own}, got {flat['recording']}")
     agent = f"agent {flat['agent']}, which learns from fresh trajectories"
     if others := [replay.type for replay in replays if replay.type != "queue"]:
         raise ValueError(f"replay_parameters: wanted only a queue with {agent}, got {others[0]}")

@@ -278,6 +278,15 @@ class EvaluationConfig:
             modes=TEST_ONLY,
         ),
     ] = NO_FOLDER
+    estimate_from: Annotated[
+        str,
+        Setting(
+            "Test mode: instead of playing, estimate the policy's score from the recordings in this folder; none: play.",
+            "none or the path of a folder",
+            kind="command",
+            modes=TEST_ONLY,
+        ),
+    ] = NO_FOLDER
     render: Annotated[
         bool,
         Setting(

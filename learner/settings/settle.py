@@ -1,10 +1,12 @@
-"""Settings that follow from others: the network from the environment, reward clipping and scaling from each other and from the
-environment, circular replays from the actions, and the period of a target network from the replays."""
+"""Settings that follow from others: a recording from a dataset, the network from the environment, reward clipping and scaling
+from each other and from the environment, circular replays from the actions, and the period of a target network from the replays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from agents import AGENTS
@@ -17,6 +19,7 @@ from learner.settings.schema import Settings, agent_of, build
 from replay import ReplayConfig
 from replay.settings import ReplaySettings
 from setting import AUTO
+from workers.minari_import import PREFIX, import_dataset
 from wrappers import make_spec, usual_settings
 from wrappers.spaces import Box
 from wrappers.spec import EnvConfig
@@ -38,9 +41,10 @@ def settle(settings: Settings, given: Settings, saved: Settings) -> tuple[Settin
     given: the settings that the command gives. saved: those of the checkpoint, empty for a new run. Raises ValueError for an
     environment that does not exist.
     """
+    settings, recording = _settle_recording(settings)
     settings, network = settle_network(settings)
     settings, rewards = _settle_rewards(settings, given, saved)
-    return settings, [*network, *rewards, *_unused(settings, given)]
+    return settings, [*recording, *network, *rewards, *_unused(settings, given)]
 
 
 def _unused(settings: Settings, given: Settings) -> list[str]:
@@ -86,6 +90,19 @@ def _settle_rewards(settings: Settings, given: Settings, saved: Settings) -> tup
         return settings, []
     note = f"normalise_rewards=True (usual for {settings['env']} with agent {agent_of(settings)})"
     return {**settings, "normalise_rewards": True}, [note]
+
+
+def _settle_recording(settings: Settings) -> tuple[Settings, list[str]]:
+    """The settings with the recording that is made of the Minari dataset they name, and a line on it. Raises ValueError."""
+    named = settings["recording"]
+    if not named.startswith(PREFIX):
+        return settings, []
+    try:
+        name, folder = named.removeprefix(PREFIX), Path(settings["results_dir"]) / "minari"
+        folder = import_dataset(name, build(EnvConfig, settings), folder)
+    except OSError as error:
+        raise ValueError(f"recording: wanted room for a copy of {named}, got {error}") from error
+    return {**settings, "recording": str(folder)}, [f"recording={folder} (made of {named})"]
 
 
 def settle_replays(replays: Sequence[ReplayConfig], settings: Settings) -> tuple[ReplayConfig, ...]:

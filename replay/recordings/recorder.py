@@ -20,12 +20,12 @@ def check_folder(folder: Path, spec: Mapping[str, Any], fields: RecordFields) ->
     spec: the environment as plain data. Raises ValueError in one line if the folder has a recording of another environment or
     with other fields, and OSError.
     """
-    names = list(fields.dtype.names or ())
-    index = json.loads(json.dumps({"format": FORMAT, "spec": dict(spec), "fields": names, "about": [], "streams": {}}))
+    kept = {"spec": dict(spec), "fields": list(fields.dtype.names or ()), "distribution": fields.distribution}
+    index = json.loads(json.dumps({"format": FORMAT, **kept, "about": [], "streams": {}}))
     if not (folder / INDEX).exists():
         return dict(index)
     found = read_index(folder)
-    for name in ("spec", "fields"):
+    for name in kept:
         if found.get(name) != index[name]:
             raise ValueError(f"record_to: wanted a recording with {name} {index[name]} in {folder}, got {found.get(name)}")
     return found

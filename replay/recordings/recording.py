@@ -21,12 +21,13 @@ FORMAT = 1
 class Recording:
     """The streams of one or several recordings of an environment.
 
-    streams: records `[n + 1]` of each, see `replay.recordings.stream`. spec: the environment as plain data. steps, episodes,
-    mean_return: of all streams together.
+    streams: records `[n + 1]` of each, see `replay.recordings.stream`. spec: the environment as plain data. distributions: from
+    which the actions were drawn. steps, episodes, mean_return: of all streams together.
     """
 
     streams: tuple[np.ndarray, ...]
     spec: Mapping[str, Any]
+    distributions: tuple[str, ...]
     steps: int
     episodes: int
     mean_return: float
@@ -38,7 +39,8 @@ def read_index(folder: Path) -> dict[str, Any]:
         index = json.loads((folder / INDEX).read_text())
         if index["format"] != FORMAT:
             raise ValueError(f"{folder / INDEX}: wanted format {FORMAT} of a recording, got {index['format']}")
-        found: dict[str, Any] = {**index, "streams": dict(index["streams"]), "about": list(index["about"])}
+        typed = {"streams": dict(index["streams"]), "about": list(index["about"]), "distribution": str(index["distribution"])}
+        found: dict[str, Any] = {**index, **typed}
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{folder / INDEX}: wanted the index of a recording, got {type(error).__name__}: {error}") from None
     return found
@@ -64,18 +66,30 @@ def open_recording(folder: Path) -> Recording:
     return Recording(
         streams=tuple(records for records, _ in streams),
         spec=indices[0]["spec"],
+        distributions=tuple(sorted({index["distribution"] for index in indices})),
         steps=sum(len(records) - 1 for records, _ in streams),
         episodes=episodes,
         mean_return=sum(found["mean_return"] * found["episodes"] for _, found in streams) / episodes,
     )
 
 
-def check_recording(recording: Recording, contract: TrajectoryContract, spec: Mapping[str, Any]) -> None:
+def check_recording(
+    recording: Recording, contract: TrajectoryContract, spec: Mapping[str, Any], distribution: str | None = None
+) -> None:
     """Raise ValueError in one line if trajectories of this contract cannot be cut from the recording.
 
-    spec: the run's environment as plain data.
+    Args:
+        spec: the run's environment as plain data.
+        distribution: from which the recorded actions must have been drawn; None if that does not matter.
     """
     _check_same(json.loads(json.dumps(spec)), recording.spec, "--recording")
+    _check_fields(recording, contract)
+    if distribution is not None and recording.distributions != (distribution,):
+        got = " and ".join(name or "none" for name in recording.distributions)
+        raise ValueError(f"recording: wanted actions drawn from the distribution {distribution}, got {got}")
+
+
+def _check_fields(recording: Recording, contract: TrajectoryContract) -> None:
     wanted: dict[str, Field] = {FRAME: contract.frame, "actions": contract.action, **contract.policy_fields}
     for records in recording.streams:
         held: Mapping[str, Any] = records.dtype.fields or {}

@@ -31,13 +31,17 @@ STEP_FIELDS = {
 
 
 class RecordFields(NamedTuple):
-    """Shapes and dtypes of one frame and one action, and the fields that the policy stores with its action."""
+    """Shapes and dtypes of one frame and one action, and the fields that the policy stores with its action.
+
+    distribution: name of the distribution from which actions are drawn, empty if from none.
+    """
 
     frame_shape: tuple[int, ...]
     frame_dtype: str
     action_shape: tuple[int, ...]
     action_dtype: str
     acting: Mapping[str, Field]
+    distribution: str = ""
 
     @property
     def dtype(self) -> np.dtype[Any]:

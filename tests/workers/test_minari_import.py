@@ -128,9 +128,7 @@ def test_what_is_no_dataset_of_the_environment_is_refused(tmp_path: Path, monkey
     ):
         load_dataset("no/set-v0")
     collect("tests.matrix_env:Matrix-image-box-v0")
-    with pytest.raises(
-        ValueError, match="^recording: wanted a dataset of .*, got test/set-v0, whose .* another environment$"
-    ):
+    with pytest.raises(ValueError, match="^recording: wanted a dataset of .*, got test/set-v0, whose .* another environment$"):
         import_dataset("test/set-v0", config, tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     with pytest.raises(ValueError, match=r"^recording: wanted the package minari .*; pip install 'minari\[hdf5\]'$"):

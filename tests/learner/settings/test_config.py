@@ -27,6 +27,7 @@ SWITCHES = sorted(name for name, field in TABLE.items() if field.type is bool)
 TEXTS = (
     *(
         "env",
+        "estimate_from",
         "record_to",
         "recording",
         "action_mask",
@@ -241,6 +242,7 @@ OTHER: dict[str, Any] = {
     "load": "elsewhere",
     "resume_in": "new",
     "record_to": "elsewhere",
+    "estimate_from": "elsewhere",
     "verbosity": 2,
 }
 """A value other than the default, where a number, a switch or a list of choices does not give one by itself."""

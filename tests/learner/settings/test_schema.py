@@ -30,6 +30,7 @@ def test_command_settings_belong_to_one_command() -> None:
         "verbosity",
         "render",
         "record_to",
+        "estimate_from",
         "preflight",
         "profile",
     }

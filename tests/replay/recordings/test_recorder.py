@@ -83,6 +83,8 @@ def test_other_recordings_are_refused(tmp_path: Path) -> None:
         check_folder(tmp_path, make_spec(EnvConfig(env="Reach-v0", frames_stacked=1)).to_json(), fields)
     with pytest.raises(ValueError, match="^record_to: wanted a recording with fields .*'extra'.* in .*, got "):
         Recorder(tmp_path, spec, fields._replace(acting={"extra": Field((), "float32")}), {})
+    with pytest.raises(ValueError, match="^record_to: wanted a recording with distribution beta in .*, got $"):
+        check_folder(tmp_path, spec, fields._replace(distribution="beta"))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_without_episodes_is_refused(tmp_path: Path) -> None:
-    index = {"format": 1, "spec": SPEC, "fields": [], "about": [], "streams": {}}
+    index = {"format": 1, "spec": SPEC, "fields": [], "distribution": "", "about": [], "streams": {}}
     (tmp_path / INDEX).write_text(json.dumps(index))
     with pytest.raises(ValueError, match="^recording: wanted at least one whole episode, got none in "):
         open_recording(tmp_path)

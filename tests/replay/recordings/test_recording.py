@@ -137,6 +137,16 @@ def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path, other: dict[st
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_another_distribution_of_the_actions_is_refused(tmp_path: Path) -> None:
+    """Its parameters would be read as those of another one."""
+    config = EnvConfig(env="Catch-v0", frames_stacked=1)
+    record(tmp_path, config, playing_at_random, steps=STEPS)
+    recording, spec = open_recording(tmp_path), make_spec(config).to_json()
+    check_recording(recording, contract_of(config, 20), spec, "")
+    with pytest.raises(ValueError, match="^recording: wanted actions drawn from the distribution categorical, got none$"):
+        check_recording(recording, contract_of(config, 20), spec, "categorical")
+
+
 def test_recordings_of_several_environments_are_refused(tmp_path: Path) -> None:
     for env in ("Catch-v0", "Recall-v0"):
         record(tmp_path / env, EnvConfig(env=env, frames_stacked=1), lambda seen, _: np.zeros(len(seen), np.int64), steps=60)
