@@ -1,5 +1,6 @@
-"""Settings that follow from others: a recording from a dataset, the network from the environment, reward clipping and scaling
-from each other and from the environment, circular replays from the actions, and the period of a target network from the replays.
+"""Settings that follow from others: a recording from a dataset, the network from the environment, circular replays from the
+actions, the period of a target network from the replays, and how rewards are clipped or scaled from each other and from the
+environment.
 """
 
 from __future__ import annotations
