@@ -56,7 +56,6 @@ def open_recording(folder: Path) -> Recording:
         (read_stream(each / name), found)
         for each, index in zip(folders, indices, strict=True)
         for name, found in index["streams"].items()
-        if found["steps"]
     ]
     if not streams:
         raise ValueError(f"recording: wanted at least one whole episode, got none in {folder}")

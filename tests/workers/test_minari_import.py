@@ -18,7 +18,7 @@ from tests.test_matrix import newest
 from workers.minari_import import import_dataset
 from wrappers import make_spec, make_vector_env
 from wrappers.gymnasium_spaces import from_gymnasium, translate_actions
-from wrappers.minari_data import load_dataset
+from wrappers.minari_data import load_dataset, replayed
 from wrappers.spec import EnvConfig
 
 minari = pytest.importorskip("minari", reason="Minari is not installed")
@@ -96,6 +96,35 @@ def test_episodes_are_what_an_environment_would_have_shown(tmp_path: Path, name:
     total = sum(float(episode.rewards.sum()) for episode in dataset.iterate_episodes())
     assert recording.mean_return == pytest.approx(total / EPISODES)
     env.close()
+
+
+def test_an_episode_that_was_never_ended_is_cut(tmp_path: Path) -> None:
+    """Or a value would be bootstrapped from another episode."""
+    space = spaces.Box(-1.0, 1.0, (2,))
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            observations=np.full((4, 2), 0.1 * episode, np.float32),
+            actions=np.array([0, 1, 0]),
+            rewards=[1.0, 2.0, 3.0],
+            terminations=[False] * 3,
+            truncations=[False] * 3,
+            infos={},
+        )
+        for episode in range(2)
+    ]
+    dataset = minari.create_dataset_from_buffers(
+        "test/cut-v0", buffers, observation_space=space, action_space=spaces.Discrete(2)
+    )
+    env, _ = replayed(dataset, EnvConfig(env="Cut-v0", frames_stacked=1))
+    env.reset(1)
+    steps = [env.step(np.zeros(1, np.int64)) for _ in range(7)]
+    assert [bool(step.truncated[0]) for step in steps] == [False, False, True, False, False, False, True]
+    assert [bool(step.reset[0]) for step in steps] == [False, False, False, True, False, False, False]
+
+
+def test_actions_beyond_a_bound_are_at_the_bound() -> None:
+    found = from_gymnasium(spaces.Box(0.0, 2.0, (2,)), np.array([[2.5, -1.0], [1.0, 2.0]]))
+    assert found.tolist() == [[1.0, -1.0], [0.0, 1.0]]
 
 
 def test_a_dataset_is_turned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

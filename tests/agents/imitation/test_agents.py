@@ -19,7 +19,7 @@ from agents.networks.policy import RAW_ACTION, Policy
 from agents.networks.settings import NetworkSettings
 from tests.agents.dqn.test_agent import A as VALUES
 from tests.agents.dqn.test_agent import batch_of
-from tests.agents.support import A, random_batch, with_nan, with_other_unused_rows
+from tests.agents.support import A, B, T, random_batch, with_nan, with_other_unused_rows
 from tests.support import same
 from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
@@ -118,6 +118,17 @@ def test_the_scale_of_marwil_is_part_of_its_state_and_of_a_step() -> None:
     assert same(agent.state_dict(), other.state_dict())
     older = {**state, "numbers": {}}
     other.load_state_dict(older, load_optimizer=False)
+
+
+def test_marwil_weighs_by_the_scale_of_the_batch_itself() -> None:
+    agent: Any = agent_of("marwil", advantage_scale_rate=1.0, weight_limit=1e6, clip_rewards=False)
+    batch = random_batch()
+    values = agent.network(batch.observations.flatten(0, 1)).values.detach().unflatten(0, (T + 1, B))
+    advantages, _ = agent._estimate(batch, values)
+    used = batch.action_used
+    scaled = advantages[used] / advantages[used].square().mean().sqrt()
+    scalars = agent.update(batch, 0.0).scalars
+    torch.testing.assert_close(scalars["losses/mean_weight"], scaled.exp().mean())
 
 
 def test_bcq_chooses_among_recorded_actions_alone() -> None:

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from agents.networks.base import make_network
+from learner.building import make_network_config
 from learner.evaluation import estimating
 from learner.runs.checkpoint import ACTING_MODULE, load_checkpoint, save_checkpoint
 from replay.recordings.recording import open_recording
 from tests.recordings import catching, record
-from tests.support import CATCH, run_main
+from tests.support import CATCH, run_main, small_config
 from tests.test_matrix import directory, run, settings_of
 from wrappers.spec import EnvConfig
+from wrappers.toys.catch import EPISODE_STEPS
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "stacked frames": {**CATCH, "frames_stacked": 3},
@@ -43,6 +46,11 @@ def estimated(folder: Path, recording: Path | None = None) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("trained"), **CATCH)
+
+
 @pytest.mark.parametrize("rows", [3, 256])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_estimate_of_the_policy_that_played_is_its_score(
@@ -55,8 +63,19 @@ def test_the_estimate_of_the_policy_that_played_is_its_score(
     assert found["episodes"] == recording.episodes == 20
     assert found["recorded"] == pytest.approx(recording.mean_return, abs=1e-6)
     for estimate in ESTIMATES:
-        assert found[estimate] == pytest.approx(recording.mean_return, abs=1e-3), estimate
-    assert found["effective_episodes"] == pytest.approx(20, rel=1e-3)
+        assert found[estimate] == pytest.approx(recording.mean_return, abs=3e-5), estimate
+    assert found["effective_episodes"] == pytest.approx(20, rel=1e-5)
+
+
+def test_an_episode_has_the_steps_whose_action_was_used(folder: Path) -> None:
+    """An autoreset between two episodes belongs to none."""
+    config = small_config(**CATCH)
+    network = make_network(make_network_config(config))
+    for records in open_recording(folder / "recording").streams:
+        found = list(estimating.episodes_of(network, records))
+        assert [len(episode.log_ratios) for episode in found] == [EPISODE_STEPS] * int((records["episode_length"] > 0).sum())
+        returns = records["episode_return"][records["episode_length"] > 0]
+        assert [float(episode.rewards.sum()) for episode in found] == returns.tolist()
 
 
 def test_the_estimate_of_another_policy_is_near_its_score(tmp_path: Path) -> None:
@@ -86,11 +105,6 @@ def test_the_program_prints_the_estimates(tmp_path: Path) -> None:
     assert "Mean return, estimated from 20 recorded episodes:\n" in done.stdout
     assert "Effective episodes: 20.0 of 20. " in done.stdout
     assert "Protocol" not in done.stdout
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("trained"), **CATCH)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ def test_every_step_comes_once_with_what_the_policy_saw(tmp_path: Path, stack: i
                 assert not slots["action_used"][index, row]
                 assert not slots["terminated"][index, row]
                 assert slots["reset"][index, row] == (step == -1)
+                if step >= STEPS:  # the last frame again
+                    assert np.array_equal(observations[index, row + 1, -1], seen[-1]["after"][stream, -1])
                 continue
             assert np.array_equal(observations[index, row], seen[step]["observations"][stream])
             assert np.array_equal(observations[index, row + 1], seen[step]["after"][stream])
