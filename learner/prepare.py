@@ -33,7 +33,7 @@ from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_a
 from learner.stores.store import redacted
 from setting import TRAINING_MODES
 from workers.base import NO_RECORDING
-from workers.recorded import cuts_for
+from workers.recorded import fitting_recording
 from wrappers import env_notes, family_of, make_single_env, make_spec
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
@@ -200,7 +200,7 @@ def _check_recording(config: Config) -> None:
             )
         return
     try:
-        cuts_for(recording, make_contract(config), make_spec(config.env), make_network_config(config))
+        fitting_recording(recording, make_contract(config), make_spec(config.env), make_network_config(config))
     except OSError as error:
         raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 

@@ -29,7 +29,7 @@ def import_dataset(name: str, config: EnvConfig, folder: Path) -> Path:
         return target
     dataset, spec = load_dataset(name), make_spec(config)
     env, episodes = replayed(dataset, config)
-    if (env.spec.frame_shape, env.spec.frame_dtype, env.spec.action) != (spec.frame_shape, spec.frame_dtype, spec.action):
+    if any(getattr(env.spec, name) != getattr(spec, name) for name in ("frame_shape", "frame_dtype", "action", "leaves")):
         of = dataset.env_spec.id if dataset.env_spec else "another environment"
         raise ValueError(f"recording: wanted a dataset of {config.env}, got {name}, whose episodes are of {of}")
     partial = target.with_name(f"{target.name}.partial")
@@ -41,7 +41,8 @@ def import_dataset(name: str, config: EnvConfig, folder: Path) -> Path:
         while True:
             rows = list(range(len(episodes.actions)))
             last = not episodes.left
-            for row in rows if last else [*rows, rows[-1]]:  # an autoreset, which ignores its action, follows but the last one
+            # After each episode but the last comes an autoreset, which ignores its action.
+            for row in rows if last else [*rows, rows[-1]]:
                 frames, actions = observations[:, -1].copy(), episodes.actions[row : row + 1]
                 step = env.step(actions)
                 recorder.add(everyone, frames, actions, {}, step, np.flatnonzero(step.episode_length > 0))

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from agents.networks.actor_critic import BEHAVIOUR_POLICY
 from agents.networks.base import FeatureNetwork, NetworkConfig
 from agents.networks.policy import distribution_name
-from replay.recordings.recording import Cuts, check_recording, observations_of, open_recording
-from replay.trajectory import TrajectoryContract
+from replay.recordings.recording import Cuts, Recording, check_recording, observations_of, open_recording
+from replay.trajectory import EPISODE_RETURN, TrajectoryContract
 from workers.base import Block, WorkerError, WorkerSetup, block_of
 from workers.clocks import Clocks
+from workers.finite import NotFiniteError
 from workers.in_process import InProcessWorkers
 from workers.weights import Weights
 from wrappers.spec import EnvSpec
@@ -25,13 +26,13 @@ from wrappers.spec import EnvSpec
 OBSERVATIONS = 800
 
 
-def cuts_for(folder: str, contract: TrajectoryContract, spec: EnvSpec, network: NetworkConfig) -> Cuts:
-    """The trajectories of the recordings in a folder. Raises ValueError in one line if they do not fit, or OSError."""
+def fitting_recording(folder: str, contract: TrajectoryContract, spec: EnvSpec, network: NetworkConfig) -> Recording:
+    """The recordings in a folder. Raises ValueError in one line if they do not fit a run, or OSError."""
     recording = open_recording(Path(folder))
     # The parameters of the policy that acted mean what its distribution says.
     distribution = distribution_name(network) if BEHAVIOUR_POLICY in contract.acting else None
     check_recording(recording, contract, spec.to_json(), distribution)
-    return Cuts(recording, contract)
+    return recording
 
 
 def summary_of(folder: str) -> str:
@@ -72,7 +73,8 @@ class RecordedWorkers(InProcessWorkers):
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         super().__init__(setup, {}, lambda shared: UnreadWeights())
-        self._cuts = cuts_for(setup.config.recording, setup.contract, setup.spec, setup.network)
+        recording = fitting_recording(setup.config.recording, setup.contract, setup.spec, setup.network)
+        self._cuts = Cuts(recording, setup.contract)
         self._clocks = Clocks(self.seconds[0])
         self._order = np.zeros(0, np.int64)
         self._seed, self._round, self._next = setup.seeds[0], 0, 0
@@ -100,10 +102,18 @@ class RecordedWorkers(InProcessWorkers):
                     self._cuts.read(int(self._order[self._next]), self.slots, number)
                     self.slots["policy_version"][number] = version
                     self._next += 1
-        except OSError as error:
+                self._check_finite(block)
+        except (NotFiniteError, OSError) as error:
             self._free.appendleft(block.number)
             raise WorkerError(f"recording: {error}") from error
         return [block]
+
+    def _check_finite(self, block: Block) -> None:
+        """Raise NotFiniteError for a number that no network should see."""
+        rows = slice(block.first_slot, block.first_slot + block.slot_count)
+        for name, array in self.slots.items():
+            if name != EPISODE_RETURN and array.dtype.kind == "f" and not np.isfinite(array[rows]).all():
+                raise NotFiniteError(f"wanted finite {name}, got others")
 
     def release(self, block: Block) -> None:
         self._free.append(block.number)

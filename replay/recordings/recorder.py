@@ -34,7 +34,7 @@ def check_folder(folder: Path, spec: Mapping[str, Any], fields: RecordFields) ->
 class Recorder:
     """Adds the episodes of some environments to a recording. A context manager.
 
-    Only episodes that have ended are written, so a recording holds whole episodes however its writer ends.
+    Only episodes that have ended are kept, so a recording holds whole episodes however its writer ends.
 
     Args:
         folder: of the recording; it is made if there is none.
@@ -53,8 +53,6 @@ class Recorder:
         self._index = check_folder(folder, spec, fields)
         self._index["about"].append(dict(about))
         self._files: dict[int, StreamFile] = {}
-        self._names: dict[int, str] = {}
-        self._waiting: dict[int, list[np.ndarray]] = {}  # records of the episodes under way
 
     def __enter__(self) -> Recorder:
         return self
@@ -72,7 +70,7 @@ class Recorder:
         step: Any,
         ended: np.ndarray,
     ) -> None:
-        """Add one step of n environments, and write the episodes that ended in it.
+        """Add one step of n environments, and keep the episodes that ended in it.
 
         Args:
             environments: int `[n]`, their numbers, which are also their rows in `step`.
@@ -89,23 +87,30 @@ class Recorder:
         for name in self._acting:
             records[name] = fields[name]
         for row, environment in enumerate(environments.tolist()):
-            self._waiting.setdefault(environment, []).append(records[row : row + 1])
+            self._file_of(environment).write(records[row : row + 1])
         for environment in ended.tolist():
-            self._write(environment, step.observations[environment, -1], float(step.episode_return[environment]))
+            self._keep(environment, step.observations[environment, -1], float(step.episode_return[environment]))
 
-    def _write(self, environment: int, last_frame: np.ndarray, episode_return: float) -> None:
-        if environment not in self._files:
-            self._names[environment] = name = f"stream_{len(self._index['streams']):05d}.npy"
-            self._files[environment] = StreamFile(self.folder / name, self._type)
-            self._index["streams"][name] = {"steps": 0, "episodes": 0, "mean_return": 0.0}
-        records = np.concatenate(self._waiting.pop(environment))
+    def _file_of(self, environment: int) -> StreamFile:
+        """The file of an environment. Its name is the first that is free: a writer that was killed leaves files without use."""
+        number = len(self._index["streams"])
+        while environment not in self._files:
+            try:
+                self._files[environment] = StreamFile(self.folder / f"stream_{number:05d}.npy", self._type)
+            except FileExistsError:
+                number += 1
+        return self._files[environment]
+
+    def _keep(self, environment: int, last_frame: np.ndarray, episode_return: float) -> None:
         after = np.zeros((), self._type)
         after[FRAME] = last_frame
-        file, found = self._files[environment], self._index["streams"][self._names[environment]]
-        file.append(records, after)
+        file = self._files[environment]
+        before = file.steps
+        file.keep(after)
+        found = self._index["streams"].setdefault(file.path.name, {"steps": 0, "episodes": 0, "mean_return": 0.0})
         found["steps"], found["episodes"] = file.steps, found["episodes"] + 1
         found["mean_return"] += (episode_return - found["mean_return"]) / found["episodes"]
-        self.steps, self.episodes = self.steps + len(records), self.episodes + 1
+        self.steps, self.episodes = self.steps + file.steps - before, self.episodes + 1
         self._write_index()
 
     def _write_index(self) -> None:

@@ -52,32 +52,43 @@ class RecordFields(NamedTuple):
 
 
 class StreamFile:
-    """Writes one file, which is whole after each `append`. Raises OSError, also if the file exists.
+    """Writes one file. Records become part of it when they are kept; it is whole after each `keep`.
 
-    steps: how many are written.
+    steps: how many are kept. Raises OSError, also if the file exists.
     """
 
     def __init__(self, path: Path, records: np.dtype[Any]) -> None:
+        self.path = path
         self.steps = 0
+        self._written = 0
         self._type = records
         self._file = path.open("xb")
         self._file.write(_header(records, 0))
         self._first = self._file.tell()
 
-    def append(self, records: np.ndarray, after: np.ndarray) -> None:
-        """Add n steps `[n]` and the record after them, `[]`, in place of the one that was last before."""
-        self._file.seek(self._first + self.steps * self._type.itemsize)
+    def write(self, records: np.ndarray) -> None:
+        """Add steps `[n]` that are not kept yet."""
+        self._file.seek(self._first + self._written * self._type.itemsize)
         self._file.write(records.tobytes())
+        self._written += len(records)
+
+    def keep(self, after: np.ndarray) -> None:
+        """Keep all steps that are written. after: the record behind them, `[]`, until further steps take its place."""
+        self._file.seek(self._first + self._written * self._type.itemsize)
         self._file.write(after.tobytes())
         self._file.flush()
-        self.steps += len(records)
+        self.steps = self._written
         # Last, so that a header never promises records that are not there.
         self._file.seek(0)
         self._file.write(_header(self._type, self.steps + 1))
         self._file.flush()
 
     def close(self) -> None:
+        """Drop what is not kept. A file without any step is removed."""
+        self._file.truncate(self._first + (self.steps + 1) * self._type.itemsize)
         self._file.close()
+        if not self.steps:
+            self.path.unlink()
 
 
 def _header(records: np.dtype[Any], count: int) -> bytes:

@@ -122,6 +122,18 @@ def test_a_file_that_can_no_longer_be_read_ends_the_run_in_one_line(tmp_path: Pa
     workers.stop()
 
 
+def test_numbers_that_are_not_finite_end_the_run_in_one_line(tmp_path: Path) -> None:
+    setup = setup_for(tmp_path)
+    for path in tmp_path.glob("*.npy"):
+        records = np.load(path, mmap_mode="r+")
+        records["rewards"][3] = np.nan
+        records.flush()
+    workers = workers_of(setup)
+    with pytest.raises(WorkerError, match="^recording: wanted finite rewards, got others$"):
+        take(workers, COUNT // 4)
+    workers.stop()
+
+
 def test_a_network_is_calibrated_with_recorded_observations(tmp_path: Path) -> None:
     setup = setup_for(tmp_path)
     found = recorded_observations(str(tmp_path), setup.spec, seed=1)

@@ -22,7 +22,7 @@ SPEC = {"env": "X-v0", "frame_shape": [2], "frame_dtype": "float32", "action": {
 FIELDS = RecordFields((2,), "float32", (), "int64", {"extra": Field((3,), "float32")})
 
 
-def test_a_file_is_whole_after_each_append(tmp_path: Path) -> None:
+def test_a_file_is_whole_whenever_steps_are_kept(tmp_path: Path) -> None:
     """The header keeps its length, whatever the number of records."""
     path, wanted = tmp_path / "stream.npy", np.zeros(0, FIELDS.dtype)
     file = StreamFile(path, FIELDS.dtype)
@@ -30,18 +30,22 @@ def test_a_file_is_whole_after_each_append(tmp_path: Path) -> None:
         records, after = np.zeros(count, FIELDS.dtype), np.zeros((), FIELDS.dtype)
         records["rewards"], records["extra"] = np.arange(count), count
         after["frames"] = count
-        file.append(records, after)
+        file.write(records[: count // 2])
+        file.write(records[count // 2 :])
+        file.keep(after)
         wanted = np.concatenate([wanted, records])
         found = read_stream(path)
         assert isinstance(found, np.memmap)
         assert np.array_equal(found[:-1], wanted)
         assert found[-1]["frames"].tolist() == [count, count]
+    file.write(records)  # is not kept
+    assert len(read_stream(path)) == len(wanted) + 1
     file.close()
     assert path.stat().st_size == file._first + (len(wanted) + 1) * FIELDS.dtype.itemsize
 
 
 def test_no_file_is_written_over(tmp_path: Path) -> None:
-    StreamFile(tmp_path / "stream.npy", FIELDS.dtype).close()
+    (tmp_path / "stream.npy").write_bytes(b"other")
     with pytest.raises(FileExistsError):
         StreamFile(tmp_path / "stream.npy", FIELDS.dtype)
 
@@ -50,6 +54,7 @@ def test_only_whole_episodes_are_kept(tmp_path: Path) -> None:
     """An episode of Catch has nine steps, and each later one begins with an autoreset."""
     seen = record(tmp_path, CATCH, playing_at_random, steps=35)
     recording = open_recording(tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 3
     played = [EPISODE_STEPS + 2 * (EPISODE_STEPS + 1)] * 3  # the fourth episode has six of its nine steps
     assert [len(records) - 1 for records in recording.streams] == played
     assert (recording.steps, recording.episodes) == (sum(played), 9)
@@ -66,6 +71,8 @@ def test_only_whole_episodes_are_kept(tmp_path: Path) -> None:
 
 def test_recordings_of_one_environment_are_added_up(tmp_path: Path) -> None:
     """In one folder and in several."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "stream_00001.npy").write_bytes(b"of a writer that was killed")
     for seed in (1, 2):
         record(tmp_path / "one", CATCH, playing_at_random, steps=10, seed=seed)
     record(tmp_path / "two", CATCH, playing_at_random, steps=20, environments=1)
@@ -106,6 +113,7 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="^recording: wanted a folder with recording.json in it or below it, got "):
         open_recording(tmp_path)
     record(tmp_path, CATCH, playing_at_random, steps=3)
+    assert not list(tmp_path.glob("*.npy"))
     with pytest.raises(ValueError, match="^recording: wanted a folder with recording.json"):  # no episode, no index
         open_recording(tmp_path)
     record(tmp_path, CATCH, playing_at_random, steps=10, environments=1)
