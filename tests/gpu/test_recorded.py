@@ -9,7 +9,6 @@ import pytest
 
 from agents import AGENTS
 from agents.networks.inputs import calibrate
-from learner.metrics.writer import read_metrics
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.gpu.support import assert_a_gpu_learns_the_same
 from tests.gpu.test_values import SETTINGS
