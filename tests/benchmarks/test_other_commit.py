@@ -81,7 +81,7 @@ def test_a_program_runs_in_its_tree(tmp_path: Path) -> None:
 def test_a_failed_program_is_reported_with_its_last_line(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     with (
-        started(tmp_path, ["-c", "print('begins'); raise SystemExit('no such thing\\n')"], output) as process,
+        started(tmp_path, ["-c", "print('begins', flush=True); raise SystemExit('no such thing\\n')"], output) as process,
         pytest.raises(RuntimeError) as failed,
     ):
         finish(process, output)

@@ -53,13 +53,13 @@ def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: py
     acting: list[int] = []
     counted: list[int] = []
     policy = uniform_policy()
-    act = policy.act
+    choose = policy.choose
 
-    def recorded(observations: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+    def recorded(observations: np.ndarray, *rest: np.ndarray) -> Chosen:
         acting.append(len(observations))
-        return act(observations, *rest)
+        return choose(observations, *rest)
 
-    monkeypatch.setattr(policy, "act", recorded)
+    monkeypatch.setattr(policy, "choose", recorded)
     played(TimedEpisodes([2, 5], SPEC), np.array([1, 1]), steps=counted, policy=policy)
     assert acting == [2, 2, 1, 1, 1]
     assert counted == [0, 2, 2, 1, 1, 1]

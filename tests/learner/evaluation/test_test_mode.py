@@ -161,7 +161,7 @@ def test_a_greedy_policy_with_one_action_finishes_breakout(run: RunDirectory, ac
 def test_the_first_signal_reports_the_finished_episodes(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EvaluationPolicy, "act", _signal_at_call(25, EvaluationPolicy.act))
+    monkeypatch.setattr(EvaluationPolicy, "choose", _signal_at_call(25, EvaluationPolicy.choose))
     results = evaluated(small_config(test_episode_count=10**6, test_environments=3), run)
     assert results["complete"] is False
     assert results["episodes_wanted"] == 10**6
@@ -173,7 +173,7 @@ def test_the_first_signal_reports_the_finished_episodes(
 def test_a_signal_before_the_first_end_of_an_episode_gives_no_score(
     run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EvaluationPolicy, "act", _signal_at_call(3, EvaluationPolicy.act))
+    monkeypatch.setattr(EvaluationPolicy, "choose", _signal_at_call(3, EvaluationPolicy.choose))
     config = small_config(test_episode_count=5)
     assert evaluate(config, made_checkpoint(config), run.checkpoint_path(12), run) == 0
     assert "no episode was finished" in lines[-1]
