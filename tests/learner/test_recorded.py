@@ -27,7 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
     "marwil": settings_of("image-discrete", "none", agent="marwil", normalise_rewards=True, separate_value=True),
     "marwil, numbers and a core": settings_of("dict-box", "lstm", agent="marwil", advantage_weight=0.5),
     "bcq": settings_of("dict-discrete-mask", "none", **BCQ, dueling=True, n_step=2),
-    "bcq, several choices": settings_of("image-multi", "none", **BCQ),
 }
 KEPT = ("env", "network", "frames_stacked", "learner_threads")
 CATCH_RUN: dict[str, Any] = {**{name: CATCH[name] for name in KEPT}, "log_period": 60.0}

@@ -51,8 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("trained"), **CATCH)
 
 
-@pytest.mark.parametrize("rows", [3, 256])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("name", "rows"), [*((name, 3) for name in SETTINGS), ("a core", 256)])
 def test_the_estimate_of_the_policy_that_played_is_its_score(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +80,7 @@ def test_an_episode_has_the_steps_whose_action_was_used(folder: Path) -> None:
 def test_the_estimate_of_another_policy_is_near_its_score(tmp_path: Path) -> None:
     """One that moves left more often than the recorded one, whose returns all come from columns that it reaches."""
     folder = trained(tmp_path, **CATCH)
-    own = {"record_to": str(folder / "more"), "test_episode_count": 3000}
+    own = {"record_to": str(folder / "more"), "test_episode_count": 1500}
     assert run("test", folder / "results", load="latest", **own) == 0
     path = directory(folder / "results").checkpoint_paths()[-1]
     checkpoint = load_checkpoint(path)
@@ -89,12 +88,12 @@ def test_the_estimate_of_another_policy_is_near_its_score(tmp_path: Path) -> Non
     path.unlink()
     save_checkpoint(path, checkpoint)
     found = estimated(folder, folder / "more")
-    assert run("test", folder / "results", load="latest", test_episode_count=3000) == 0
+    assert run("test", folder / "results", load="latest", test_episode_count=1500) == 0
     newest = max(directory(folder / "results").path.glob("evaluation_*.json"), key=lambda each: each.stat().st_mtime_ns)
     score = json.loads(newest.read_text())["summary"]["mean_return"]
-    assert found["effective_episodes"] < 2500
+    assert found["effective_episodes"] < 1300
     for estimate in ESTIMATES:
-        assert found[estimate] == pytest.approx(score, abs=0.12), estimate
+        assert found[estimate] == pytest.approx(score, abs=0.2), estimate
 
 
 def test_the_program_prints_the_estimates(tmp_path: Path) -> None:
