@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.compute import compiler_missing, keep_freed_memory
+from agents.networks.actor_critic import BEHAVIOUR_POLICY
 from learner.building import agent_class, make_contract, make_network_config, make_network_shapes
 from learner.evaluation.estimating import open_estimated
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
@@ -199,8 +200,15 @@ def _check_recording(config: Config) -> None:
                 "--op_mode=test --record_to=FOLDER makes one"
             )
         return
+    contract = make_contract(config)
+    compared = [replay.insert_strategy or replay.type for replay in config.replays if replay.compares_policies]
+    if compared and BEHAVIOUR_POLICY not in contract.acting:
+        raise ValueError(
+            f"replay_parameters: wanted no replay that compares policies with {agent}, which does not know the policy that "
+            f"acted, got {compared[0]}"
+        )
     try:
-        fitting_recording(recording, make_contract(config), make_spec(config.env), make_network_config(config))
+        fitting_recording(recording, contract, make_spec(config.env), make_network_config(config))
     except OSError as error:
         raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 

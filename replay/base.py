@@ -89,10 +89,14 @@ class ReplayConfig:
         return 1 / self.uses if self.type == "circular" else float(self.is_fresh)
 
     @property
+    def compares_policies(self) -> bool:
+        """Whether it compares the policy that acted with the current one."""
+        return self.insert_strategy is not None or self.type == "elite"
+
+    @property
     def needs_features(self) -> bool:
         """Whether its trajectories must carry the features of the policy that acted."""
-        compares = self.insert_strategy is not None or self.type == "elite"
-        return compares and self.dist_function not in POLICY_DISTANCES
+        return self.compares_policies and self.dist_function not in POLICY_DISTANCES
 
     @property
     def needs_encode(self) -> bool:

@@ -29,6 +29,9 @@ EPISODE_RETURN = "episode_return"
 RECURRENT_STATE = "recurrent_state"
 """Field of the acting network's recurrent state, stored once: as it was before row 0."""
 
+RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
+"""Fields from which `discount_returns` computes, and the field that it fills."""
+
 WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
 """Fields that belong to a whole trajectory."""
 
@@ -171,3 +174,22 @@ def poison_arrays(arrays: Mapping[str, np.ndarray]) -> None:
 def with_present_names(fields: Mapping[str, Value]) -> dict[str, Value]:
     """Returns saved fields, each under the name that it has now."""
     return {FORMER_NAMES.get(name, name): value for name, value in fields.items()}
+
+
+def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.ndarray:
+    """Fill the discounted rewards of the episode so far, R_t = discount * R_{t-1} + r_t, of N trajectories.
+
+    A row whose action was ignored adds nothing, and an episode begins with 0, also after a truncated one.
+
+    Args:
+        rows: fields of the trajectories, `[N, T]` each.
+        returns: float64 `[N]`, before row 0.
+        discount: per step.
+
+    Returns what row 0 of the next trajectories continues from, float64 `[N]`.
+    """
+    for t in range(rows["rewards"].shape[1]):
+        returns = np.where(rows["action_used"][:, t], discount * returns + rows["rewards"][:, t], returns)
+        rows[RETURNS][:, t] = returns
+        returns = np.where(rows["terminated"][:, t] | rows["truncated"][:, t], 0.0, returns)
+    return returns

@@ -45,7 +45,7 @@ class WorkerConfig:
         Setting(
             "Where actions are computed: cpu (each worker's own copy of the policy), central (one policy on the learner's "
             "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), recorded "
-            "(nowhere: --recording has them), or auto.",
+            "(nowhere: they stand in --recording), or auto.",
             choices=_worker_kinds,
             auto=True,
             kind="machine",

@@ -1,4 +1,4 @@
-"""The base of the kinds that collect in the learner's own process: nothing runs beside it, and all of it can be saved."""
+"""The base of the worker kinds that run in the learner's own process. All of their state can be saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kind `recorded`: trajectories come from recordings in place of environments. Nobody plays."""
+"""The kind `recorded`: trajectories are read from recordings. No environment is stepped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agents.networks.actor_critic import BEHAVIOUR_POLICY
 from agents.networks.base import FeatureNetwork, NetworkConfig
@@ -17,10 +17,10 @@ from agents.networks.policy import distribution_name
 from replay.recordings.recording import Cuts, Recording, check_recording, observations_of, open_recording
 from replay.trajectory import EPISODE_RETURN, TrajectoryContract
 from workers.base import Block, WorkerError, WorkerSetup, block_of
+from workers.central.device_weights import DeviceWeights
 from workers.clocks import Clocks
 from workers.finite import NotFiniteError
 from workers.in_process import InProcessWorkers
-from workers.weights import Weights
 from wrappers.spec import EnvSpec
 
 OBSERVATIONS = 800
@@ -47,23 +47,6 @@ def recorded_observations(folder: str, spec: EnvSpec, seed: int) -> Tensor:
     return torch.from_numpy(observations_of(open_recording(Path(folder)), spec.frames_stacked, OBSERVATIONS, seed))
 
 
-class UnreadWeights(Weights):
-    """Only the version of the newest weights: there is no policy that acts with them."""
-
-    def __init__(self) -> None:
-        self._version = 0
-
-    @property
-    def published_version(self) -> int:
-        return self._version
-
-    def publish(self, network: nn.Module, version: int) -> None:
-        self._version = version
-
-    def read(self, network: nn.Module) -> int:
-        raise NotImplementedError("nothing acts beside a recording")
-
-
 class RecordedWorkers(InProcessWorkers):
     """Every `poll` fills one block with trajectories of recordings.
 
@@ -72,7 +55,9 @@ class RecordedWorkers(InProcessWorkers):
     """
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
-        super().__init__(setup, {}, lambda shared: UnreadWeights())
+        # No policy acts with the weights, but a replay that compares policies reads them in this process.
+        weights = DeviceWeights(network)
+        super().__init__(setup, {}, lambda shared: weights)
         recording = fitting_recording(setup.config.recording, setup.contract, setup.spec, setup.network)
         self._cuts = Cuts(recording, setup.contract)
         self._clocks = Clocks(self.seconds[0])

@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from replay.trajectory import RECURRENT_STATE, RETURNS, WITHOUT_ROWS, Arrays
+from replay.trajectory import RECURRENT_STATE, RETURN_FIELDS, WITHOUT_ROWS, Arrays, discount_returns
 from workers.base import WorkerSetup
 from workers.clocks import Clocks
 from workers.finite import check_environments, float_parts
 from workers.policy import Policy
 from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
-
-RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
-"""Fields from which `discount_returns` computes, and the field that it fills."""
 
 
 class Start(NamedTuple):
@@ -195,22 +192,3 @@ def make_rollout(
         return_discount=setup.contract.return_discount,
         overlap=setup.contract.overlap,
     )
-
-
-def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.ndarray:
-    """Fill the discounted rewards of the episode so far, R_t = discount * R_{t-1} + r_t, of N trajectories.
-
-    A row whose action was ignored adds nothing, and an episode begins with 0, also after a truncated one.
-
-    Args:
-        rows: fields of the trajectories, `[N, T]` each.
-        returns: float64 `[N]`, before row 0.
-        discount: per step.
-
-    Returns what row 0 of the next trajectories continues from, float64 `[N]`.
-    """
-    for t in range(rows["rewards"].shape[1]):
-        returns = np.where(rows["action_used"][:, t], discount * returns + rows["rewards"][:, t], returns)
-        rows[RETURNS][:, t] = returns
-        returns = np.where(rows["terminated"][:, t] | rows["truncated"][:, t], 0.0, returns)
-    return returns

@@ -59,7 +59,7 @@ class Episodes(gymnasium.Env[Any, Any]):
         self._step += 1
         terminated, truncated = bool(episode.terminations[step]), bool(episode.truncations[step])
         observation, info = self._shown()
-        # What was never ended was cut where the recording ends.
+        # An episode whose last step neither terminates nor is truncated was cut there.
         truncated |= self._step == len(self.actions) and not terminated
         return observation, float(episode.rewards[step]), terminated, truncated, info
 

@@ -42,12 +42,6 @@ class EvaluationPolicy:
         self._generator = torch.Generator().manual_seed(seed)
         self._states: dict[int, Tensor] = {}  # environment -> the core's state `[K]` after its last observation
 
-    def act(
-        self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None
-    ) -> np.ndarray:
-        """The actions of `choose`, `[N, *action_shape]`, as the environments take them."""
-        return self.choose(observations, first, environments).actions.numpy()
-
     @torch.inference_mode()
     def choose(
         self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None

@@ -32,7 +32,10 @@ def check_record_to(config: Config) -> None:
 
 @contextmanager
 def recorder_of(config: Config, about: Mapping[str, Any]) -> Iterator[Recorder | None]:
-    """What keeps the episodes, if the settings name a folder. At the end a line says what was added. about: see `Recorder`."""
+    """The recorder of a test, or None if the settings name no folder. At the end a line says what was added.
+
+    about: plain data on the player, see `Recorder`.
+    """
     if (folder := config.evaluation.record_to) == NO_FOLDER:
         yield None
         return
@@ -49,7 +52,7 @@ def recorder_of(config: Config, about: Mapping[str, Any]) -> Iterator[Recorder |
 def _fields(config: Config) -> RecordFields:
     spec, network = make_spec(config.env), make_network_config(config)
     acting = agent_class(config).acting(config.agent_settings, network).fields
-    # The best action is not drawn from the policy's distribution, and a ratio of probabilities would believe it was.
+    # Greedy actions are not drawn from this distribution, so importance ratios with it would be wrong.
     kept = {name: field for name, field in acting.items() if not (config.evaluation.greedy and name == BEHAVIOUR_POLICY)}
     shapes = (spec.frame_shape, spec.frame_dtype, spec.action.shape, spec.action.dtype)
     return RecordFields(*shapes, kept, distribution_name(network))

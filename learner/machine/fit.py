@@ -74,7 +74,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         count = max(1, settled["batch_size"] // settled["envs_per_worker"])
         choices.choose("worker_count", count, f"a batch is one trajectory of each of {settled['batch_size']} environments")
     if recorded := settled["recording"] != NO_RECORDING:
-        choices.choose("worker_kind", RECORDED, "nobody plays")
+        choices.choose("worker_kind", RECORDED, "a recording takes the place of environments")
     for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
         if not ((on_policy or paced) and name in FOLLOW_FROM_EACH_OTHER):
             choices.choose(name, value, f"reproducible: {reason}")

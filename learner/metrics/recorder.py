@@ -101,7 +101,7 @@ class Recorder(Counting):
         self._bottlenecks = BottleneckReport(config, cores)
         self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}  # not yet in a record
-        self._recorded = config.workers.worker_kind == RECORDED  # so that nobody plays but the evaluations
+        self._recorded = config.workers.worker_kind == RECORDED  # only evaluations play episodes
         self._last_evaluation: float | None = None
         self._repeated: Record = {}  # of the newest record: readers of the newest row look for it
         self._optimizer_steps: int | None = None

@@ -86,7 +86,7 @@ def _check_recorded(flat: Mapping[str, Any]) -> None:
         return
     for name, wanted in (("worker_kind", RECORDED), ("worker_count", 1)):
         if flat[name] not in (wanted, AUTO):
-            raise ValueError(f"{name}: wanted {wanted} with a recording, in which nobody plays, got {flat[name]}")
+            raise ValueError(f"{name}: wanted {wanted} with a recording in place of environments, got {flat[name]}")
 
 
 def _check_ray(flat: Mapping[str, Any]) -> None:

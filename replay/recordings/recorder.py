@@ -92,7 +92,7 @@ class Recorder:
             self._keep(environment, step.observations[environment, -1], float(step.episode_return[environment]))
 
     def _file_of(self, environment: int) -> StreamFile:
-        """The file of an environment. Its name is the first that is free: a writer that was killed leaves files without use."""
+        """The file of an environment. Its name is the first that is free, because a killed writer leaves unused files."""
         number = len(self._index["streams"])
         while environment not in self._files:
             try:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from replay.recordings.stream import FRAME, STEP_FIELDS, read_stream
-from replay.trajectory import EPISODE_RETURN, RECURRENT_STATE, RETURNS, Field, TrajectoryContract
+from replay.trajectory import (
+    EPISODE_RETURN,
+    RECURRENT_STATE,
+    RETURN_FIELDS,
+    RETURNS,
+    Field,
+    TrajectoryContract,
+    discount_returns,
+)
 
 INDEX = "recording.json"
 FORMAT = 1
@@ -175,23 +183,15 @@ def read_frames(records: np.ndarray, first: int, frames_stacked: int, frames: np
 
 
 def discounted_returns(streams: Sequence[np.ndarray], discount: float) -> list[np.ndarray]:
-    """The discounted rewards of the episode so far at each step, R_t = discount * R_{t-1} + r_t, float32 `[n]` of each stream.
-
-    A step whose action was ignored adds nothing.
-    """
-    longest = max(len(records) for records in streams)
-    fields = {name: np.zeros((longest, len(streams)), STEP_FIELDS[name].dtype) for name in ("rewards", "action_used")}
-    ended = np.zeros((longest, len(streams)), bool)
-    for column, records in enumerate(streams):
-        for name, values in fields.items():
-            values[: len(records), column] = records[name]
-        ended[: len(records), column] = records["terminated"] | records["truncated"]
-    now, found = np.zeros(len(streams)), np.empty((longest, len(streams)), np.float32)
-    for row in range(longest):
-        now = np.where(fields["action_used"][row], discount * now + fields["rewards"][row], now)
-        found[row] = now
-        now = np.where(ended[row], 0.0, now)
-    return [found[: len(records) - 1, column] for column, records in enumerate(streams)]
+    """The discounted rewards of the episode so far at each step, float32 `[n]` of each stream."""
+    shape = (len(streams), max(len(records) for records in streams))
+    rows = {name: np.zeros(shape, np.float32 if name == RETURNS else STEP_FIELDS[name].dtype) for name in RETURN_FIELDS}
+    for stream, records in enumerate(streams):
+        for name in RETURN_FIELDS:
+            if name != RETURNS:
+                rows[name][stream, : len(records)] = records[name]
+    discount_returns(rows, np.zeros(len(streams)), discount)
+    return [rows[RETURNS][stream, : len(records) - 1] for stream, records in enumerate(streams)]
 
 
 def observations_of(recording: Recording, frames_stacked: int, count: int, seed: int) -> np.ndarray:

@@ -174,6 +174,20 @@ def test_evaluations_take_the_place_of_training_returns(tmp_path: Path) -> None:
     assert run_folder.curve.is_file()
 
 
+COMPARED = '{"type": "%s", "capacity": 16, "sample_ratio": 0.5, "dist_function": "kl_policy"}'
+
+
+def mixture(kind: str) -> str:
+    """Half of each batch from a replay that compares policies."""
+    return f'[{{"type": "queue", "capacity": 1, "sample_ratio": 0.5}}, {COMPARED % kind}]'
+
+
+@pytest.mark.parametrize("kind", ["attentive", "elite"])
+def test_replays_compare_recorded_policies_with_the_learned_one(kind: str, played: Path, tmp_path: Path) -> None:
+    settings = {**CATCH_RUN, "environment_max_steps": 1000, "unroll_length": 10, "batch_size": 4}
+    assert run("train", tmp_path, recording=str(played / "sampled"), replay_parameters=mixture(kind), **settings) == 0
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no recording": (
         {"agent": "bc"},
@@ -195,6 +209,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no kind": (
         {"worker_kind": "recorded"},
         "^recording: wanted the folder of a recording with worker_kind recorded",
+    ),
+    "policies": (
+        {"agent": "bc", "recording": "R", "replay_parameters": mixture("elite")},
+        "^replay_parameters: wanted no replay that compares policies with agent bc, which does not know .*, got elite$",
     ),
     "a field": ({"recording": "R"}, "^recording: wanted the field behaviour_policy, which this run needs, got frames, "),
 }

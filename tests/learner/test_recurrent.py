@@ -59,7 +59,7 @@ def test_a_core_recalls_the_cue(core: str, tmp_path: Path) -> None:
     policy, env, right = load_policy(config, checkpoint, 1), make_vector_env(config.env, 16), []
     observations, first = env.reset(5), np.ones(16, bool)
     for _ in range(60):
-        step = env.step(policy.act(observations, first))
+        step = env.step(policy.choose(observations, first).actions.numpy())
         observations, first = step.observations, step.reset
         right += step.rewards[step.terminated].tolist()
     assert len(right) == 160

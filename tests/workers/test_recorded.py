@@ -14,7 +14,7 @@ from tests.recordings import playing_at_random, record
 from tests.support import same
 from tests.workers.support import make_setup
 from workers import RecordedWorkers, WorkerError, WorkerSetup
-from workers.recorded import UnreadWeights, recorded_observations
+from workers.recorded import recorded_observations
 
 COUNT = 4 * 6
 """Trajectories of seven steps in the recording: four streams of 39 steps."""
@@ -139,8 +139,3 @@ def test_a_network_is_calibrated_with_recorded_observations(tmp_path: Path) -> N
     found = recorded_observations(str(tmp_path), setup.spec, seed=1)
     assert found.shape == (800, *setup.spec.observation_shape)
     assert not found.equal(recorded_observations(str(tmp_path), setup.spec, seed=2))
-
-
-def test_nothing_acts_with_the_weights() -> None:
-    with pytest.raises(NotImplementedError):
-        UnreadWeights().read(None)  # type: ignore[arg-type]

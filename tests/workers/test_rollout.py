@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from learner.building import make_contract
-from replay.trajectory import RETURNS, Arrays, poison_arrays
+from replay.trajectory import RETURNS, Arrays, discount_returns, poison_arrays
 from tests import leafy
 from tests.builders import fresh_batch
 from tests.support import golden, small_config
 from workers.clocks import CLOCKS, cpu_seconds
 from workers.policy import Acted
-from workers.rollout import Rollout, discount_returns
+from workers.rollout import Rollout
 from wrappers import ENVIRONMENTS, make_spec, make_vector_env
 from wrappers.spec import EnvConfig, Step, VectorEnv
 

@@ -121,8 +121,8 @@ def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribu
     torch.nn.init.zeros_(network.policy_head.weight)
     network.policy_head.bias.data = torch.log(torch.tensor([0.2, 0.5, 0.3]))
     observations = np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8)
-    greedy = EvaluationPolicy(network, torch.device("cpu"), greedy=True, seed=1).act(observations)
-    sampled = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1).act(observations)
+    greedy = EvaluationPolicy(network, torch.device("cpu"), greedy=True, seed=1).choose(observations).actions.numpy()
+    sampled = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1).choose(observations).actions.numpy()
     assert (greedy == 1).all()
     np.testing.assert_allclose(np.bincount(sampled) / 10_000, [0.2, 0.5, 0.3], atol=0.02)
 
@@ -131,7 +131,7 @@ def test_greedy_takes_the_most_probable_action_and_sampling_follows_the_distribu
 def test_a_network_that_explores_by_epsilon_is_evaluated_with_the_epsilon_that_is_asked_for(epsilon: float) -> None:
     network = make_network(replace(network_config("mlp", SPEC.observation_shape, SPEC.action), network_class=Coin))
     policy = EvaluationPolicy(network, torch.device("cpu"), greedy=False, seed=1, epsilon=epsilon)
-    actions = policy.act(np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8))
+    actions = policy.choose(np.zeros((10_000, *SPEC.observation_shape), dtype=np.uint8)).actions.numpy()
     assert np.mean(actions) == pytest.approx(epsilon, abs=0.02)
 
 
@@ -155,7 +155,7 @@ class Coin(ActorCritic):
 
 def test_the_same_seed_gives_the_same_actions() -> None:
     observations = np.zeros((50, *SPEC.observation_shape), dtype=np.uint8)
-    one, again, other = (uniform_policy(seed).act(observations) for seed in (3, 3, 4))
+    one, again, other = (uniform_policy(seed).choose(observations).actions.numpy() for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
 
