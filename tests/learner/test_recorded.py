@@ -205,7 +205,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"agent": "bc", "recording": "nowhere"},
         "^recording: wanted a folder with recording.json in it",
     ),
-    "workers": ({"agent": "bc", "recording": "R", "worker_kind": "cpu"}, "^worker_kind: wanted recorded with a recording, "),
+    "workers": (
+        {"agent": "bc", "recording": "R", "worker_kind": "cpu"},
+        "^worker_kind: wanted recorded with a recording in place of environments, ",
+    ),
     "no kind": (
         {"worker_kind": "recorded"},
         "^recording: wanted the folder of a recording with worker_kind recorded",

@@ -288,7 +288,9 @@ def test_a_recording_takes_the_place_of_workers() -> None:
     with pytest.raises(ValueError, match="^recording: wanted the folder of a recording with worker_kind recorded, got none$"):
         config_with(**{**RECORDED, "recording": "none"})
     for name, other in (("worker_kind", "cpu"), ("worker_count", 2)):
-        with pytest.raises(ValueError, match=f"^{name}: wanted {RECORDED[name]} with a recording in place of environments, got {other}$"):
+        with pytest.raises(
+            ValueError, match=f"^{name}: wanted {RECORDED[name]} with a recording in place of environments, got {other}$"
+        ):
             config_with(**{**RECORDED, name: other})
 
 
