@@ -55,8 +55,9 @@ class RecordedWorkers(InProcessWorkers):
     """
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
-        # No policy acts with the weights, but a replay that compares policies reads them in this process.
-        weights = DeviceWeights(network)
+        # No policy acts with the weights, but a replay that compares policies reads them in this process. Only the newest,
+        # so that no version in a row depends on when a device ends its update.
+        weights = DeviceWeights(network, newest_only=True)
         super().__init__(setup, {}, lambda shared: weights)
         recording = fitting_recording(setup.config.recording, setup.contract, setup.spec, setup.network)
         self._cuts = Cuts(recording, setup.contract)
