@@ -61,7 +61,7 @@ def test_an_update_begins_when_the_slowest_learner_has_its_batch() -> None:
         arrivals = ranks.meet(Arrivals(1, []), never)
         seconds = time.monotonic() - started
         ranks.meet(Arrivals(1, []), never)  # tells rank 0's wait
-        assert seconds >= 0.5
+        assert seconds > 0.4  # the other learner waits 0.5 s, and may have begun before this one
         return got and arrivals is not None and not ranks.stops(never), float(ranks.metrics()["ranks/wait_0"])
 
     first, second = together(2, learner)
