@@ -47,8 +47,8 @@ GradientClip = Annotated[
 
 
 @dataclass(frozen=True)
-class LearnedConfig:
-    """Settings of every agent that learns by gradient descent.
+class OptimizerConfig:
+    """Settings of an optimiser and its learning rate.
 
     adam_eps: epsilon of Adam. Value-based agents declare it as a setting (`ValueConfig`); for the others it is a constant.
     """
@@ -58,6 +58,22 @@ class LearnedConfig:
     optimizer: OptimizerName = "rmsprop"
     rmsprop_eps: RmspropEpsilon = 0.01
     adam_eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if -1 < self.lr_end_value < 0:
+            raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {self.lr_end_value:g}")
+
+    @property
+    def last_learning_rate(self) -> float:
+        """The learning rate at the end of the run."""
+        return self.lr if self.lr_end_value < 0 else self.lr_end_value
+
+
+@dataclass(frozen=True)
+class LearnedConfig(OptimizerConfig):
+    """Settings of every agent that learns from rewards by gradient descent."""
+
     gradient_clip_by_norm_threshold: GradientClip = 40.0
     normalise_rewards: Annotated[
         bool,
@@ -68,24 +84,12 @@ class LearnedConfig:
     ] = False
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.normalise_rewards and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "
                 "--nonormalise_rewards"
             )
-
-    @property
-    def last_learning_rate(self) -> float:
-        """The learning rate at the end of the run."""
-        return self.lr_end_value
-
-
-def held_rate(start: float, end: float) -> float:
-    """The learning rate at the end of the run, where -1 stands for that at the start. Raises ValueError between -1 and 0."""
-    if -1 < end < 0:
-        raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {end:g}")
-    return start if end < 0 else end
 
 
 class Step(NamedTuple):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agents import passes
 from agents.base import Needs, Updated
-from agents.guarded import GuardedAgent, HeldLearningRate, LearnedConfig, LearningRate, OptimizerName, Step, held_rate
+from agents.guarded import GuardedAgent, HeldLearningRate, LearnedConfig, LearningRate, OptimizerName, Step
 from agents.metrics import means_of_steps
 from agents.optimizers import clip_gradients, give_gradients
 from agents.rewards import REWARD_CLIPPING
@@ -109,18 +109,10 @@ class OffPolicyConfig(LearnedConfig):
         "abs_one_sign"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        held_rate(self.lr, self.lr_end_value)  # raises for a rate that makes no sense
-
     @property
     def reward_clipping(self) -> str | None:
         """A name of `agents.rewards.REWARD_CLIPPING`, or None for raw rewards."""
         return self.reward_clipping_method if self.clip_rewards else None
-
-    @property
-    def last_learning_rate(self) -> float:
-        return held_rate(self.lr, self.lr_end_value)
 
     @property
     def needs(self) -> Needs:

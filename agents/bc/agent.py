@@ -16,9 +16,9 @@ from agents.guarded import (
     GradientClip,
     HeldLearningRate,
     LearningRate,
+    OptimizerConfig,
     OptimizerName,
     RmspropEpsilon,
-    held_rate,
 )
 from agents.imitation.losses import accuracy, cloning_loss
 from agents.learned import LearnedAgent, Loss, Losses
@@ -28,7 +28,7 @@ from agents.networks.policy import Policy, PolicyAlone, drawn_actions
 from agents.peers import Used
 from agents.unused_settings import check_unused
 from replay.batch import Batch
-from setting import Setting, check_fields
+from setting import Setting
 
 CHARTS: dict[str, list[str]] = {
     "loss": [r"losses/cloning_loss$"],
@@ -40,7 +40,7 @@ DEFAULTS: Mapping[str, Any] = {"batch_size": 32, "eval_seconds": 60.0}
 
 
 @dataclass(frozen=True)
-class BCConfig:
+class BCConfig(OptimizerConfig):
     """Settings of behaviour cloning."""
 
     normalise_rewards: ClassVar[bool] = False  # no loss sees a reward
@@ -49,21 +49,11 @@ class BCConfig:
     lr_end_value: HeldLearningRate = 0.0
     optimizer: OptimizerName = "adam"
     rmsprop_eps: RmspropEpsilon = 1e-5
-    adam_eps: float = 1e-8
     gradient_clip_by_norm_threshold: GradientClip = 10.0
     entropy_loss_weight: Annotated[
         float,
         Setting("Weight of the entropy bonus, against a policy that few examples make too sure.", "a weight >= 0", 0, 1e9),
     ] = 0.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        held_rate(self.lr, self.lr_end_value)  # raises for a rate that makes no sense
-
-    @property
-    def last_learning_rate(self) -> float:
-        """The learning rate at the end of the run."""
-        return held_rate(self.lr, self.lr_end_value)
 
 
 class BCAgent(LearnedAgent):

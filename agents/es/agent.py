@@ -17,20 +17,19 @@ from torch import Tensor
 from agents.evolution.agent import PopulationAgent, PopulationConfig
 from agents.evolution.policy import PopulationPolicy
 from agents.evolution.search import centred_ranks, evolution_gradient
-from agents.guarded import HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon, held_rate
+from agents.guarded import HeldLearningRate, LearningRate, OptimizerConfig, OptimizerName, RmspropEpsilon
 from agents.optimizers import give_gradients
 from setting import Setting
 
 
 @dataclass(frozen=True)
-class ESConfig(PopulationConfig):
+class ESConfig(OptimizerConfig, PopulationConfig):
     """Settings of evolution strategies, by default those of OpenAI's program; its population is 10,000."""
 
     lr: LearningRate = 0.01
     lr_end_value: HeldLearningRate = -1.0
     optimizer: OptimizerName = "adam"
     rmsprop_eps: RmspropEpsilon = 1e-5
-    adam_eps: float = 1e-8
     noise_std: Annotated[
         float, Setting("Standard deviation sigma of the members' weights.", "a number in (0, 10]", 1e-6, 10)
     ] = 0.02
@@ -40,14 +39,8 @@ class ESConfig(PopulationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        held_rate(self.lr, self.lr_end_value)  # raises for a rate that makes no sense
         if self.population % 2:
             raise ValueError(f"population: wanted an even number with agent es, whose members are pairs, got {self.population}")
-
-    @property
-    def last_learning_rate(self) -> float:
-        """The learning rate at the end of the run."""
-        return held_rate(self.lr, self.lr_end_value)
 
 
 class MirroredPolicy(PopulationPolicy):

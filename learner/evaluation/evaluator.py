@@ -32,7 +32,7 @@ from wrappers import describe_env
 log = logging.getLogger("springbok")
 
 MAX_FAILURES = 3
-HANG_SECONDS = 60.0
+HANG_SECONDS = 60.0  # or more, if environments need more
 CHECK_SECONDS = 0.5  # between two looks at the heartbeat
 CLOSE_SECONDS = 2.0  # for environments that must be closed
 
@@ -83,6 +83,8 @@ class Evaluator:
         self._weights = SharedWeights(self._shared)
         description = describe_env(self._setup.env)
         self._start_timeout = start_timeout(self._setup.environments, description.start_seconds)
+        resets = self._setup.environments * description.reset_seconds
+        self._hang_seconds = max(HANG_SECONDS, config.workers.worker_timeout, resets)
         self._closes = description.needs_close
         self._under_way: Counters | None = None  # of the policy that is being evaluated
         self._failures = 0
@@ -176,7 +178,9 @@ class Evaluator:
         requests, self._requests = multiprocessing.Pipe(duplex=False)
         self._answers: Connection
         self._answers, answers = multiprocessing.Pipe(duplex=False)
-        self._heartbeat = Heartbeat(self._step_seconds, monotonic(), timeout=HANG_SECONDS, start_timeout=self._start_timeout)
+        self._heartbeat = Heartbeat(
+            self._step_seconds, monotonic(), timeout=self._hang_seconds, start_timeout=self._start_timeout
+        )
         try:
             self._process = start_process(run_evaluator, self._setup, self._shared, requests, answers, name="evaluator")
         except OSError as error:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from PIL import Image
 
 from learner.evaluation import evaluator as module
-from learner.evaluation.evaluator import MAX_FAILURES, Evaluation, Evaluator
+from learner.evaluation.evaluator import HANG_SECONDS, MAX_FAILURES, Evaluation, Evaluator
 from learner.evaluation.evaluator_process import LOWEST_PRIORITY, Answer
 from learner.runs.checkpoint import Counters
 from tests.learner.evaluation.support import network_that_does
@@ -196,6 +197,29 @@ def test_a_process_that_hangs_is_restarted(
         assert evaluator.take() is None
     assert "hung: no step for" in lines[-1]
     assert now[0] - monotonic() > 100
+
+
+@pytest.mark.parametrize(
+    ("worker_timeout", "reset_seconds", "wanted"), [(3.0, 0.0, HANG_SECONDS), (200.0, 0.0, 200.0), (3.0, 50.0, 100.0)]
+)
+def test_a_step_may_take_as_long_as_in_workers(
+    worker_timeout: float, reset_seconds: float, wanted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And as long as two environments need to reset one after the other."""
+    timeouts = []
+
+    def refused(*_: object, **__: object) -> StartedProcess:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(module, "Heartbeat", lambda *_, timeout, **__: timeouts.append(timeout))
+    monkeypatch.setattr(module, "start_process", refused)
+    described = module.describe_env
+    monkeypatch.setattr(module, "describe_env", lambda config: replace(described(config), reset_seconds=reset_seconds))
+    config = small_config(worker_timeout=worker_timeout, eval_episodes=2)
+    evaluator = Evaluator(config, network_that_does(0), tmp_path / "evaluation.gif")
+    evaluator.start()
+    evaluator.stop()
+    assert timeouts == [wanted]
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:
