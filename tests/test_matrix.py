@@ -111,6 +111,9 @@ def test_it_is_exported_with_an_input_a_leaf(
         assert [each["name"] for each in described["inputs"]] == inputs
 
 
+FEW_STEPS = {"epochs": 2, "minibatches": 2}
+
+
 @pytest.mark.parametrize(
     ("agent", "combination", "core", "own"),
     [
@@ -127,10 +130,10 @@ def test_it_is_exported_with_an_input_a_leaf(
         ("ppo", "vector-box", "gru", {"action_bound_loss_weight": 1.0}),
         ("a2c", "dict-discrete-mask", "none", {"normalise_rewards": True}),
         ("a2c", "vector-box", "lstm", {"normalise_observations": True}),
-        ("trpo", "image-multi-mask", "none", {"normalise_rewards": True}),
-        ("trpo", "dict-box", "none", {"action_distribution": "beta"}),
-        ("trpo", "vector-box", "lstm", {"normalise_observations": True, "action_bound_loss_weight": 1.0}),
-        ("trpo", "dict-discrete-mask", "gru", {"core_inputs": True, "entropy_loss_weight": 0.01}),
+        ("trpo", "image-multi-mask", "none", {**FEW_STEPS, "normalise_rewards": True}),
+        ("trpo", "dict-box", "none", {**FEW_STEPS, "action_distribution": "beta"}),
+        ("trpo", "vector-box", "lstm", {**FEW_STEPS, "normalise_observations": True, "action_bound_loss_weight": 1.0}),
+        ("trpo", "dict-discrete-mask", "gru", {**FEW_STEPS, "core_inputs": True, "entropy_loss_weight": 0.01}),
         ("es", "dict-multi-mask", "none", {"population": 4, "normalise_observations": True}),
         ("es", "image-box", "gru", {"population": 4, "core_inputs": True}),
         ("cem", "vector-box", "lstm", {"population": 4, "elites": 2}),

@@ -16,11 +16,11 @@ from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
 
 
 def test_no_command_line_raises_hangs_or_writes(tmp_path: Path) -> None:
-    row = fuzz_flags(200, random.Random(0), tmp_path)
+    row = fuzz_flags(80, random.Random(0), tmp_path)
     assert row.bad == []
-    assert row.cases == 200
-    assert row.refused > 100
-    assert row.taken > 5
+    assert row.cases == 80
+    assert row.refused > 40
+    assert row.taken > 1
 
 
 def test_no_checkpoint_raises_hangs_or_runs_code(tmp_path: Path) -> None:

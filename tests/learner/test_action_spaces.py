@@ -91,7 +91,7 @@ def test_worker_processes_act_and_store_what_was_drawn(tmp_path: Path, name: str
 def test_replays_compare_policies_of_every_kind(tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own: Any = KINDS[kind]
     monkeypatch.setitem(KINDS, kind, {**own, "dist_function": "kl_policy"})
-    run, checkpoint = run_training(tmp_path, **briefly(name, replay_parameters=mixture_with(kind), environment_max_steps=1500))
+    run, checkpoint = run_training(tmp_path, **briefly(name, replay_parameters=mixture_with(kind), environment_max_steps=900))
     assert checkpoint.counters.updates > 20
     header, *rows = (line.split(",") for line in run.metrics.read_text().splitlines())
     column = header.index(f"replay/{own['type']}/distance")

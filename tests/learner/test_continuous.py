@@ -76,6 +76,8 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, combination: st
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert same(newest(whole).generators, newest(parts).generators)
     assert run("test", parts, load="latest", test_episode_count=2, greedy=True) == 0
+    if own.keys() & {"critic_dropout", "normalise_rewards"}:
+        return  # an actor as in another case; an exported file has no critic
     assert run("export", parts, load="latest") == 0
     (described,) = (json.loads(path.read_text()) for path in directory(parts).path.glob("exported_*/policy.json"))
     assert set(described["outputs"]) == {

@@ -65,19 +65,19 @@ def mixture_with(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: str) -> None:
-    """240 updates, and a few until the replay is filled: half of a batch of four trajectories of five steps is fresh."""
+    """120 updates, and a few until the replay is filled: half of a batch of four trajectories of five steps is fresh."""
     settings = {
         "reproducible": True,
         "replay_parameters": mixture_with(kind),
         "calibrate_input": False,
         "unroll_length": 5,
-        "environment_max_steps": 2600,
+        "environment_max_steps": 1400,
     }
     run, one = run_training(tmp_path / "one", **settings)
     _, other = run_training(tmp_path / "other", **settings)
     weights = [checkpoint.agent["modules"]["network"] for checkpoint in (one, other)]
     assert one.counters == replace(other.counters, seconds=one.counters.seconds)
-    assert one.counters.updates >= 240
+    assert one.counters.updates >= 120
     assert one.returns == other.returns
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     columns = read_metrics(run.metrics)

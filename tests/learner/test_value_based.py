@@ -53,6 +53,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "r2d2": settings_of("dict-discrete-mask", "lstm", **R2D2, core_inputs=True),
     "r2d2, several choices": settings_of("vector-multi", "gru", **R2D2, value_rescaling=False, compress_replay=True),
 }
+EXPORTED = ("several choices, ladder, priorities", "rainbow", "quantiles", "r2d2")
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -65,6 +66,8 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: Path) 
     assert state["modules"].keys() == {"network", "target"}
     assert float(state["numbers"]["target"]["age"]) > 0 or settings.get("target_update_period") == 1
     assert run("test", parts, load="latest", test_episode_count=2) == 0
+    if name not in EXPORTED:
+        return  # its network is of a class that another case exports
     assert run("export", parts, load="latest") == 0
     (path,) = directory(parts).path.glob(f"exported_*/{DESCRIPTION}")
     described = json.loads(path.read_text())
