@@ -3,10 +3,10 @@
     python -m benchmarks.fuzz_environments                    # 40 random combinations, several minutes on two cores
     python -m benchmarks.fuzz_environments --count=200 --seed=2
 
-Each case trains for 200 steps, resumes for 200 more, plays one episode in test mode, and one in eight is exported. The learner
-runs in this process. A case is bad if it raises anything but one line of refusal, if it fails, takes a minute of CPU time or
-ten minutes, or is refused only after it was trained. The exit code is 1 if any case was bad. Environments whose package is
-missing are refused, which is no fault.
+Each case trains for 200 steps, resumes for 200 more, plays one episode in test mode, and one in eight is exported. Then an agent
+learns from a recording of that episode. The learner runs in this process. A case is bad if it raises anything but one line of
+refusal, if it fails, takes a minute of CPU time or ten minutes, or is refused only after it was trained. The exit code is 1 if
+any case was bad. Environments whose package is missing are refused, which is no fault.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.fuzz import Row
-from benchmarks.fuzzed_environments import RANDOM_SPACES, STEPS, fuzzed_case
+from benchmarks.fuzzed_environments import RANDOM_SPACES, STEPS, fuzzed_case, fuzzed_learner
 from benchmarks.output import write_json
 from benchmarks.rows import read_command_line, run_rows
 from benchmarks.termination import end_with
@@ -39,6 +39,7 @@ _ask_process = facts._ask
 
 EXPORTED = 8
 """One case of so many is exported, which takes seconds."""
+RECORDING = "recording"
 MOST_PRINTED = 2000  # characters of a failed case's output that are shown
 
 
@@ -69,25 +70,40 @@ def fuzz_environments(count: int, generator: random.Random, folder: Path) -> Row
         given = fuzzed_case(generator)
         known = len(row.bad)
         with _quickly(index):
-            _try_combination(row, given, folder / str(index), export=index % EXPORTED == EXPORTED - 1)
+            if _try_combination(row, given, folder / str(index), export=index % EXPORTED == EXPORTED - 1):
+                learner = fuzzed_learner(given, folder / str(index) / RECORDING, generator)
+                _try_learner(row, learner, folder / str(index) / "learner")
         for complaint in row.bad[known:]:
             print(f"BAD {complaint}", flush=True)
         shutil.rmtree(folder / str(index), ignore_errors=True)
     return row
 
 
-def _try_combination(row: Row, given: list[str], results: Path, *, export: bool) -> None:
+def _try_combination(row: Row, given: list[str], results: Path, *, export: bool) -> bool:
+    """Returns whether the case was done without a fault, so that there is a recording."""
     case, known = " ".join(given), len(row.bad)
     if row.try_case(case, partial(run, ("train", *given), results)) or len(row.bad) > known:
-        return
+        return False
+    recorded = f"--record_to={results / RECORDING}"
     for mode, extra in (
         ("train_w_load", (f"--environment_max_steps={2 * STEPS}",)),
-        ("test", ("--test_episode_count=1", "--test_environments=1")),
+        ("test", ("--test_episode_count=1", "--test_environments=1", recorded)),
     ):
         if row.try_case(f"{mode} of {case}", partial(run, (mode, "--load=latest", *extra), results)):
             row.complain(f"{mode} of {case}", f"it was refused after it was trained: {row.last_refusal}")
     if export:  # a refusal is no fault: not every policy can be exported
         row.try_case(f"export of {case}", partial(run, ("export", "--load=latest"), results))
+    return len(row.bad) == known
+
+
+def _try_learner(row: Row, given: list[str], results: Path) -> None:
+    """Train on a recording, resume and play. Many agents cannot learn from another's play, which is no fault."""
+    case, known = " ".join(given), len(row.bad)
+    if row.try_case(case, partial(run, ("train", *given), results)) or len(row.bad) > known:
+        return
+    for mode, extra in (("train_w_load", f"--environment_max_steps={2 * STEPS}"), ("test", "--test_episode_count=1")):
+        if row.try_case(f"{mode} of {case}", partial(run, (mode, "--load=latest", extra), results)):
+            row.complain(f"{mode} of {case}", f"it was refused after it was trained: {row.last_refusal}")
 
 
 def run(given: Sequence[str], results: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 from agents import AGENTS
 from learner.settings.schema import agent_settings, table_of
@@ -62,8 +63,11 @@ FIXED = {
     *("calibrate_input", "learning_starts", "updates_per_step", "eval_seconds"),
 }
 """Settings that a case sets by a rule of its own, or leaves alone because they decide how long it takes or let it diverge."""
-PLAYING = [name for name, agent in sorted(AGENTS.items()) if not agent.needs(agent.config_class()).recorded]
+FROM_RECORDINGS = [name for name, agent in sorted(AGENTS.items()) if agent.needs(agent.config_class()).recorded]
+PLAYING = sorted(AGENTS.keys() - set(FROM_RECORDINGS))
 """Agents that learn from what they play themselves."""
+OF_AGENT = ("agent", "worker_kind", "worker_count", "replay_parameters", "prepared_batches", "eval_period")
+"""Flags of a case that its second agent, which learns from a recording, does not share."""
 
 
 def fuzzed_case(generator: random.Random) -> list[str]:
@@ -94,6 +98,21 @@ def fuzzed_case(generator: random.Random) -> list[str]:
     if given.get("normalise_rewards") == "true" and generator.random() < 0.8:
         given["clip_rewards"] = "false"
     return [f"--{name}={value}" for name, value in given.items()]
+
+
+def fuzzed_learner(given: list[str], recording: Path, generator: random.Random) -> list[str]:
+    """Flags of an agent that learns from a recording of a case. given: the case's."""
+    agent = generator.choice(FROM_RECORDINGS if generator.random() < 0.4 else sorted(AGENTS))
+    table, needs = table_of(agent), AGENTS[agent].needs(AGENTS[agent].config_class())
+    flags = dict(flag.removeprefix("--").split("=", 1) for flag in given)
+    shared = {name: flags[name] for name in flags if name in table and name not in OF_AGENT}
+    learner: dict[str, object] = {"agent": agent, "recording": recording, **shared}
+    windows = needs.updates_per_step is not None
+    if windows:
+        learner |= {"core": "none", "burn_in": 0, "learning_starts": 7}
+    queue = json.dumps([QUEUE]) if generator.random() < 0.6 else fuzzed_replays(generator)
+    learner["replay_parameters"] = json.dumps([STANDARD]) if windows else queue
+    return [f"--{name}={value}" for name, value in learner.items()]
 
 
 def _environment(generator: random.Random) -> str:
