@@ -12,6 +12,7 @@ from agents.ddpg.agent import DDPGAgent
 from agents.dqn.agent import DqnAgent
 from agents.es.agent import ESAgent
 from agents.impact.agent import ImpactAgent
+from agents.linucb.agent import LinUCBAgent
 from agents.marwil.agent import MarwilAgent
 from agents.ppo.agent import PPOAgent
 from agents.r2d2.agent import R2d2Agent
@@ -33,6 +34,7 @@ AGENTS: dict[str, type[Agent]] = {
     "ddpg": DDPGAgent,
     "es": ESAgent,
     "impact": ImpactAgent,
+    "linucb": LinUCBAgent,
     "marwil": MarwilAgent,
     "ppo": PPOAgent,
     "r2d2": R2d2Agent,

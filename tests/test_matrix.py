@@ -138,6 +138,9 @@ FEW_STEPS = {"epochs": 2, "minibatches": 2}
         ("es", "image-box", "gru", {"population": 4, "core_inputs": True}),
         ("cem", "vector-box", "lstm", {"population": 4, "elites": 2}),
         ("cem", "dict-discrete-mask", "none", {"population": 4, "elites": 2}),
+        ("linucb", "vector-discrete", "none", {"hidden_sizes": "256,256"}),
+        ("linucb", "image-discrete-mask", "none", {"network": "auto"}),
+        ("linucb", "dict-discrete-mask", "none", {"network": "auto", "thompson": True}),
     ],
 )
 def test_on_policy_agents_train_resume_play_and_are_exported(
@@ -145,7 +148,7 @@ def test_on_policy_agents_train_resume_play_and_are_exported(
 ) -> None:
     calibrate = core == "none" and not own.get("normalise_observations")
     settings = {**settings_of(combination, core, agent=agent), "lr": SMALL["lr_end_value"], **own, "calibrate_input": calibrate}
-    if agent == "cem":  # it has no optimiser
+    if agent in ("cem", "linucb"):  # they have no optimiser
         del settings["lr"], settings["lr_end_value"]
     assert_resumes_to_the_bit(tmp_path, **settings)
     assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0

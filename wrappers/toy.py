@@ -1,7 +1,8 @@
 """The toy family: small environments that are learned within seconds, for tests and demonstrations.
 
 Each tests one thing, and is not learned if the program does it wrongly: `Catch-v0` one choice, `Reach-v0` real numbers,
-`Locks-v0` several choices, `Masked-v0` choices that are not always legal, `Recall-v0` memory.
+`Locks-v0` several choices, `Masked-v0` choices that are not always legal, `Recall-v0` memory, `Bandit-v0` a choice that pays at
+once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, VectorEnv
+from wrappers.toys.bandit import Bandit
 from wrappers.toys.base import SHOWN_SECONDS, Toy
 from wrappers.toys.catch import Catch
 from wrappers.toys.locks import Locks
@@ -22,6 +24,7 @@ TOYS: dict[str, type[Toy]] = {
     Locks.env_id: Locks,
     Masked.env_id: Masked,
     Recall.env_id: Recall,
+    Bandit.env_id: Bandit,
 }
 """Environment id -> class."""
 

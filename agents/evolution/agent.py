@@ -43,6 +43,7 @@ class PopulationConfig:
     """Settings of every agent that compares the episodes of a population."""
 
     normalise_rewards: ClassVar[bool] = False  # only the order of the returns matters
+    epsilon: ClassVar[float] = 0.0  # evaluations take the best action
 
     population: Population = 100
 

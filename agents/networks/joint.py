@@ -55,6 +55,8 @@ def make_joint_torso(
 
     precision: see `NetworkConfig`. It is only checked, for a class of the user's. also_read: settings that heads depend on.
     """
+    if len(parts) > 1 and settings.network == "flat":
+        raise ValueError("network: wanted auto or another that joins images and vectors, got flat")
     torso = _of_part(settings, parts[0], precision) if len(parts) == 1 else JointTorso(settings, parts, precision)
     for name in ("hidden_sizes", "activation", "conv"):
         default, got = settings_of(NetworkSettings)[name].default, getattr(settings, name)

@@ -64,8 +64,8 @@ class NetworkSettings:
     network: Annotated[
         str,
         Setting(
-            "Network: nature, impala_shallow, impala_deep or conv for images, mlp for vectors and small images, or a class of "
-            "your own. auto: by the environment's observations.",
+            "Network: nature, impala_shallow, impala_deep or conv for images, mlp for vectors and small images, flat for no "
+            "hidden layer at all, or a class of your own. auto: by the environment's observations.",
             "FILE.py:CLASS",
             choices=_networks,
             pattern=OWN_NETWORK,

@@ -114,12 +114,23 @@ class Mlp(Torso):
         self.feature_count = sizes[-1]
 
 
+class Flat(Torso):
+    """The observation itself as features, so that the heads are linear in it. It has no weights."""
+
+    reads = ()
+
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        super().__init__(nn.Flatten())
+        self.feature_count = math.prod(observation_shape)
+
+
 TORSOS: dict[str, Callable[[Shape, NetworkSettings], Torso]] = {
     "nature": Nature,
     "impala_shallow": ImpalaShallow,
     "impala_deep": ImpalaDeep,
     "conv": Conv,
     "mlp": Mlp,
+    "flat": Flat,
 }
 """Name on the command line (`--network`) -> class, which is called with the observation shape `[S, ...]` and the settings."""
 

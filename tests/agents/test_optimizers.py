@@ -56,8 +56,8 @@ def batch_for(name: str, agent: GuardedAgent) -> Batch:
     return replace(random_batch(), observations=torch.randn(T + 1, B, *IMAGE), recurrent_state=state)
 
 
-# The policy of TRPO and all weights of CEM move without the optimiser.
-@pytest.mark.parametrize("name", [name for name in AGENTS if name not in ("trpo", "cem")])
+# The policy of TRPO and all numbers of CEM and LinUCB move without the optimiser.
+@pytest.mark.parametrize("name", [name for name in AGENTS if name not in ("trpo", "cem", "linucb")])
 def test_a_step_on_images_is_that_of_plain_adam(name: str) -> None:
     """PyTorch's fused Adam pairs weights and gradients by their places in memory."""
     agent = agent_of(name)

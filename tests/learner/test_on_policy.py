@@ -28,9 +28,11 @@ OWN: dict[str, dict[str, Any]] = {
     "trpo": {"normalise_rewards": True, "cg_iterations": 2, "epochs": 2, "minibatches": 2},
     "es": {"population": 6},
     "cem": {"population": 6, "elites": 2},
+    "linucb": {"thompson": True},
 }
 """Settings of each agent with which most of its numbers are part of a resume."""
 AGENTS = pytest.mark.parametrize("agent", OWN)
+WITHOUT_CORE = "linucb"
 SHORT: dict[str, Any] = {
     "batch_size": 8,
     "envs_per_worker": 4,
@@ -61,7 +63,8 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 def test_every_row_is_acted_by_the_version_that_learns_from_it(
     agent: str, worker_kind: str, versions: list[np.ndarray], tmp_path: Path
 ) -> None:
-    settings = {**SHORT, "agent": agent, "worker_kind": worker_kind, "core": "lstm", "core_size": 8}
+    core = {} if agent == WITHOUT_CORE else {"core": "lstm", "core_size": 8}
+    settings = {**SHORT, "agent": agent, "worker_kind": worker_kind, **core}
     run, checkpoint = run_training(tmp_path, **settings, eval_period=10, eval_episodes=1)
     assert checkpoint.counters.updates == len(versions) == 25
     for update, rows in enumerate(versions):
@@ -104,8 +107,9 @@ def test_a_replaced_worker_acts_with_the_same_version(
     assert all((rows == update).all() for update, rows in enumerate(versions))
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
-@AGENTS
+@pytest.mark.parametrize(
+    ("agent", "core"), [(agent, core) for agent in OWN for core in ("none", "lstm") if core == "none" or agent != WITHOUT_CORE]
+)
 def test_a_killed_and_resumed_run_gives_the_same_bits(agent: str, core: str, tmp_path: Path) -> None:
     """Also with running moments, and with minibatches that are drawn at random."""
     settings = {

@@ -11,6 +11,7 @@ from torch import nn
 from agents.networks.settings import Convolution, parse_convolutions, parse_hidden_sizes
 from agents.networks.torsos import ACTIVATIONS, TORSOS, suitable_network
 from tests.builders import network_of
+from wrappers.spaces import Leaf, Packing
 
 
 def layers_of(network: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
@@ -45,8 +46,22 @@ def test_the_default_conv_is_that_of_nature() -> None:
     assert [str(layer) for layer in conv] == [str(layer) for layer in nature]
 
 
+def test_a_flat_network_is_linear_in_the_observation() -> None:
+    network = network_of("flat", (2, 3), 4)
+    assert network.feature_count == 6
+    observations = torch.arange(12.0).view(2, 2, 3)
+    torch.testing.assert_close(network.features(observations), observations.flatten(1))
+    assert [name for name, _ in network.named_parameters() if name.startswith("torso")] == []
+
+
+def test_a_flat_network_does_not_join_images_and_vectors() -> None:
+    leaves = (Leaf("image", (36, 36), "uint8"), Leaf("speed", (3,), "float32"))
+    with pytest.raises(ValueError, match="^network: wanted auto or another that joins images and vectors, got flat$"):
+        network_of("flat", (1, Packing(leaves).size), 2, leaves=leaves)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("name", sorted(TORSOS))
+@pytest.mark.parametrize("name", sorted(TORSOS.keys() - {"flat"}))
 def test_every_torso_takes_every_activation(name: str, activation: str) -> None:
     network = network_of(name, (1, 36, 36), 2, activation=activation)
     kinds = {type(module) for module in network.modules()} & {type(make()) for make in ACTIVATIONS.values()}
@@ -79,6 +94,12 @@ def test_sizes_are_read_in_order() -> None:
         ("conv", (1, 4), {}, r"network conv: wanted observations \[S, H, W\] .*, got \[1, 4\]; --network=mlp fits"),
         ("conv", (1, 30, 99), {}, "network conv: wanted frames of at least 36x36, got 30x99; --network=impala_shallow fits"),
         ("nature", (1, 10, 5), {}, "network nature: wanted frames of at least 36x36, got 10x5; --network=mlp fits"),
+        (
+            "flat",
+            (1, 4),
+            {"activation": "tanh"},
+            "activation: wanted relu with --network=flat, which does not use it, got tanh",
+        ),
         ("mlp", (1, 4), {"activation": "sine"}, "activation: wanted relu, tanh, elu, silu or gelu, got 'sine'"),
     ],
 )

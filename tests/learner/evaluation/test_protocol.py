@@ -95,6 +95,12 @@ def test_greedy_and_sampled_actions_are_different_protocols() -> None:
     assert "greedy" not in describe_protocol(PONG, greedy=False)
 
 
+@pytest.mark.parametrize(("agent", "wanted"), [("es", "greedy"), ("linucb", "greedy"), ("dqn", "greedy"), ("ppo", "sampled")])
+def test_an_agent_that_draws_no_action_is_greedy(agent: str, wanted: str) -> None:
+    config = small_config(agent=agent)
+    assert evaluation_protocol(config.env, False, config.epsilon)["actions"] == wanted
+
+
 def test_a_game_without_fire_does_not_press_it() -> None:
     protocol = evaluation_protocol(EnvConfig(env="MsPacmanNoFrameskip-v4"), greedy=False)
     assert (protocol["fire_at_start"], protocol["fire_after_lost_life"]) == (False, False)

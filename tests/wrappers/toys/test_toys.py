@@ -8,7 +8,7 @@ import pytest
 from wrappers import EnvConfig, Step, VectorEnv, make_single_env, make_spec, make_vector_env
 from wrappers.spaces import ACTION_MASK, Box, Packing
 from wrappers.toy import TOYS
-from wrappers.toys import reach
+from wrappers.toys import bandit, reach
 from wrappers.toys.masked import LEAVES, PACKING
 
 EACH = pytest.mark.parametrize("env_id", TOYS)
@@ -99,10 +99,10 @@ def test_a_toy_can_be_shown(env_id: str) -> None:
 
 def mean_return(env_id: str, optimal: bool) -> float:
     env = make(env_id, 32)
-    policy = {"Reach-v0": reaches, "Locks-v0": opens, "Masked-v0": takes_the_best_legal}[env_id]
+    policy = {"Reach-v0": reaches, "Locks-v0": opens, "Masked-v0": takes_the_best_legal}.get(env_id)
     generator, observations, returns = np.random.default_rng(0), env.reset(1), []
     for _ in range(60):
-        step = env.step(policy(observations[:, -1]) if optimal else env.spec.action.sample(generator, 32))
+        step = env.step(policy(observations[:, -1]) if optimal and policy else env.spec.action.sample(generator, 32))
         observations = step.observations
         returns += step.episode_return[step.episode_length > 0].tolist()
     return float(np.mean(returns))
@@ -126,6 +126,19 @@ def takes_the_best_legal(frames: np.ndarray) -> np.ndarray:
 def test_the_optimal_policy_has_the_best_return(env_id: str, best: float, random: float) -> None:
     assert mean_return(env_id, optimal=True) == best
     assert mean_return(env_id, optimal=False) < random
+
+
+def test_the_arms_of_a_bandit_pay_what_the_context_says() -> None:
+    env, returns = make("Bandit-v0", 32), []
+    contexts = env.reset(1)[:, -1]
+    for _ in range(200):
+        step = env.step((contexts @ bandit.WEIGHTS.T).argmax(1))
+        means = (contexts @ bandit.WEIGHTS.T).max(1)
+        assert (np.abs(step.rewards - means) < 6 * bandit.NOISE)[step.action_used].all()
+        contexts = step.observations[:, -1]
+        returns += step.episode_return[step.episode_length > 0].tolist()
+    assert np.mean(returns) > 9
+    assert abs(mean_return("Bandit-v0", optimal=False)) < 1
 
 
 def test_a_policy_that_does_not_rescale_cannot_reach_in_time() -> None:

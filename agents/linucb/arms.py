@@ -1,0 +1,49 @@
+"""The mathematics of LinUCB with disjoint arms (Li et al. 2010, arXiv:1003.0146, algorithm 1), in the precision of its inputs.
+
+An arm is an action. Each has a ridge regression of its own, from contexts x `[F]` to rewards r:
+
+    A = ridge I + sum x x',  b = sum r x,  theta = A^-1 b       over the pulls of this arm
+    estimate = x' theta,  width = sqrt(x' A^-1 x)
+
+Sums do not depend on the order of the pulls, nor on how they are cut into batches.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sums(NamedTuple):
+    """Sums over the pulls of each of n arms. matrices: sum x x', `[n, F, F]`. vectors: sum r x, `[n, F]`."""
+
+    matrices: Tensor
+    vectors: Tensor
+
+
+def sums_of(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> Sums:
+    """The sums over N pulls.
+
+    Args:
+        contexts: `[N, F]`.
+        arms: int64 `[N]`, which arm was pulled.
+        rewards: `[N]`.
+        count: n, the number of arms.
+    """
+    pulls = [(contexts[arms == arm], rewards[arms == arm]) for arm in range(count)]
+    return Sums(torch.stack([x.T @ x for x, _ in pulls]), torch.stack([x.T @ r for x, r in pulls]))
+
+
+def solved(sums: Sums, ridge: float) -> tuple[Tensor, Tensor]:
+    """theta `[n, F]` and A^-1 `[n, F, F]` of each arm. ridge: above 0, so that A is positive definite."""
+    identity = torch.eye(sums.vectors.shape[-1], dtype=sums.vectors.dtype, device=sums.vectors.device)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(sums.matrices + ridge * identity))
+    return (inverse @ sums.vectors.unsqueeze(-1)).squeeze(-1), inverse
+
+
+def estimates_and_widths(contexts: Tensor, theta: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """The expected reward of each arm and its standard deviation in units of the noise, `[N, n]` each. contexts: `[N, F]`."""
+    squares = torch.einsum("nf,afg,ng->na", contexts, inverse, contexts)
+    return contexts @ theta.T, squares.clamp(min=0.0).sqrt()  # rounding may leave a square below 0
