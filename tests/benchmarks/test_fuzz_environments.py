@@ -13,10 +13,10 @@ from learner.settings.check import check_setting
 
 
 def test_combinations_work_or_are_refused_in_one_line(tmp_path: Path) -> None:
-    row = fuzz_environments.fuzz_environments(3, random.Random(176), tmp_path)
+    row = fuzz_environments.fuzz_environments(2, random.Random(209), tmp_path)
     assert row.bad == []
-    assert row.cases >= 3
-    assert row.taken >= 3
+    assert row.cases >= 9  # train, resume and test, then the same from a recording
+    assert row.taken >= 9
 
 
 def test_cases_repeat_by_seed_and_hold_values_that_settings_accept() -> None:
