@@ -110,7 +110,7 @@ class LinUCBAgent(Agent):
         return Updated(metrics, 0.0)
 
     def _add(self, pulled: Sums, wrong: str | None) -> str | None:
-        """Add the pulls of all learners, unless a number of one of them is not finite. Returns the reason if so.
+        """Add the pulls of all learners, unless a number is not finite: then it is named.
 
         wrong: what is not finite on this learner.
         """
@@ -119,9 +119,12 @@ class LinUCBAgent(Agent):
         together = self.peers.gather(own if wrong is None else own * math.nan).sum(0)
         if not together.isfinite().all():
             return wrong or "the sums of all learners"
-        for kept, added in zip(self.sums, together.split(sizes), strict=True):
-            kept += added.view_as(kept)
-        theta, inverse = solved(self.sums, self.config.ridge)
+        parts = zip(self.sums, together.split(sizes), strict=True)
+        sums = Sums(*(kept + added.view_as(kept) for kept, added in parts))
+        theta, inverse = solved(sums, self.config.ridge)
+        if not inverse.isfinite().all():
+            return "inverse matrices"
+        self.sums = sums
         self.network.theta.copy_(theta)
         self.network.inverse.copy_(inverse)
         return None

@@ -37,9 +37,14 @@ def sums_of(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> Sums
 
 
 def solved(sums: Sums, ridge: float) -> tuple[Tensor, Tensor]:
-    """theta `[n, F]` and A^-1 `[n, F, F]` of each arm. ridge: above 0, so that A is positive definite."""
+    """theta `[n, F]` and A^-1 `[n, F, F]` of each arm.
+
+    ridge: above 0, so that A is positive definite. Beside contexts that are too large for it, it is lost in rounding; then all
+    numbers of the arm are NaN.
+    """
     identity = torch.eye(sums.vectors.shape[-1], dtype=sums.vectors.dtype, device=sums.vectors.device)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(sums.matrices + ridge * identity))
+    factors, failed = torch.linalg.cholesky_ex(sums.matrices + ridge * identity)
+    inverse = torch.cholesky_inverse(factors.masked_fill(failed[:, None, None] != 0, torch.nan))
     return (inverse @ sums.vectors.unsqueeze(-1)).squeeze(-1), inverse
 
 

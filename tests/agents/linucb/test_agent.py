@@ -103,6 +103,16 @@ def test_a_number_that_is_not_finite_skips_the_update(name: str, place: tuple[in
     assert same(numbers_of(agent), before)
 
 
+def test_contexts_that_are_too_large_for_the_ridge_skip_the_update() -> None:
+    """Two contexts of 1e12 along one line: beside 1e24 a ridge of 1 is lost, and A is singular."""
+    agent, batch = agent_here(), batch_here()
+    agent.update(batch, 0.0)
+    before = {key: tensor.clone() for key, tensor in numbers_of(agent).items()}
+    agent.update(replace(batch, observations=torch.full_like(batch.observations, 1e12)), 0.0)
+    assert agent.take_skip_reasons() == [None, "inverse matrices"]
+    assert same(numbers_of(agent), before)
+
+
 def test_parts_of_a_batch_give_the_sums_of_the_whole() -> None:
     whole = batch_here(columns=2 * COLUMNS)
     alone = agent_here()
