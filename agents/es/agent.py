@@ -38,7 +38,7 @@ class ESConfig(OptimizerConfig, PopulationConfig):
     ] = 0.005
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        super().__post_init__()  # of `OptimizerConfig`, which checks the fields of both bases
         if self.population % 2:
             raise ValueError(f"population: wanted an even number with agent es, whose members are pairs, got {self.population}")
 

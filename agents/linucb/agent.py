@@ -1,7 +1,7 @@
 """LinUCB (Li et al. 2010, arXiv:1003.0146) and linear Thompson sampling: contextual bandits.
 
-The reward of each step is the whole outcome of its action: nothing later counts. So the agent fits bandits, where an action
-changes nothing but its own reward, and serves elsewhere as a test of how far immediate rewards lead.
+In a bandit an action changes nothing but its own reward. The agent takes the reward of each step as the whole outcome of its
+action. In other environments it ignores all later rewards.
 """
 
 from __future__ import annotations

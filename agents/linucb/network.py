@@ -88,7 +88,7 @@ class LinUCBNetwork(FeatureNetwork):
             return Chosen(self.best_actions(output), {})
         bonuses = exploration * output.widths
         if self.config.agent.thompson:
-            # What a theta drawn from N(theta, alpha^2 A^-1) for each arm would say: the arms are independent.
+            # The same as to draw weights from N(theta, alpha^2 A^-1) for each arm, because x' A^-1 x = width^2.
             bonuses = bonuses * torch.randn(bonuses.shape, generator=generator, device=bonuses.device)
         scores = (output.q + bonuses).masked_fill(output.q == ILLEGAL_VALUE, -math.inf)
         return Chosen(scores.argmax(-1), {})

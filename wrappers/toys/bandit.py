@@ -15,7 +15,7 @@ from wrappers.toys.base import Toy
 ARMS, FEATURES, CHOICES = 5, 6, 10
 NOISE = 0.1
 WEIGHTS = np.random.default_rng(0).normal(size=(ARMS, FEATURES)).astype(np.float32) / np.float32(FEATURES**0.5)
-"""Of each arm's mean payment."""
+"""`[arms, features]`: the mean payment of an arm is the product of its row and the context."""
 
 
 class Bandit(Toy):
