@@ -39,7 +39,6 @@ _ask_process = facts._ask
 
 EXPORTED = 8
 """One case of so many is exported, which takes seconds."""
-RECORDING = "recording"
 MOST_PRINTED = 2000  # characters of a failed case's output that are shown
 
 
@@ -70,40 +69,30 @@ def fuzz_environments(count: int, generator: random.Random, folder: Path) -> Row
         given = fuzzed_case(generator)
         known = len(row.bad)
         with _quickly(index):
-            if _try_combination(row, given, folder / str(index), export=index % EXPORTED == EXPORTED - 1):
-                learner = fuzzed_learner(given, folder / str(index) / RECORDING, generator)
-                _try_learner(row, learner, folder / str(index) / "learner")
+            results, recording = folder / str(index), folder / str(index) / "recording"
+            if _try_run(row, given, results, f"--record_to={recording}"):
+                if index % EXPORTED == EXPORTED - 1:  # a refusal is no fault: not every policy can be exported
+                    row.try_case(f"export of {' '.join(given)}", partial(run, ("export", "--load=latest"), results))
+                # A refusal is no fault here either: many agents cannot learn from another's play.
+                _try_run(row, fuzzed_learner(given, recording, generator), results / "learner")
         for complaint in row.bad[known:]:
             print(f"BAD {complaint}", flush=True)
         shutil.rmtree(folder / str(index), ignore_errors=True)
     return row
 
 
-def _try_combination(row: Row, given: list[str], results: Path, *, export: bool) -> bool:
-    """Returns whether the case was done without a fault, so that there is a recording."""
+def _try_run(row: Row, given: list[str], results: Path, *tested: str) -> bool:
+    """Train, resume and play one episode. tested: further flags of test mode. Returns whether all was done without a fault."""
     case, known = " ".join(given), len(row.bad)
     if row.try_case(case, partial(run, ("train", *given), results)) or len(row.bad) > known:
         return False
-    recorded = f"--record_to={results / RECORDING}"
     for mode, extra in (
         ("train_w_load", (f"--environment_max_steps={2 * STEPS}",)),
-        ("test", ("--test_episode_count=1", "--test_environments=1", recorded)),
+        ("test", ("--test_episode_count=1", "--test_environments=1", *tested)),
     ):
         if row.try_case(f"{mode} of {case}", partial(run, (mode, "--load=latest", *extra), results)):
             row.complain(f"{mode} of {case}", f"it was refused after it was trained: {row.last_refusal}")
-    if export:  # a refusal is no fault: not every policy can be exported
-        row.try_case(f"export of {case}", partial(run, ("export", "--load=latest"), results))
     return len(row.bad) == known
-
-
-def _try_learner(row: Row, given: list[str], results: Path) -> None:
-    """Train on a recording, resume and play. Many agents cannot learn from another's play, which is no fault."""
-    case, known = " ".join(given), len(row.bad)
-    if row.try_case(case, partial(run, ("train", *given), results)) or len(row.bad) > known:
-        return
-    for mode, extra in (("train_w_load", f"--environment_max_steps={2 * STEPS}"), ("test", "--test_episode_count=1")):
-        if row.try_case(f"{mode} of {case}", partial(run, (mode, "--load=latest", extra), results)):
-            row.complain(f"{mode} of {case}", f"it was refused after it was trained: {row.last_refusal}")
 
 
 def run(given: Sequence[str], results: Path) -> None:

@@ -64,6 +64,7 @@ FIXED = {
 }
 """Settings that a case sets by a rule of its own, or leaves alone because they decide how long it takes or let it diverge."""
 FROM_RECORDINGS = [name for name, agent in sorted(AGENTS.items()) if agent.needs(agent.config_class()).recorded]
+"""Agents that learn from recordings alone."""
 PLAYING = sorted(AGENTS.keys() - set(FROM_RECORDINGS))
 """Agents that learn from what they play themselves."""
 OF_AGENT = ("agent", "worker_kind", "worker_count", "replay_parameters", "prepared_batches", "eval_period")

@@ -55,8 +55,8 @@ class RecordedWorkers(InProcessWorkers):
     """
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
-        # No policy acts with the weights, but a replay that compares policies reads them in this process. Only the newest,
-        # so that no version in a row depends on when a device ends its update.
+        # No policy acts with the weights, but a replay that compares policies reads them in this process. It takes the newest
+        # ones, because which older ones a GPU has ready depends on timing, and rows carry that version.
         weights = DeviceWeights(network, newest_only=True)
         super().__init__(setup, {}, lambda shared: weights)
         recording = fitting_recording(setup.config.recording, setup.contract, setup.spec, setup.network)

@@ -32,7 +32,7 @@ from wrappers import describe_env
 log = logging.getLogger("springbok")
 
 MAX_FAILURES = 3
-HANG_SECONDS = 60.0  # or more, if environments need more
+HANG_SECONDS = 60.0  # without a step; longer if workers or resets may take longer
 CHECK_SECONDS = 0.5  # between two looks at the heartbeat
 CLOSE_SECONDS = 2.0  # for environments that must be closed
 
