@@ -4,9 +4,11 @@
     python -m benchmarks.fuzz_environments --count=200 --seed=2
 
 Each case trains for 200 steps, resumes for 200 more, plays one episode in test mode, and one in eight is exported. Then another
-agent learns from a recording of that episode. The learner runs in this process. A case is bad if it raises anything but one
-line of refusal, if it fails, takes a minute of CPU time or ten minutes, or is refused only after it was trained. The exit code
-is 1 if any case was bad. Environments whose package is missing are refused, which is no fault.
+agent learns from a recording of that episode. The learner runs in this process, on the GPU if there is one.
+
+A case is bad if it raises anything but one line of refusal, if it fails, takes a minute of CPU time or ten minutes, or is
+refused only after it was trained. The exit code is 1 if any case was bad. Environments whose package is missing are refused,
+which is no fault.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import json
 import random
 from pathlib import Path
 
+import torch
+
 from agents import AGENTS
 from learner.settings.schema import agent_settings, table_of
 from replay import REPLAYS
@@ -75,7 +77,7 @@ def fuzzed_case(generator: random.Random) -> list[str]:
     """Flags of a short run: an environment, an agent, a network, a core and a replay, and up to four other settings."""
     env, agent = _environment(generator), generator.choice(PLAYING)
     table = table_of(agent)
-    given: dict[str, object] = {"env": env, "agent": agent, "device": "cpu"}
+    given: dict[str, object] = {"env": env, "agent": agent}
     given |= {"environment_max_steps": STEPS, "batch_size": 2, "unroll_length": generator.choice((1, 3, 10))}
     given |= _of_environment(env, generator) | _of_network(env, table, generator) | _of_workers(generator)
     given["replay_parameters"] = fuzzed_replays(generator)
@@ -177,6 +179,8 @@ def fuzzed_replays(generator: random.Random) -> str:
         other["retention"] = "reservoir"
     if kind in ("elite", "attentive") and generator.random() < 0.3:
         other["insert_strategy"] = "elite_insertion"
+    if torch.cuda.is_available() and kind != "circular" and generator.random() < 0.5:
+        other["device"] = "cuda"
     shares = generator.choice(((1.0, 0.0), (0.5, 0.5), (0.5, 0.5), (0.0, 1.0)))
     replays = [{**QUEUE, "sample_ratio": shares[0]}, {**other, "sample_ratio": shares[1]}]
     return json.dumps([replay for replay in replays if replay["sample_ratio"]])

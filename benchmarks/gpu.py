@@ -5,8 +5,8 @@
 
 The parts are measured alone: stepping, acting by batch and precision, updates by precision and with torch.compile, and
 batches that are half replayed, with frames in host memory and on the device. The program is measured with several
-numbers of workers, worker kinds and precisions. Its speed is compared with `n / c_env`, the speed of n cores that only
-step. With as many workers as cores it should reach 0.85 of that.
+numbers of workers, worker kinds and precisions. Its speed is compared with that of as many cores that only step, all at the
+same time. With as many workers as cores it should reach 0.85 of that.
 
 The most important measurements come first. Every result is written at once to `results.json` and as a table to
 `results.md`; at the end the curve is drawn. A measurement for which there is no time left is listed as skipped.
@@ -30,7 +30,17 @@ import numpy as np
 import torch
 
 from agents.compute import prepare_torch, set_tf32
-from benchmarks.gpu_parts import Result, acting, config_of, half_replayed, learning, repeating, replaying, stepping
+from benchmarks.gpu_parts import (
+    Result,
+    acting,
+    config_of,
+    half_replayed,
+    learning,
+    repeating,
+    replaying,
+    stepping,
+    stepping_together,
+)
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
 from learner.machine.detect import Machine, detect_machine
@@ -38,13 +48,14 @@ from learner.machine.detect import Machine, detect_machine
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: imports of PyTorch, torch.compile
 MAKE_SECONDS = 0.2  # to make one environment: a game is loaded when it is made and when it is seeded
-NATIVE_ENVIRONMENTS = 8  # per core
+IMPORT_SECONDS = 8.0  # of PyTorch, in as many processes as there are cores
 WANTED_OF_LIMIT = 0.85
 PUBLISHED = {"Cleanba IMPALA": 128, "MonoBeast": 927}
 """Minutes for 200 million frames of Pong with one A100 and 10 cores, from main_10CPU_runtimes.csv of vwxyzjn/cleanba."""
 PUBLISHED_FRAMES = 200e6
 ACTING_BATCHES = (16, 64, 256, 512)
 ALONE = "stepping one group, one core"
+TOGETHER = "stepping one group on every core"
 SHOWN = (
     "charts/policy_lag",
     *("time/worker_env", "time/worker_act", "time/worker_wait"),
@@ -88,7 +99,8 @@ class Experiment:
         if math.isnan(reached):
             said = "was not measured"
         else:
-            said = f"{reached:.3f} of n / c_env, which is {'enough' if reached >= WANTED_OF_LIMIT else 'too little'}"
+            judged = "enough" if reached >= WANTED_OF_LIMIT else "too little"
+            said = f"{reached:.3f} of the cores that only step, which is {judged}"
         self._head["conclusion"] = f"{name}: {said} (wanted: {WANTED_OF_LIMIT})"
         print(self._head["conclusion"], flush=True)
         self._write()
@@ -112,6 +124,12 @@ def _values(result: Result) -> str:
 def run_name(workers: int, kind: str) -> str:
     """Return the name of the program's run with these workers and otherwise usual settings."""
     return f"program, {workers} workers, {kind}"
+
+
+def limit(experiment: Experiment, workers: int) -> float:
+    """Return the steps per second of workers that only step. All cores together may be slower than as many alone."""
+    alone, together = (experiment.found(name, "steps_per_second") for name in (ALONE, TOGETHER))
+    return min(workers * alone, together)
 
 
 def program(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
@@ -140,9 +158,10 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
     budget, cores = arguments.part_seconds, machine.cores
     config = config_of(arguments, machine, worker_kind="central")
     group = config.workers.envs_per_group
-    native = NATIVE_ENVIRONMENTS * cores
-    for name, count, threads in ((ALONE, group, 1), (f"stepping {native}, {cores} cores", native, cores)):
-        experiment.measure(name, partial(stepping, config, count, threads, budget), budget + MAKE_SECONDS * count)
+    making = MAKE_SECONDS * group
+    experiment.measure(ALONE, partial(stepping, config, group, budget), budget + making)
+    together = partial(stepping_together, config, group, cores, budget)
+    experiment.measure(TOGETHER, together, budget + making + IMPORT_SECONDS)
     for precision in arguments.precisions:
         each = config_of(arguments, machine, worker_kind="central", precision=precision)
         for count in ACTING_BATCHES:
@@ -158,11 +177,10 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
         changed = ", ".join(f"{name} {value}" for name, value in settings.items())
         name = run_name(workers, kind) + (f", {changed}" if changed else "")
         seconds = arguments.warm_up + arguments.seconds + 20 + needs
-        c_env = 1e-6 * experiment.found(ALONE, "microseconds_a_step")
 
         def measure() -> Result:
             result = program(arguments, given)
-            return {"of_limit": result["steps_per_second"] * c_env / min(workers, cores), **result, "workers": workers}
+            return {"of_limit": result["steps_per_second"] / limit(experiment, workers), **result, "workers": workers}
 
         experiment.measure(name, measure, seconds)
 
@@ -201,7 +219,7 @@ def draw(results: list[Result], path: Path, *, published: bool) -> None:
         axes.plot([workers for workers, _ in line], [result["frames_per_second"] for _, result in line], "o-", label=kind)
         if kind == "central" and line:
             limits = [result["frames_per_second"] / result["of_limit"] for _, result in line]
-            axes.plot([workers for workers, _ in line], limits, "--", color="grey", label="workers / c_env")
+            axes.plot([workers for workers, _ in line], limits, "--", color="grey", label="cores that only step")
     for (platform, minutes), style in zip(PUBLISHED.items() if published else (), (":", "-."), strict=False):
         label = f"{platform}, published, A100 and 10 cores"
         axes.axhline(PUBLISHED_FRAMES / (60 * minutes), linestyle=style, color="black", linewidth=1, label=label)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import cycle
+from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import numpy as np
@@ -28,9 +32,12 @@ from replay.batch import HostBatch, make_batch
 from replay.trajectory import Arrays
 from wrappers import make_vector_env
 
+START_SECONDS = 90.0  # that processes may take to import PyTorch and make their environments
 REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20
 
 Result = dict[str, Any]
+
+_begin: Barrier
 
 
 def seconds_a_call(function: Callable[[], object], device: torch.device, budget: float) -> float:
@@ -69,15 +76,36 @@ def config_of(arguments: argparse.Namespace, machine: Machine, **settings: Any) 
     return make_config(settled)
 
 
-def stepping(config: Config, environments: int, threads: int, budget: float) -> Result:
-    """Measure the native vector environment alone, with random actions."""
-    env = make_vector_env(config.env, environments, threads)
+def stepping(config: Config, environments: int, budget: float, start: Callable[[], object] = int) -> Result:
+    """Measure the native vector environment alone on one core, with random actions. start: is called before the measurement."""
+    env = make_vector_env(config.env, environments, 1)
     env.reset(1)
     generator = np.random.default_rng(0)
     actions = env.spec.action.mask_size
+    start()
     call = seconds_a_call(lambda: env.step(generator.integers(actions, size=environments)), torch.device("cpu"), budget)
     env.close()
     return {"microseconds_a_step": 1e6 * call / environments, "steps_per_second": environments / call}
+
+
+def stepping_together(config: Config, environments: int, processes: int, budget: float) -> Result:
+    """Measure processes that only step, all at the same time, each with its own environments."""
+    context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(processes)
+    with ProcessPoolExecutor(processes, context, _begin_with, (begin,)) as pool:
+        results = list(pool.map(_stepping_with_others, *zip(*[(config, environments, budget)] * processes, strict=True)))
+    speed = sum(result["steps_per_second"] for result in results)
+    return {"microseconds_a_step": 1e6 * processes / speed, "steps_per_second": speed}
+
+
+def _begin_with(begin: Barrier) -> None:
+    """Remember what the processes of a pool begin with: it cannot travel with a call."""
+    global _begin
+    _begin = begin
+
+
+def _stepping_with_others(config: Config, environments: int, budget: float) -> Result:
+    return stepping(config, environments, budget, partial(_begin.wait, START_SECONDS))
 
 
 def acting(config: Config, count: int, budget: float) -> Result:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu_parts import Result, config_of, half_replayed, replaying
+from benchmarks.gpu_parts import Result, config_of, half_replayed, replaying, stepping_together
 from learner.machine.detect import Machine
 from tests.support import REPOSITORY
 
@@ -25,6 +25,23 @@ def test_half_replayed_batches_are_learned_from(place: str) -> None:
     assert [replay.device for replay in config.replays] == ["cpu", place]
     result = replaying(config, 0.1)
     assert result["updates_per_second"] == pytest.approx(1e3 / result["milliseconds"])
+
+
+def test_processes_that_only_step_do_it_at_the_same_time() -> None:
+    arguments = Namespace(env="Catch-v0", network="mlp", device="cpu", batch_size=8)
+    config = config_of(arguments, Machine(2, 8 * 10**9, None))
+    result = stepping_together(config, 4, 2, 0.1)
+    assert result["steps_per_second"] > 1000
+    assert result["microseconds_a_step"] == pytest.approx(2e6 / result["steps_per_second"])
+
+
+@pytest.mark.parametrize(("workers", "wanted"), [(1, 2000), (8, 16_000), (16, 23_000)])
+def test_the_limit_is_what_the_cores_can_step(workers: int, wanted: float, tmp_path: Path) -> None:
+    """Many workers share what is less than as many cores alone: two threads of a core, or the clock of a busy processor."""
+    experiment = gpu.Experiment(tmp_path, 60, Machine(16, 128 * 10**9, None), "cpu")
+    for name, speed in ((gpu.ALONE, 2000.0), (gpu.TOGETHER, 23_000.0)):
+        experiment.measure(name, lambda speed=speed: {"steps_per_second": speed}, 1)
+    assert gpu.limit(experiment, workers) == wanted
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, run_all: Callable[..., None]) -> None:
@@ -60,7 +77,7 @@ def test_environments_are_made_in_the_time_that_is_planned(monkeypatch: pytest.M
         if name.startswith("stepping"):
             function()
 
-    def stepping(config: Any, environments: int, threads: int, budget: float) -> Result:
+    def stepping(config: Any, environments: int, *rest: Any) -> Result:
         made.append(environments)
         return {}
 
@@ -68,12 +85,12 @@ def test_environments_are_made_in_the_time_that_is_planned(monkeypatch: pytest.M
     experiment = gpu.Experiment(tmp_path, 558, machine, "cpu")
     monkeypatch.setattr(experiment, "measure", measure)
     monkeypatch.setattr(gpu, "stepping", stepping)
+    monkeypatch.setattr(gpu, "stepping_together", stepping)
     monkeypatch.setattr(gpu, "prepare_torch", lambda threads: None)
     gpu.run_all(arguments, experiment, machine)
     stepped = [needs for name, needs in planned.items() if name.startswith("stepping")]
-    assert stepped == [1.5 + 0.2 * count for count in made]
-    assert made[0] == 16  # a group
-    assert sum(stepped) < 60
+    assert stepped == [1.5 + 0.2 * 16, 1.5 + 0.2 * 16 + gpu.IMPORT_SECONDS]
+    assert made == [16, 16]  # a group
 
 
 def test_a_failed_measurement_has_its_reason_in_the_results(tmp_path: Path) -> None:
@@ -92,8 +109,8 @@ def test_a_failed_measurement_has_its_reason_in_the_results(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("of_limit", "conclusion"),
     [
-        (0.85, "program, 16 workers, central: 0.850 of n / c_env, which is enough (wanted: 0.85)"),
-        (0.84, "program, 16 workers, central: 0.840 of n / c_env, which is too little (wanted: 0.85)"),
+        (0.85, "program, 16 workers, central: 0.850 of the cores that only step, which is enough (wanted: 0.85)"),
+        (0.84, "program, 16 workers, central: 0.840 of the cores that only step, which is too little (wanted: 0.85)"),
         (None, "program, 16 workers, central: was not measured (wanted: 0.85)"),
     ],
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from agents.networks.base import on_device
 from agents.streams import Fence, side_stream
@@ -154,9 +156,22 @@ def test_devices_do_not_mix(gpu: SimulatedGpu) -> None:
         tensor.numpy()
 
 
-def test_networks_compute_what_they_compute_on_the_host(gpu: SimulatedGpu) -> None:
-    """In bfloat16, with gradients, and with the kernels of a GPU's layout."""
-    network = network_of("nature", (4, 84, 84), 6, precision="bfloat16", generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize(("name", "channels"), [("nature", {4, 32, 64}), ("impala_deep", {8, 16, 32})])
+def test_networks_compute_what_they_compute_on_the_host(
+    name: str, channels: set[int], gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, with gradients, and with the kernels of a GPU's layout. channels: those that are convolved on the GPU."""
+    convolved = set()
+    convolve = functional.conv2d
+
+    def seen(inputs: Tensor, *rest: Any) -> Tensor:
+        if inputs.is_cuda:
+            convolved.add(inputs.shape[1])
+            assert inputs.is_contiguous(memory_format=torch.channels_last)
+        return convolve(inputs, *rest)
+
+    monkeypatch.setattr(functional, "conv2d", seen)
+    network = network_of(name, (4, 84, 84), 6, precision="bfloat16", generator=torch.Generator().manual_seed(1))
     observations = torch.randint(256, (3, 4, 84, 84), dtype=torch.uint8)
     results = []
     for device in ("cpu", "cuda"):
@@ -168,4 +183,5 @@ def test_networks_compute_what_they_compute_on_the_host(gpu: SimulatedGpu) -> No
         results.append([tensor.detach().cpu() for tensor in (output.policy, output.values, *gradients)])
     for here, there in zip(*results, strict=True):
         torch.testing.assert_close(there, here, rtol=2e-2, atol=2e-2 * float(here.abs().max()))
+    assert convolved == channels
     assert not gpu.reports
