@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+"""Tests see no GPU, so that they prove the same on every machine. With a GPU's number in it they run on that one."""
 
 SLOW = (
     "tests/agents/dqn/test_agent.py::test_a_fixed_batch",

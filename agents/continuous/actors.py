@@ -104,7 +104,11 @@ class Actor(FeatureNetwork):
     def uniform_or(self, actions: Tensor, generator: torch.Generator | None) -> Tensor:
         """Actions `[N, D]`; uniform ones in [-1, 1] until learning starts."""
         uniform = torch.empty_like(actions).uniform_(-1, 1, generator=generator)
-        return torch.where(self.acts_randomly > 0, uniform, actions)
+        return torch.where(self._randomly(actions), uniform, actions)
+
+    def _randomly(self, actions: Tensor) -> Tensor:
+        """Whether actions are uniform, bool `[]` where the actions lie: evaluations draw them on the CPU."""
+        return self.acts_randomly.to(actions.device) > 0
 
 
 class StochasticActor(Actor):
@@ -140,7 +144,7 @@ class StochasticActor(Actor):
         if isinstance(distribution, Categorical):
             # Equal logits for all legal actions: they are uniform until learning starts.
             legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)
-            return Chosen(distribution.sample(torch.where(self.acts_randomly > 0, legal, policy), generator), {})
+            return Chosen(distribution.sample(torch.where(self._randomly(policy), legal, policy), generator), {})
         return Chosen(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
 
 

@@ -109,7 +109,7 @@ class PopulationAgent(GuardedAgent):
             self.observation_moments.merge(batch, rescales=False)
         if self.returns.isnan().any():
             return found
-        found |= self._report() | self.improve(progress)
+        found |= self._report() | {name: value.cpu() for name, value in self.improve(progress).items()}
         self.network.generation += 1
         self.returns.fill_(math.nan)
         self._steps.zero_()

@@ -50,5 +50,6 @@ def solved(sums: Sums, ridge: float) -> tuple[Tensor, Tensor]:
 
 def estimates_and_widths(contexts: Tensor, theta: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """The expected reward of each arm and its standard deviation in units of the noise, `[N, n]` each. contexts: `[N, F]`."""
-    squares = torch.einsum("nf,afg,ng->na", contexts, inverse, contexts)
+    # No einsum of three tensors: how it computes, and whether it can be exported, depends on whether opt_einsum is installed.
+    squares = (torch.matmul(contexts, inverse) * contexts).sum(-1).T
     return contexts @ theta.T, squares.clamp(min=0.0).sqrt()  # rounding may leave a square below 0

@@ -201,12 +201,13 @@ class TRPOAgent(EpochsAgent):
             "losses/first_ratio_error": torch.where(used, errors, 0.0).max(),
         }
         for found in searches:
-            metrics |= {
-                "losses/surrogate_gain": torch.tensor(found.gain),
-                "losses/kl": torch.tensor(found.divergence),
-                "trpo/steps_tried": torch.tensor(float(found.tried)),
-                "trpo/step_accepted": torch.tensor(float(found.accepted)),
+            numbers = {
+                "losses/surrogate_gain": found.gain,
+                "losses/kl": found.divergence,
+                "trpo/steps_tried": found.tried,
+                "trpo/step_accepted": found.accepted,
             }
+            metrics |= {name: torch.full((), float(number), device=used.device) for name, number in numbers.items()}
         return metrics
 
     def _fit_values(self, rows: Rows, batch: Batch, inputs: Mapping[str, Tensor]) -> tuple[list[Step], list[Tensor]]:

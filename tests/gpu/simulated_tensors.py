@@ -18,6 +18,9 @@ aten = torch.ops.aten
 TOLD_TO_THE_HOST = {aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten.equal.default}
 """Operations whose result, or its size, the host must know."""
 
+JOINS = {aten.cat.default, aten.stack.default}
+"""Operations that take no number from the host, not even one without a dimension."""
+
 
 class GpuTensor(Tensor):
     """inside: its content, a tensor on the host. memory: shared with its views.
@@ -159,10 +162,11 @@ def _to_copy(gpu: SimulatedGpu, source: Tensor, *, device: Any = None, non_block
 
 
 def _on_device(gpu: SimulatedGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation whose tensors are all there. Numbers without a dimension may come from the host."""
+    """An operation whose tensors are all there. Numbers without a dimension may come from the host, except to be joined."""
     everything = tensors_of((args, kwargs), Tensor)
     there = [tensor for tensor in everything if isinstance(tensor, GpuTensor)]
-    if there and any(tensor.dim() for tensor in everything if not isinstance(tensor, GpuTensor)):
+    on_host = [tensor for tensor in everything if not isinstance(tensor, GpuTensor)]
+    if there and any(tensor.dim() or func in JOINS for tensor in on_host):
         raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu! ({func})")
     if func in TOLD_TO_THE_HOST or _has_mask(func, args):
         gpu.wait_unasked(str(func))

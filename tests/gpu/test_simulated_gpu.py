@@ -152,6 +152,8 @@ def test_devices_do_not_mix(gpu: SimulatedGpu) -> None:
         tensor + torch.ones(4)
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(4).add_(tensor)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.stack([tensor[0], torch.tensor(2.0)])
     with pytest.raises(TypeError, match="numpy"):
         tensor.numpy()
 

@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bcq": settings_of("dict-discrete-mask", "none", **BCQ, dueling=True, n_step=2),
 }
 KEPT = ("env", "network", "frames_stacked", "learner_threads")
-CATCH_RUN: dict[str, Any] = {**{name: CATCH[name] for name in KEPT}, "log_period": 60.0}
+CATCH_RUN: dict[str, Any] = {**{name: CATCH[name] for name in KEPT}, "log_period": 60.0, "device": "cpu"}
 
 
 QUICK_MARWIL: dict[str, Any] = {

@@ -1,0 +1,56 @@
+"""Every agent trains, resumes and plays on a simulated GPU, which refuses to mix its tensors with those of the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import AGENTS
+from learner.metrics.writer import read_metrics
+from tests.gpu.simulated_gpu import SimulatedGpu
+from tests.learner.test_recorded import make_recording
+from tests.test_matrix import directory, newest, run, settings_of
+
+WINDOWS: dict[str, Any] = {"learning_starts": 12, "batches_at_once": 1}
+POPULATION: dict[str, Any] = {"population": 2}
+OWN: dict[str, dict[str, Any]] = {
+    "bcq": WINDOWS,
+    "cem": {**POPULATION, "elites": 1},
+    "ddpg": WINDOWS,
+    "dqn": {**WINDOWS, "noisy": True, "distributional": "c51"},
+    "es": POPULATION,
+    "linucb": {"thompson": True, "hidden_sizes": "256,256"},
+    "impact": {"target_kl": 0.01},
+    "marwil": {"normalise_rewards": True, "clip_rewards": False},
+    "ppo": {"policy_objective": "kl", "target_kl": 0.01},
+    "r2d2": {"learning_starts": 12, "burn_in": 0, "updates_per_step": 0.2, "exploration": "ladder"},
+    "sac": WINDOWS,
+    "td3": WINDOWS,
+}
+"""Settings of agents that bring in more of their code."""
+CASES = [(agent, "box" if agent in ("ddpg", "td3") else "discrete-mask") for agent in AGENTS] + [("sac", "box")]
+
+
+@pytest.mark.parametrize(("agent", "actions"), CASES)
+def test_it_trains_resumes_and_plays(agent: str, actions: str, gpu: SimulatedGpu, tmp_path: Path) -> None:
+    kind = AGENTS[agent]
+    config = kind.config_class()
+    settings = settings_of(f"vector-{actions}", "none", agent=agent, device="cuda", **OWN.get(agent, {}))
+    settings["calibrate_input"] = False
+    if agent == "r2d2":
+        settings["core"] = "lstm"
+    if agent in ("cem", "linucb"):  # they have no optimiser
+        del settings["lr_end_value"]
+    if kind.needs(config).recorded:
+        settings["recording"] = str(make_recording(tmp_path / "recording", settings["env"]))
+        settings["frames_stacked"] = 1
+    assert run("train", tmp_path, **settings) == 0
+    assert newest(tmp_path).counters.updates > 0
+    assert run("train_w_load", tmp_path, load="latest", environment_max_steps=2 * settings["environment_max_steps"]) == 0
+    assert read_metrics(directory(tmp_path).metrics)["updates"][-1] > 0
+    for greedy in (True, False):
+        assert run("test", tmp_path, load="latest", test_episode_count=2, test_environments=2, greedy=greedy) == 0
+    assert gpu.launched > 100
+    assert not gpu.reports
