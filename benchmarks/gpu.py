@@ -44,6 +44,7 @@ from benchmarks.gpu_parts import (
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
 from learner.machine.detect import Machine, detect_machine
+from learner.machine.fit import SMALL_BATCH
 
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: imports of PyTorch, torch.compile
@@ -187,6 +188,8 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
     most = arguments.workers[-1]
     run(most, "central")
     run(most, "cpu")
+    for kind in ("central", "cpu"):  # many small updates: who acts in the learner's process has a larger part of its time
+        run(most, kind, batch_size=SMALL_BATCH, envs_per_worker=SMALL_BATCH)
     for workers in reversed(arguments.workers[:-1]):
         run(workers, "central")
     run(most, "central", envs_per_worker=64)
