@@ -239,13 +239,13 @@ def _workers(costs: Costs | None, machine: Machine, learner_threads: int, *, sma
     if most < count:
         return most, f"as many as fit into {machine.memory_bytes / 1e9:.1f} GB of memory with learner and replays"
     why = f"one per core, {cores} cores" if count == cores else "they collect more than the learner can take"
-    return count, f"{why}; measured: {_described(costs, cores)}" if costs else why
+    return count, f"{why}; measured: {_described(costs, cores, count)}" if costs else why
 
 
-def _described(costs: Costs, cores: int) -> str:
+def _described(costs: Costs, cores: int, workers: int) -> str:
     """The costs and the speed that follows from them, for a reader."""
     stepping, acting, learning = (f"{1e6 * seconds:.0f} us" for seconds in (costs.env, costs.act, costs.learn))
-    speed = _two_digits(expected(costs, cores))
+    speed = _two_digits(expected(costs, cores, workers))
     frames = "" if costs.frames_per_step == 1 else f" = {speed * costs.frames_per_step:,.0f} frames/s"
     return f"stepping {stepping}, acting {acting}, learning {learning} per step, so about {speed:,.0f} steps/s{frames}"
 

@@ -23,7 +23,7 @@ COSTS = Costs(env=300e-6, act=100e-6, act_doubled=90e-6, learn=600e-6, frames_pe
 
 def test_without_a_gpu_all_parts_share_the_cores() -> None:
     assert limit(COSTS, 2) == pytest.approx(2 / 1e-3)
-    assert expected(COSTS, 2) == pytest.approx(REACHED * 2000)
+    assert expected(COSTS, 2, 2) == pytest.approx(REACHED * 2000)
 
 
 def test_with_a_gpu_only_stepping_needs_the_cores() -> None:
@@ -31,15 +31,25 @@ def test_with_a_gpu_only_stepping_needs_the_cores() -> None:
 
 
 def test_with_a_gpu_the_slower_of_collecting_and_learning_decides() -> None:
-    assert expected(replace(COSTS, learn=1e-6, gpu_learns=True), 2) == pytest.approx(2 / 400e-6)
-    assert expected(replace(COSTS, learn=1e-3, gpu_learns=True), 2) == pytest.approx(1000)
+    assert expected(replace(COSTS, learn=1e-6, gpu_learns=True), 2, 2) == pytest.approx(2 / 400e-6)
+    assert expected(replace(COSTS, learn=1e-3, gpu_learns=True), 2, 2) == pytest.approx(1000)
 
 
-@pytest.mark.parametrize(("act", "learn", "wanted"), [(1e-6, 2e-6, 2 / 300e-6), (1e-6, 1e-3, 1000), (1e-3, 1e-6, 1000)])
-def test_workers_only_step_if_the_gpu_acts(act: float, learn: float, wanted: float) -> None:
-    costs = replace(COSTS, act=act, learn=learn, gpu_acts=True, gpu_learns=True)
-    assert expected(costs, 2) == pytest.approx(wanted)
+def test_workers_only_step_if_the_gpu_acts() -> None:
+    costs = replace(COSTS, act=10e-6, learn=20e-6, gpu_acts=True, gpu_learns=True)
+    assert expected(costs, cores=16, workers=3) == pytest.approx(1 / (100e-6 + 10e-6 + 20e-6))
+    assert expected(costs, cores=2, workers=3) == pytest.approx(1 / (150e-6 + 10e-6 + 20e-6))
     assert costs.collect == costs.env
+
+
+@pytest.mark.parametrize(
+    ("env", "act", "learn", "workers", "reached"),
+    [(453e-6, 7e-6, 12e-6, 16, 19_300), (421e-6, 19e-6, 83e-6, 8, 5_800)],
+)
+def test_the_speed_of_an_h200_is_expected(env: float, act: float, learn: float, workers: int, reached: float) -> None:
+    """Pong with 16 cores: the default settings, and those of the preset `pong_fast`."""
+    costs = replace(COSTS, env=env, act=act, learn=learn, gpu_acts=True, gpu_learns=True)
+    assert expected(costs, 16, workers) == pytest.approx(reached, rel=0.15)
 
 
 @pytest.mark.parametrize(
