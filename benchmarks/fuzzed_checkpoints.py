@@ -181,13 +181,20 @@ def _anything(generator: random.Random) -> Any:
 
 
 def _foreign(generator: random.Random, bases: Bases, path: Path) -> Case:
-    """Files of other programs, and files that would run code or fill the memory."""
-    kinds: dict[str, Callable[[], bytes]] = {
+    kinds = foreign_files(generator, bases)
+    name = generator.choice(list(kinds))
+    path.write_bytes(kinds[name]())
+    return Case(f"foreign: {name}", (ONE_UPDATE_MORE, _mode(generator)), must_refuse=True)
+
+
+def foreign_files(generator: random.Random, bases: Bases) -> dict[str, Callable[[], bytes]]:
+    """Name -> content of a file of another program, or of one that would run code or fill the memory."""
+    return {
         "nothing": lambda: b"",
         "noise": lambda: generator.randbytes(5000),
         "text": lambda: b"not a checkpoint\n" * 100,
         "picture": lambda: b"\x89PNG\r\n\x1a\n" + generator.randbytes(500),
-        "weights alone": lambda: _saved(bases.content["agent"]["network"]),
+        "weights alone": lambda: _saved(bases.content["agent"]["modules"]["network"]),
         "a list": lambda: _saved([1, 2, 3]),
         "a later format": lambda: _saved({**bases.content, "format": 99}),
         "pickle with code": lambda: pickle.dumps({"format": 2, "agent": RunsCode()}),
@@ -197,9 +204,6 @@ def _foreign(generator: random.Random, bases: Bases, path: Path) -> Case:
         "a bomb": lambda: _zipped({"a/data.pkl": b"\x80\x02" + b"0" * 10**8, "a/version": b"3\n"}, zipfile.ZIP_DEFLATED),
         "a tensor of a terabyte": lambda: _saved({**bases.content, "x": torch.zeros(1).expand(2**20, 2**18)}),
     }
-    name = generator.choice(list(kinds))
-    path.write_bytes(kinds[name]())
-    return Case(f"foreign: {name}", (ONE_UPDATE_MORE, _mode(generator)), must_refuse=True)
 
 
 def _fitting(generator: random.Random, bases: Bases, path: Path) -> Case:

@@ -12,7 +12,8 @@ import torch
 
 from benchmarks import fuzz
 from benchmarks.fuzz import Row, fuzz_checkpoints, fuzz_flags
-from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
+from benchmarks.fuzzed_checkpoints import base_checkpoints, foreign_files, fuzzed_checkpoint
+from learner.runs.checkpoint import load_checkpoint
 
 
 def test_no_command_line_raises_hangs_or_writes(tmp_path: Path) -> None:
@@ -29,6 +30,16 @@ def test_no_checkpoint_raises_hangs_or_runs_code(tmp_path: Path) -> None:
     assert row.cases == 50
     assert row.refused > 20
     assert row.taken > 3
+
+
+def test_every_foreign_file_is_refused(tmp_path: Path) -> None:
+    files = foreign_files(random.Random(1), base_checkpoints(tmp_path))
+    assert len(files) > 10
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content())
+        with pytest.raises(ValueError, match="wanted") as refused:
+            load_checkpoint(tmp_path / name)
+        assert len(str(refused.value).splitlines()) == 1, name
 
 
 def test_the_same_seed_gives_the_same_cases(tmp_path: Path) -> None:
