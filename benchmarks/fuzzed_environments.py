@@ -179,7 +179,7 @@ def fuzzed_replays(generator: random.Random) -> str:
         other["retention"] = "reservoir"
     if kind in ("elite", "attentive") and generator.random() < 0.3:
         other["insert_strategy"] = "elite_insertion"
-    if torch.cuda.is_available() and kind != "circular" and generator.random() < 0.5:
+    if torch.cuda.is_available() and generator.random() < 0.5:
         other["device"] = "cuda"
     shares = generator.choice(((1.0, 0.0), (0.5, 0.5), (0.5, 0.5), (0.0, 1.0)))
     replays = [{**QUEUE, "sample_ratio": shares[0]}, {**other, "sample_ratio": shares[1]}]

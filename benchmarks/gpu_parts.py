@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import cycle
-from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,6 @@ START_SECONDS = 90.0  # that processes may take to import PyTorch and make their
 REPLAYED = 1000  # trajectories in a replay: 170 MB at 84x84 and T=20
 
 Result = dict[str, Any]
-
-_begin: Barrier
 
 
 def seconds_a_call(function: Callable[[], object], device: torch.device, budget: float) -> float:
@@ -77,7 +74,10 @@ def config_of(arguments: argparse.Namespace, machine: Machine, **settings: Any) 
 
 
 def stepping(config: Config, environments: int, budget: float, start: Callable[[], object] = int) -> Result:
-    """Measure the native vector environment alone on one core, with random actions. start: is called before the measurement."""
+    """Measure the native vector environment alone on one core, with random actions.
+
+    start: is called when the environments are ready, and returns when the measurement may begin.
+    """
     env = make_vector_env(config.env, environments, 1)
     env.reset(1)
     generator = np.random.default_rng(0)
@@ -91,21 +91,12 @@ def stepping(config: Config, environments: int, budget: float, start: Callable[[
 def stepping_together(config: Config, environments: int, processes: int, budget: float) -> Result:
     """Measure processes that only step, all at the same time, each with its own environments."""
     context = multiprocessing.get_context("spawn")
-    begin = context.Barrier(processes)
-    with ProcessPoolExecutor(processes, context, _begin_with, (begin,)) as pool:
-        results = list(pool.map(_stepping_with_others, *zip(*[(config, environments, budget)] * processes, strict=True)))
+    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
+        begin = partial(manager.Barrier(processes).wait, START_SECONDS)
+        waiting = [pool.submit(stepping, config, environments, budget, begin) for _ in range(processes)]
+        results = [each.result() for each in waiting]
     speed = sum(result["steps_per_second"] for result in results)
     return {"microseconds_a_step": 1e6 * processes / speed, "steps_per_second": speed}
-
-
-def _begin_with(begin: Barrier) -> None:
-    """Remember what the processes of a pool begin with: it cannot travel with a call."""
-    global _begin
-    _begin = begin
-
-
-def _stepping_with_others(config: Config, environments: int, budget: float) -> Result:
-    return stepping(config, environments, budget, partial(_begin.wait, START_SECONDS))
 
 
 def acting(config: Config, count: int, budget: float) -> Result:

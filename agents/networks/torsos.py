@@ -202,8 +202,8 @@ def _smallest_frame(convolutions: Sequence[Convolution]) -> int:
 class _SectionConv(nn.Conv2d):
     """A convolution that pads channels with zeros, on a GPU in bfloat16, to a multiple of eight.
 
-    cuDNN's matrix units take channels by eight. With the four of Atari it convolves without them: the first layer of 256
-    observations took 1.4 of the 2.7 ms of the whole torso on an H200, and takes 0.2 ms so.
+    cuDNN convolves on the matrix units only if the channels are a multiple of eight, and Atari has four. On an H200 the pass
+    for 256 observations takes 1.55 ms with the padding and 2.71 ms without it.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
