@@ -31,6 +31,7 @@ FIRST_FORMAT, UNNAMED_MODULES = 1, 2
 ACTING_MODULE = "network"
 """The module of an agent that is published, evaluated and exported."""
 LARGEST_COUNT = 2**62
+GPU_STATE_BYTES = 16  # of a GPU's generator: a seed and how many numbers it has drawn
 TRAILER = re.compile(rb"\nsha256:([0-9a-f]{64})\n")
 TRAILER_BYTES = 73
 PARTIAL = re.compile(r"^\..+\.pt_\d+$")  # a file that is being written, or that a killed process left half-written
@@ -238,18 +239,24 @@ def _check_generators(states: dict[str, Any]) -> None:
     try:
         torch.Generator().set_state(states["torch"])
         np.random.default_rng().bit_generator.state = json.loads(states["numpy"])
+        of_gpu = states.get("cuda", torch.zeros(GPU_STATE_BYTES, dtype=torch.uint8))
+        if of_gpu.dtype != torch.uint8 or of_gpu.shape != (GPU_STATE_BYTES,):
+            raise ValueError("the state of the GPU's is of another size")
     except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"generators: {error}") from None
 
 
 def generator_states(sampling: np.random.Generator) -> dict[str, Any]:
     """Random states of the learner's process as plain data. sampling: the generator that the replays draw from."""
-    return {"torch": torch.get_rng_state(), "numpy": json.dumps(sampling.bit_generator.state)}
+    of_gpu = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
+    return {"torch": torch.get_rng_state(), "numpy": json.dumps(sampling.bit_generator.state), **of_gpu}
 
 
 def restore_generators(states: dict[str, Any], sampling: np.random.Generator) -> None:
     """Set the random states that `generator_states` returned."""
     torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(states["cuda"])
     sampling.bit_generator.state = json.loads(states["numpy"])
 
 

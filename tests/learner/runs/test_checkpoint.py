@@ -196,6 +196,25 @@ def test_random_states_are_restored(path: Path) -> None:
     assert (other.random(4).tolist(), torch.rand(4).tolist()) == wanted
 
 
+def test_the_random_state_of_a_gpu_is_restored_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [torch.arange(16, dtype=torch.uint8)]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: states[-1])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", states.append)
+    sampling = np.random.default_rng(5)
+    save_checkpoint(path, replace(make_checkpoint(), generators=generator_states(sampling)))
+    restore_generators(load_checkpoint(path).generators, sampling)
+    assert len(states) == 2
+    assert torch.equal(*states)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # a machine without one goes on
+    restore_generators(load_checkpoint(path).generators, sampling)
+    assert len(states) == 2
+    damaged = {**generator_states(sampling), "cuda": torch.zeros(3)}
+    save_checkpoint(path, replace(make_checkpoint(), generators=damaged))
+    with pytest.raises(ValueError, match="another size"):
+        load_checkpoint(path)
+
+
 def test_a_replay_file_is_loaded_with_its_own_checkpoint_only(tmp_path: Path) -> None:
     file, state = tmp_path / "replay.pt", {"frames": torch.arange(100)}
     mine = replace(make_checkpoint(), replay=save_replay(file, 5, state))
