@@ -121,12 +121,31 @@ def test_worker_processes_use_every_core() -> None:
 
 
 def test_with_a_gpu_one_policy_acts_for_all_and_the_learner_has_one_thread() -> None:
-    settled, reasons = fit_to_machine(DEFAULTS, Machine(16, 10**10, "GPU 9000"))
+    settled, reasons = fit_to_machine({**DEFAULTS, "network": "impala_deep"}, Machine(16, 10**10, "GPU 9000"))
     names = ("worker_kind", "worker_count", "envs_per_worker", "learner_threads")
     assert tuple(settled[name] for name in names) == ("central", 16, 32, 1)
     on_cpu, _ = fit_to_machine({**DEFAULTS, "device": "cpu"}, Machine(16, 10**10, "GPU 9000"))
     assert tuple(on_cpu[name] for name in names) == ("cpu", 16, 16, 8)
     assert any(reason.startswith("worker_kind=central (one policy on the GPU") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("cores", "settings", "kind"),
+    [
+        (2, {"network": "mlp"}, "cpu"),
+        (4, {"network": "nature"}, "central"),
+        (8, {"network": "nature"}, "cpu"),
+        (8, {"network": "nature", "core": "lstm"}, "central"),
+        (16, {"network": "conv"}, "cpu"),
+        (16, {"network": "impala_deep"}, "central"),
+        (16, {"network": "my_module:Torso"}, "central"),
+    ],
+)
+def test_with_a_gpu_workers_have_copies_of_a_small_network(cores: int, settings: dict[str, Any], kind: str) -> None:
+    settled, reasons = fit_to_machine({**DEFAULTS, **settings}, Machine(cores, 10**11, "GPU 9000"))
+    assert settled["worker_kind"] == kind
+    small = any(reason.startswith("worker_kind=cpu (a copy of a small network in each worker") for reason in reasons)
+    assert small == (kind == "cpu")
 
 
 @pytest.mark.parametrize(("cores", "gpu", "batch"), [(2, None, 8), (4, None, 8), (5, None, 32), (2, "GPU 9000", 32)])
@@ -185,16 +204,17 @@ def test_twice_the_environments_if_they_make_a_step_a_quarter_cheaper() -> None:
 
 def test_groups_of_a_central_policy_are_larger_if_its_answers_take_long() -> None:
     gpu, costs = Machine(16, 10**10, "GPU 9000"), replace(COSTS, learn=1e-6, gpu_acts=True, gpu_learns=True)
-    settled, reasons = fitted(gpu, replace(costs, act=6e-6, act_doubled=5e-6))
+    deep = {"network": "impala_deep"}
+    settled, reasons = fitted(gpu, replace(costs, act=6e-6, act_doubled=5e-6), **deep)
     assert settled["envs_per_worker"] == 32
     assert reasons["envs_per_worker"].startswith("32 (two groups of 16: ")
     assert "takes 32% of that time with groups of 16, 27% with twice as many" in reasons["envs_per_worker"]
-    settled, reasons = fitted(gpu, replace(costs, act=18e-6, act_doubled=12e-6))
+    settled, reasons = fitted(gpu, replace(costs, act=18e-6, act_doubled=12e-6), **deep)
     assert settled["envs_per_worker"] == 64
     assert reasons["envs_per_worker"].startswith("64 (two groups of 32: ")
     assert "takes 96% of that time with groups of 16, 64% with twice as many" in reasons["envs_per_worker"]
     assert "acting 18 us" in reasons["worker_count"]
-    settled, _ = fitted(gpu, replace(costs, act=18e-6, act_doubled=12e-6), worker_count=8)
+    settled, _ = fitted(gpu, replace(costs, act=18e-6, act_doubled=12e-6), worker_count=8, **deep)
     assert settled["envs_per_worker"] == 32
 
 
@@ -282,7 +302,7 @@ def test_a_reproducible_on_policy_run_has_the_environments_of_its_batch() -> Non
     ],
 )
 def test_an_odd_number_of_environments_is_not_given_to_a_central_policy(agent: str, given: dict[str, Any], kind: str) -> None:
-    settings = {**default_settings(agent), "agent": agent, "env": "Catch-v0", "network": "mlp", **given}
+    settings = {**default_settings(agent), "agent": agent, "env": "PongNoFrameskip-v4", "network": "impala_deep", **given}
     settled, _ = fit_to_machine(settings, Machine(16, 64 * 10**9, "GPU 9000"))
     assert make_config(settled).workers.worker_kind == kind
     assert given.items() <= settled.items()
