@@ -3,10 +3,10 @@
     python -m benchmarks.gpu --out=gpu_results
     python -m benchmarks.gpu --device=cpu --minutes=2 --seconds=3 --workers=1 --network=mlp --env=Catch-v0 --out=/tmp/small
 
-The parts are measured alone: stepping, acting by batch and precision, updates by precision and with torch.compile, and
-batches that are half replayed, with frames in host memory and on the device. The program is measured with several
-numbers of workers, worker kinds and precisions. Its speed is compared with that of as many cores that only step, all at the
-same time. With as many workers as cores it should reach 0.85 of that.
+The parts are measured alone: stepping, acting by batch and precision, updates by precision, as CUDA graphs, kernel by kernel
+and with torch.compile, and batches that are half replayed, with frames in host memory and on the device. The program is
+measured with several numbers of workers, worker kinds and precisions. Its speed is compared with that of as many cores that
+only step, all at the same time. With as many workers as cores it should reach 0.85 of that.
 
 The most important measurements come first. Every result is written at once to `results.json` and as a table to
 `results.md`; at the end the curve is drawn. A measurement for which there is no time left is listed as skipped.
@@ -169,6 +169,8 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
             experiment.measure(f"acting {count}, {precision}", partial(acting, each, count, budget), budget + 2)
         experiment.measure(f"learning, {precision}", partial(learning, each, budget), budget + 5)
     best = arguments.precisions[-1]
+    by_kernel = config_of(arguments, machine, worker_kind="central", precision=best, cuda_graphs=False)
+    experiment.measure(f"learning, {best}, kernel by kernel", partial(learning, by_kernel, budget), budget + 5)
     for place in dict.fromkeys(("cpu", arguments.device)):
         each = config_of(arguments, machine, worker_kind="central", precision=best, replay_parameters=half_replayed(place))
         experiment.measure(f"half replayed, frames on the {place}", partial(replaying, each, budget), budget + 10)
@@ -190,6 +192,7 @@ def run_all(arguments: argparse.Namespace, experiment: Experiment, machine: Mach
     run(most, "cpu")
     for kind in ("central", "cpu"):  # many small updates: who acts in the learner's process has a larger part of its time
         run(most, kind, batch_size=SMALL_BATCH, envs_per_worker=SMALL_BATCH)
+    run(most, "cpu", batch_size=SMALL_BATCH, envs_per_worker=SMALL_BATCH, cuda_graphs=False)
     for workers in reversed(arguments.workers[:-1]):
         run(workers, "central")
     run(most, "central", envs_per_worker=64)
