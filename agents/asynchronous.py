@@ -21,7 +21,8 @@ from torch import Tensor
 
 from agents.actor_critic import CHARTS as SHARED_CHARTS
 from agents.actor_critic import ActorCriticAgent, ActorCriticConfig
-from agents.base import Needs, Updated
+from agents.base import Needs
+from agents.graphs import Outcome
 from agents.guarded import GradientClip, LearningRate, OptimizerName
 from agents.learned import Loss, Losses, per_step
 from agents.losses import used_mean
@@ -205,16 +206,23 @@ class AsynchronousAgent(ActorCriticAgent):
         if self.target:
             self.target.reset()
 
-    def update(self, batch: Batch, progress: float) -> Updated:
+    @property
+    def can_be_graphed(self) -> bool:
+        """Not with minibatches, whose columns the host draws, nor with a clip that changes, which is a number of the host."""
+        constant = self.config.minibatches == 1 and self.config.clip == self.config.last_clip
+        return super().can_be_graphed and constant
+
+    def before_update(self, progress: float) -> None:
+        self._clip = linear_schedule(self.config.clip, self.config.last_clip, progress)
+
+    def take_steps(self, batch: Batch) -> Outcome:
         config = self.config
         inputs = self.finite_inputs(batch)
         learned = self.scaled(batch.without_overlap())
-        learning_rate = self.set_learning_rate(progress)
-        clip = linear_schedule(config.clip, config.last_clip, progress)
         # The target network's policy is computed once, since no step of this update changes it.
         target_policy = self.target.policy(batch) if self.target else None
         # The loss reads outputs instead of observations, so those of a minibatch are copied once, for the forward pass.
-        all_columns = Columns(replace(learned, observations=learned.observations[:0]), target_policy, clip)
+        all_columns = Columns(replace(learned, observations=learned.observations[:0]), target_policy, self._clip)
         steps, scalars = [], []
         most = config.epochs * min(config.minibatches, batch.action_used.shape[1])
         for chosen in self.peers.turns(self._minibatches(batch), most):
@@ -226,7 +234,6 @@ class AsynchronousAgent(ActorCriticAgent):
             terms, metrics = self.losses(part, outputs)
             steps.append(self.take_step(terms, leaves, inputs, part.batch.action_used))
             scalars.append({**per_step(terms, 1), **metrics})
-        self.end_update()
         sound, means = torch.stack([step.sound for step in steps]).any(), means_of_steps(scalars)
         if self.target:
             copied = self.target.end_update(sound)
@@ -234,11 +241,11 @@ class AsynchronousAgent(ActorCriticAgent):
                 divergence = self.peers.mean(means["losses/target_kl"], learned.action_used)
                 # The divergence counts just before a copy, since just after one it is 0.
                 following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
-                self.kl_weight = torch.where(copied, following, self.kl_weight)
+                self.kl_weight.copy_(torch.where(copied, following, self.kl_weight))
         # Moments come last, so that all steps see the inputs scaled as acting did.
         self.merge_moments(learned, sound)
         norms = torch.stack([step.gradient_norm for step in steps])
-        return Updated({**means, **self.gradient_metrics(norms)}, learning_rate, self.guard.steps)
+        return Outcome({**means, **self.gradient_metrics(norms)}, sound)
 
     def losses(self, batch: Columns, outputs: PolicyOutput) -> Losses:
         """The loss of a minibatch. outputs: for all T+1 rows, `[T+1, b, ...]` each."""
@@ -263,7 +270,7 @@ class AsynchronousAgent(ActorCriticAgent):
             divergence = used_mean(distribution.kl(batch.target_policy, compared), used)
             metrics["losses/target_kl"] = divergence.detach()
             if config.kl_weight:
-                metrics["losses/kl_weight"] = self.kl_weight
+                metrics["losses/kl_weight"] = self.kl_weight.clone()
                 terms["kl_loss"] = Loss(divergence, self.kl_weight.to(divergence.dtype), "mean")
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.base import Updated
+from agents.graphs import Outcome
 from agents.guarded import GuardedAgent, Step
 from agents.optimizers import clip_gradients
 from agents.peers import Used
@@ -41,8 +41,9 @@ class Losses(NamedTuple):
 class LearnedAgent(GuardedAgent):
     """One network and by default one step an update, on `losses` of trajectories. The arguments are those of `GuardedAgent`.
 
-    An agent that takes several steps an update sets `several_steps`, overrides `update`, and is made of the same parts:
-    `finite_inputs`, `scaled`, `take_step`, `absent_step`, `end_update` and `merge_moments`. See agents/ppo/agent.py.
+    An agent that takes several steps an update sets `several_steps`, overrides `take_steps`, and is made of the same parts:
+    `finite_inputs`, `scaled`, `take_step`, `absent_step` and `merge_moments`. See agents/asynchronous.py. If it decides on the
+    host whether to go on, it overrides `update`, with `end_update`. See agents/ppo/agent.py.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -59,19 +60,16 @@ class LearnedAgent(GuardedAgent):
             outputs: what the network's heads return for all T+1 rows, each tensor `[T+1, B, ...]`.
         """
 
-    def update(self, batch: Batch, progress: float) -> Updated:
+    def take_steps(self, batch: Batch) -> Outcome:
         inputs = self.finite_inputs(batch)
         leaves, outputs = self._forward(batch)
         # Rows of burn-in are in the pass, because they make the core's state, but not in the loss.
         learned = self.scaled(batch.without_overlap())
         terms, metrics = self.losses(learned, outputs)
-        learning_rate = self.set_learning_rate(progress)
         step = self.take_step(terms, leaves, inputs, self.used(learned))
-        self.end_update()
-        self.after_update(progress, step.sound)
         self.merge_moments(learned, step.sound)
         scalars = {**per_step(terms, learned.rewards.numel()), **self.gradient_metrics(step.gradient_norm), **metrics}
-        return Updated(scalars, learning_rate)
+        return Outcome(scalars, step.sound)
 
     def used(self, batch: Batch) -> Used:
         """The steps that the means among the terms of `losses` are over. By default they are as many on every learner."""

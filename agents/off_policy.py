@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from agents import passes
-from agents.base import Needs, Updated
+from agents.base import Needs
+from agents.graphs import Outcome
 from agents.guarded import GuardedAgent, HeldLearningRate, LearnedConfig, LearningRate, OptimizerName, Step
 from agents.metrics import means_of_steps
 from agents.optimizers import clip_gradients, give_gradients
@@ -192,25 +193,22 @@ class OffPolicyAgent(GuardedAgent):
         """
         return ()
 
-    def update(self, batch: Batch, progress: float) -> Updated:
+    def take_steps(self, batch: Batch) -> Outcome:
         inputs = self.finite_inputs(batch)
         # There are no fresh columns, so the running moments are those of drawn windows: of their first rows, which are uniform
         # unless the replay is prioritised.
         learned = self.scaled(replace(batch, is_replay=torch.zeros_like(batch.is_replay)))
-        learning_rate = self.set_learning_rate(progress)
         # All windows of the update are cut at once, then divided into the batches that were drawn together.
         windows = transitions(learned, gamma=self.config.gamma, reward_clipping=self.config.reward_clipping)
         parts = windows.split(self.config.batches_at_once)
         steps = [self.learn(part, inputs) for part in parts]
-        self.end_update()
         sound = torch.stack([each.step.sound for each in steps]).any()
-        self.after_update(progress, sound)
         first_rows = replace(learned, observations=learned.observations[:2])
         self.merge_moments(first_rows, sound)
         norms = torch.stack([each.step.gradient_norm for each in steps])
         clipped = torch.stack([each.clipped for each in steps])
         scalars = {**means_of_steps([each.scalars for each in steps]), **self.gradient_metrics(norms, clipped)}
-        return Updated(scalars, learning_rate, self.guard.steps, _priorities(steps))
+        return Outcome(scalars, sound, _priorities(steps))
 
     @property
     def most_threads(self) -> int:

@@ -45,7 +45,10 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
     # Threads that share an operation round its sums in another way than one does, and when they do depends on the time.
     idle_cores = config.needs.workers_wait and config.training.device == "cpu" and not config.training.reproducible
     replays = replay_names(config.replays)
-    return make(config.agent_settings, network, replays, threads=threads, compiled=compiled, idle_cores=idle_cores)
+    how = {"threads": threads, "compiled": compiled, "idle_cores": idle_cores}
+    # What a user's modules do may depend on the host, and compiled passes launch few kernels by themselves.
+    graphs = config.training.cuda_graphs and not compiled and ":" not in config.network
+    return make(config.agent_settings, network, replays, **how, cuda_graphs=graphs)
 
 
 def make_contract(config: Config) -> TrajectoryContract:

@@ -43,6 +43,7 @@ class A2CAgent(ActorCriticAgent):
     """Advantage actor-critic."""
 
     config_class = A2CConfig
+    graphed = True
 
     config: A2CConfig
 

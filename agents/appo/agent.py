@@ -53,6 +53,7 @@ class APPOAgent(AsynchronousAgent):
     """Asynchronous PPO."""
 
     config_class = APPOConfig
+    graphed = True
     config: APPOConfig
 
     def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:

@@ -60,6 +60,7 @@ class BCAgent(LearnedAgent):
     """Behaviour cloning."""
 
     config_class = BCConfig
+    graphed = True
     network_class = Policy
     charts = CHARTS
     defaults = DEFAULTS

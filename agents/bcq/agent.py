@@ -87,6 +87,7 @@ class BCQAgent(ValueAgent, OffPolicyAgent):
     """Q-learning on windows of recordings, constrained to recorded actions."""
 
     config_class = BCQConfig
+    graphed = True
     network_class = BCQNetwork
     defaults = {**DEFAULTS, "batch_size": 64, "eval_seconds": 60.0}
     charts: ClassVar[dict[str, list[str]]] = {

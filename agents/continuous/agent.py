@@ -109,6 +109,5 @@ class ContinuousAgent(OffPolicyAgent):
     def followers(self) -> Mapping[str, TargetNetwork]:
         return {TARGETS: self.target_critics}
 
-    def update(self, batch: Any, progress: float) -> Any:
+    def before_update(self, progress: float) -> None:
         self.network.acts_randomly.zero_()  # the first update comes when learning starts
-        return super().update(batch, progress)

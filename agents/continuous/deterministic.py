@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -87,12 +87,13 @@ class DeterministicAgent(ContinuousAgent):
         modules = super().make_modules()
         self.target_actor = TargetNetwork(self.network, rate=self.config.target_update_rate)
         self._steps = 0  # of the critics, also refused ones: the host does not wait to learn which a GPU refuses
+        self._steps_now = 0  # of the update that is being made
         return modules
 
     @property
     def actor_learns(self) -> bool:
         """Whether actor and targets move in the step that is being taken."""
-        return (self._steps + 1) % self.config.policy_delay == 0
+        return (self._steps + self._steps_now + 1) % self.config.policy_delay == 0
 
     @property
     def followers(self) -> Mapping[str, TargetNetwork]:
@@ -127,8 +128,21 @@ class DeterministicAgent(ContinuousAgent):
 
     def learn(self, batch: Transitions, inputs: Mapping[str, Tensor]) -> Learned:
         learned = super().learn(batch, inputs)
-        self._steps += 1
+        self._steps_now += 1
         return learned
+
+    @property
+    def variant(self) -> Hashable:
+        return self._steps % self.config.policy_delay
+
+    def before_update(self, progress: float) -> None:
+        super().before_update(progress)
+        self._steps_now = 0
+
+    def after_update(self, progress: float, sound: Tensor) -> None:
+        super().after_update(progress, sound)
+        self._steps += self.config.batches_at_once
+        self._steps_now = 0
 
     def after_step(self) -> None:
         if self.actor_learns:

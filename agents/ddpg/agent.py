@@ -16,6 +16,7 @@ class DDPGAgent(DeterministicAgent):
     """TD3 with one critic, without delay and without noise on the target policy's actions."""
 
     config_class = DDPGConfig
+    graphed = True
     critic_count = 1
 
     config: DDPGConfig

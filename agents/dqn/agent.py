@@ -30,6 +30,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
     """Q-learning on windows. Each of the batches that are drawn at once gives one optimiser step."""
 
     config_class = DqnConfig
+    graphed = True
     defaults = {**DEFAULTS, "batch_size": 32}
 
     config: DqnConfig

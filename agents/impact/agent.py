@@ -45,6 +45,7 @@ class ImpactAgent(AsynchronousAgent):
     """IMPACT. It replays each batch a few times, and its target network keeps the replayed batches from being clipped away."""
 
     config_class = ImpactConfig
+    graphed = True
     defaults: ClassVar[Mapping[str, Any]] = {"replay_parameters": '[{"type": "circular", "sample_ratio": 1.0}]'}
     has_target = True
     config: ImpactConfig

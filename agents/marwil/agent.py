@@ -73,6 +73,7 @@ class MarwilAgent(ActorCriticAgent):
     """Cloning weighted by advantages."""
 
     config_class = MarwilConfig
+    graphed = True
     charts = {**CHARTS, "weights of the actions": [r"losses/mean_weight$", r"losses/cut_weights$"]}
     defaults = DEFAULTS
 
@@ -136,7 +137,7 @@ class MarwilAgent(ActorCriticAgent):
         return batch.action_used
 
     def after_update(self, progress: float, sound: Tensor) -> None:
-        self.squared_scale = torch.where(sound, self._next_scale, self.squared_scale)
+        self.squared_scale.copy_(torch.where(sound, self._next_scale, self.squared_scale))
 
     def own_numbers(self) -> dict[str, dict[str, Tensor]]:
         return {**super().own_numbers(), SCALE: {"squared_scale": self.squared_scale}}

@@ -56,9 +56,9 @@ class NoisyLinear(nn.Module):
 
 @torch.no_grad()
 def draw_noise(layers: Iterable[NoisyLinear], generator: torch.Generator | None = None) -> None:
-    """Draw new noise for each layer. generator: None for PyTorch's own on the host, which every checkpoint saves."""
-    device = generator.device if generator else torch.device("cpu")
+    """Draw new noise for each layer. generator: None for PyTorch's own on the layer's device, which every checkpoint saves."""
     for layer in layers:
         for noise in (layer.noise_in, layer.noise_out):
+            device = generator.device if generator else noise.device
             drawn = torch.randn(noise.shape, generator=generator, device=device)
             noise.copy_(drawn.sign() * drawn.abs().sqrt(), non_blocking=True)

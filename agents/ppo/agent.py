@@ -9,7 +9,7 @@ Means are over used steps. mu, A_t, G_t and the values before the update are con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agents.actor_critic import CHARTS as SHARED_CHARTS
 from agents.base import Updated
+from agents.graphs import copied
 from agents.learned import Loss, Losses
 from agents.losses import used_mean
 from agents.networks.actor_critic import ActorCritic, PolicyOutput
@@ -24,7 +25,7 @@ from agents.peers import Used
 from agents.ppo.config import PPOConfig
 from agents.ppo.epochs import EpochsAgent, value_loss
 from agents.ppo.minibatch import Clipping, Minibatch, Rows
-from agents.ppo.report import Report
+from agents.ppo.report import Report, Taken
 from agents.returns.advantages import normalised
 from agents.schedules import linear_schedule
 from agents.surrogate import KL_WEIGHT, approx_kl, clipped_value_errors, next_kl_weight, stops_early, surrogate
@@ -41,6 +42,7 @@ class PPOAgent(EpochsAgent):
     """PPO with clipped ratios, an adaptive KL penalty, or both."""
 
     config_class = PPOConfig
+    graphed = True
     charts = CHARTS
 
     config: PPOConfig
@@ -56,6 +58,7 @@ class PPOAgent(EpochsAgent):
         learning_rate = self.set_learning_rate(progress)
         clip = linear_schedule(config.clip, config.last_clip, progress)
         report = Report(clip)
+        self._size = -(-batch.rewards.numel() // self.most_minibatches(batch))
         metrics: dict[str, Tensor] = {}
         for epoch in range(config.epochs):
             # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
@@ -70,7 +73,7 @@ class PPOAgent(EpochsAgent):
         self.end_update()
         taken = report.any_taken(batch.rewards.device)
         if config.penalises:
-            metrics["losses/kl_weight"] = self.kl_weight
+            metrics["losses/kl_weight"] = self.kl_weight.clone()
             self._adapt_kl_weight(learned, taken)
         self.merge_moments(learned, taken)
         scalars = {**report.scalars(self.network.distribution), **metrics}
@@ -130,15 +133,35 @@ class PPOAgent(EpochsAgent):
                     return False
                 report.steps.append(self.absent_step(inputs))
                 continue
-            leaves, outputs = self.forward_minibatch(minibatch)
-            terms, seen = self.losses(minibatch, outputs)
-            log_ratios, used = seen["log_ratios"], minibatch.used
-            # The check precedes the step: a minibatch on which the policy is too far from mu is not learned from.
-            if self._stops_early(log_ratios, used, minibatch.mask):
+            if self._graphs:
+                minibatch = minibatch.filled_up(self._size)
+            taken = self.launched((minibatch, inputs))
+            if taken is None:
                 return False
-            step = self.take_step(terms, leaves, inputs, used)
-            report.add(minibatch, terms, log_ratios, outputs.policy, step)
+            report.add(minibatch, copied(taken) if self._graphs else taken)
         return True
+
+    @property
+    def recorded(self) -> Callable[[Any], Any]:
+        return self.learn_from
+
+    def learn_from(self, given: tuple[Minibatch, Mapping[str, Tensor]]) -> Taken | None:
+        """Take a step on a minibatch; None if the update stops before it. given: with the inputs that must be finite."""
+        minibatch, inputs = given
+        leaves, outputs = self.forward_minibatch(minibatch)
+        terms, seen = self.losses(minibatch, outputs)
+        log_ratios, used = seen["log_ratios"], minibatch.used
+        # The check precedes the step: a minibatch on which the policy is too far from mu is not learned from.
+        if self._stops_early(log_ratios, used, minibatch.mask):
+            return None
+        step = self.take_step(terms, leaves, inputs, used)
+        values = {name: term._replace(value=term.value.detach()) for name, term in terms.items()}
+        return Taken(values, log_ratios, outputs.policy.detach(), step)
+
+    @property
+    def can_be_graphed(self) -> bool:
+        """Not with an early stop, which the host decides before each step."""
+        return super().can_be_graphed and not self.config.stops_early
 
     def _stops_early(self, log_ratios: Tensor, used: Used, mask: Tensor | None = None) -> bool:
         """Whether the update ends before this step, on all learners alike. mask: of the used steps, all by default."""
@@ -154,4 +177,4 @@ class PPOAgent(EpochsAgent):
         divergence = self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
         following = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
         # A refused update leaves the policy where it was, so its divergence says nothing of the weight.
-        self.kl_weight = torch.where(taken, following, self.kl_weight)
+        self.kl_weight.copy_(torch.where(taken, following, self.kl_weight))

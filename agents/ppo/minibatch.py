@@ -7,9 +7,10 @@ If there is one minibatch only, no order is drawn, and every epoch has the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from agents.minibatches import cut, normalised_runs, shuffled, used_steps
@@ -58,6 +59,19 @@ class Minibatch:
     mask: Tensor | None = None
     state: Tensor | None = None
     reset: Tensor | None = None
+
+    def filled_up(self, size: int) -> Minibatch:
+        """The same with `size` rows, of which the mask leaves out those that were added. Whole columns stay as they are."""
+        if self.mask is not None:
+            return self
+        count, device = len(self.rows.log_mu), self.rows.log_mu.device
+        order = torch.arange(size, device=device)
+        mask = order < count
+        if count == size:
+            return replace(self, mask=mask)
+        order = torch.where(mask, order, 0)
+        rows = Rows(*(_take(tensor[None], order) for tensor in self.rows))
+        return replace(self, rows=rows, bounds=RatioBounds(*(bound.index_select(0, order) for bound in self.bounds)), mask=mask)
 
     @property
     def used(self) -> Tensor | int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,35 +17,36 @@ from agents.ppo.minibatch import Minibatch
 from agents.surrogate import RatioBounds, approx_kl, clip_fraction, zero_gradient_fraction
 
 
+class Taken(NamedTuple):
+    """A step on a minibatch, all without gradient.
+
+    terms: of its loss. log_ratios: log R before the step, of the shape of the minibatch's advantages; 0 where a step is masked.
+    policy: parameters of the policy before the step, `[..., P]`. step: what became of it.
+    """
+
+    terms: Mapping[str, Loss]
+    log_ratios: Tensor
+    policy: Tensor
+    step: Step
+
+
 @dataclass
 class Report:
-    """Collects what the steps of an update saw; all tensors without gradient.
+    """Collects what the steps of an update saw.
 
     clip: eps of the update. steps: all steps, also those in which only other learners had a minibatch.
     """
 
     clip: float
     steps: list[Step] = field(default_factory=list)
-    _terms: list[Mapping[str, Loss]] = field(default_factory=list)
     _minibatches: list[Minibatch] = field(default_factory=list)
-    _log_ratios: list[Tensor] = field(default_factory=list)
-    _policies: list[Tensor] = field(default_factory=list)
+    _taken: list[Taken] = field(default_factory=list)
 
-    def add(self, minibatch: Minibatch, terms: Mapping[str, Loss], log_ratios: Tensor, policy: Tensor, step: Step) -> None:
-        """Add a step.
-
-        Args:
-            minibatch: that it learned from.
-            terms: of its loss.
-            log_ratios: log R before the step, of the shape of the minibatch's advantages; 0 where a step is masked.
-            policy: parameters of the policy before the step, `[..., P]`.
-            step: what became of it.
-        """
-        self.steps.append(step)
-        self._terms.append(terms)
+    def add(self, minibatch: Minibatch, taken: Taken) -> None:
+        """Add the step that was taken on a minibatch."""
+        self.steps.append(taken.step)
         self._minibatches.append(minibatch)
-        self._log_ratios.append(log_ratios.detach())
-        self._policies.append(policy.detach())
+        self._taken.append(taken)
 
     def any_taken(self, device: torch.device) -> Tensor:
         """Whether a step was taken, bool `[]` on the device."""
@@ -56,11 +58,11 @@ class Report:
 
         No GPU is waited for.
         """
-        if not self._terms:
+        if not self._taken:
             return {}
         mask = self._mask()
-        log_ratios, low, high = (_joined(parts) for parts in (self._log_ratios, *self._bounds()))
-        policies = torch.cat([policy.flatten(0, -2) for policy in self._policies])
+        log_ratios, low, high = (_joined(parts) for parts in ([taken.log_ratios for taken in self._taken], *self._bounds()))
+        policies = torch.cat([taken.policy.flatten(0, -2) for taken in self._taken])
         return {
             **self._means_of_terms(),
             "losses/entropy": used_mean(distribution.entropy(policies), mask),
@@ -68,7 +70,7 @@ class Report:
             "losses/clip_fraction": used_mean(clip_fraction(log_ratios, self.clip), mask),
             "losses/zero_gradient_fraction": used_mean(zero_gradient_fraction(log_ratios, RatioBounds(low, high)), mask),
             # 0 but for rounding: another number means that acting and learning compute different policies.
-            "losses/first_ratio_error": self._log_ratios[0].expm1().abs().max(),
+            "losses/first_ratio_error": self._taken[0].log_ratios.expm1().abs().max(),
         }
 
     def gradient_norms(self) -> Tensor:
@@ -86,9 +88,9 @@ class Report:
 
     def _means_of_terms(self) -> dict[str, Tensor]:
         """Each term without its weight, and the weighted total, as means over the minibatches."""
-        weights = {name: term.weight for name, term in self._terms[0].items()}
-        values = torch.stack([term.value.detach() for terms in self._terms for term in terms.values()])
-        means = values.view(len(self._terms), len(weights)).mean(0)
+        weights = {name: term.weight for name, term in self._taken[0].terms.items()}
+        values = torch.stack([term.value for taken in self._taken for term in taken.terms.values()])
+        means = values.view(len(self._taken), len(weights)).mean(0)
         total = torch.stack([weight * mean for weight, mean in zip(weights.values(), means, strict=True)]).sum()
         return {**{f"losses/{name}": mean for name, mean in zip(weights, means, strict=True)}, "losses/total_loss": total}
 

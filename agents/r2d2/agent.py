@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.base import Needs, Updated
+from agents.base import Needs
+from agents.graphs import Outcome
 from agents.guarded import LearningRate
 from agents.learned import LearnedAgent, Loss, Losses, per_step
 from agents.losses import used_mean
@@ -99,6 +100,7 @@ class R2d2Agent(ValueAgent, LearnedAgent):
     """Double Q-learning with a recurrent network on sequences."""
 
     config_class = R2d2Config
+    graphed = True
     defaults = {
         **DEFAULTS,
         "batch_size": 64,
@@ -136,12 +138,11 @@ class R2d2Agent(ValueAgent, LearnedAgent):
 
         return errors
 
-    def update(self, batch: Batch, progress: float) -> Updated:
+    def take_steps(self, batch: Batch) -> Outcome:
         inputs = self.finite_inputs(batch)
         if not self.config.stored_state and batch.recurrent_state is not None:
             batch = replace(batch, recurrent_state=torch.zeros_like(batch.recurrent_state))
         learned = self.scaled(batch.without_overlap())
-        learning_rate = self.set_learning_rate(progress)
         self.target.network.draw_noise()
         target: QOutput = self.target_passes.without_gradient(batch.observations, batch.recurrent_state, batch.reset)
         self.network.draw_noise()
@@ -150,12 +151,10 @@ class R2d2Agent(ValueAgent, LearnedAgent):
         errors = self.errors(Sequences(learned, target.q[batch.overlap :]), outputs)
         terms, metrics = self.losses(learned, (outputs, errors))
         step = self.take_step(terms, leaves, inputs)
-        self.end_update()
-        self.after_update(progress, step.sound)
         self.merge_moments(learned, step.sound)
         priorities = sequence_priorities(errors, learned.action_used, self.config.eta)
         scalars = {**per_step(terms, 1), **metrics, **self.gradient_metrics(step.gradient_norm)}
-        return Updated(scalars, learning_rate, priorities=torch.where(step.sound, priorities, torch.nan))
+        return Outcome(scalars, step.sound, torch.where(step.sound, priorities, torch.nan))
 
     def losses(self, batch: Batch, outputs: tuple[QOutput, Tensor]) -> Losses:
         """The loss of one step. outputs: of the network, `[T+1, B, ...]`, and the temporal differences `[T, B]`."""

@@ -89,6 +89,7 @@ class SACAgent(ContinuousAgent):
     """Twin critics, a stochastic policy that is rewarded for entropy, and a learned temperature."""
 
     config_class = SACConfig
+    graphed = True
     network_class = StochasticActor
     charts = {**CHARTS, "temperature": [r"losses/temperature$"], "entropy, nats": [r"losses/entropy$"]}
 

@@ -35,5 +35,6 @@ class TD3Agent(DeterministicAgent):
     """Twin critics, noise on the target policy's actions, and an actor that moves every second step."""
 
     config_class = TD3Config
+    graphed = True
 
     config: TD3Config

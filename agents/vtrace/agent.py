@@ -130,6 +130,7 @@ class VTraceAgent(ActorCriticAgent):
     """V-trace on a mixture of fresh and replayed trajectories."""
 
     config_class = VTraceConfig
+    graphed = True
     charts = CHARTS
 
     config: VTraceConfig

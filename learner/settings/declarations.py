@@ -75,6 +75,14 @@ class TrainingConfig:
             "minute. Needs a C compiler on a GPU, a C++ compiler on a CPU."
         ),
     ] = False
+    cuda_graphs: Annotated[
+        bool,
+        Setting(
+            "Launch each update on a GPU as one CUDA graph, or with PPO each of its steps. All agents but TRPO, ES, CEM and "
+            "LinUCB can. Not with --compile, modules of your own or several learners.",
+            modes=TRAINING_MODES,
+        ),
+    ] = True
     prepared_batches: Annotated[
         int,
         _Machine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from tests.gpu.simulated_gpu import SimulatedEvent, SimulatedGpu, StreamContext
+from tests.gpu.simulated_graphs import Recording, SimulatedGraph
 from tests.gpu.simulated_tensors import CUDA, compute
 
 
@@ -61,6 +63,9 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     of_cuda: dict[str, Any] = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "get_rng_state": lambda: torch.zeros(16, dtype=torch.uint8),  # numbers for the GPU are drawn with those of the host
+        "set_rng_state": lambda _: None,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "get_device_name": lambda *_: "Simulated GPU",
@@ -70,6 +75,8 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
         "memory_reserved": lambda *_: 0,
         "Stream": gpu.make_stream,
         "Event": lambda **_: SimulatedEvent(gpu),
+        "CUDAGraph": lambda: SimulatedGraph(gpu),
+        "graph": partial(Recording, gpu),
         "stream": lambda stream: StreamContext(gpu, stream),
         "current_stream": gpu.current,
         "synchronize": gpu.wait_for_all,
@@ -82,6 +89,7 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     monkeypatch.setattr(torch, "autocast", _Autocast)
     monkeypatch.setattr(torch, "Generator", _Generator)
     monkeypatch.setattr(torch.nn.utils.clip_grad, "_group_tensors_by_device_and_dtype", _group)
+    monkeypatch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(_group))
     for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):  # they would ask the driver
         monkeypatch.setattr(torch.optim.Optimizer, name, lambda _: None, raising=False)
     run = threading.Thread.run

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -129,8 +130,23 @@ class SimulatedGpu:
         for stream in list(self._streams):
             self.wait_for(stream.clock)
 
+    @property
+    def recording(self) -> Any:
+        """The graph that the calling thread records, if any."""
+        return getattr(self._of_thread, "recording", None)
+
+    @recording.setter
+    def recording(self, graph: Any) -> None:
+        self._of_thread.recording = graph
+
+    def refuse_recording(self, operation: str) -> None:
+        """A graph holds what the device does alone."""
+        if self.recording:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {operation} at {place()}")
+
     def wait_unasked(self, operation: str) -> None:
         """A thread waits for the current stream, because an operation hands something to the host."""
+        self.refuse_recording(operation)
         self.waits.append(f"{operation} at {place()}")
         self.wait_for(self.now())
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tests.gpu.simulated_gpu import Memory, SimulatedGpu
+from tests.gpu.simulated_graphs import Operation
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 NO_NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
@@ -123,6 +124,7 @@ def compute(gpu: SimulatedGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> 
 
 
 def copy_up(gpu: SimulatedGpu, host: Tensor, *, non_blocking: bool) -> GpuTensor:
+    gpu.refuse_recording("copy up")
     memory = gpu.allocate()
     use = gpu.launch("copy up", [], [memory])
     if not non_blocking:
@@ -135,6 +137,7 @@ def copy_up(gpu: SimulatedGpu, host: Tensor, *, non_blocking: bool) -> GpuTensor
 def copy_down(tensor: GpuTensor, target: Tensor | None, *, non_blocking: bool) -> Tensor:
     """target: None for new memory, which PyTorch page-locks where nobody waits."""
     gpu, pinned = tensor.gpu, target is None or tensor.gpu.is_pinned(target)
+    gpu.refuse_recording("copy down")
     host = torch.empty_like(tensor.inside) if target is None else target
     use = gpu.launch("copy down", [tensor.memory], [])
     if non_blocking and pinned:
@@ -170,10 +173,13 @@ def _on_device(gpu: SimulatedGpu, func: Any, args: Any, kwargs: dict[str, Any]) 
         raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu! ({func})")
     if func in TOLD_TO_THE_HOST or _has_mask(func, args):
         gpu.wait_unasked(str(func))
+    written = _written(func, args, kwargs)
+    if gpu.recording:
+        gpu.recording.keep([tensor.inside for tensor in written])
     result = func(*_inside(args), **_inside(kwargs))
     same = {id(tensor.inside): tensor for tensor in there}
     memories = {tensor.inside.untyped_storage()._cdata: tensor.memory for tensor in there}
-    written = _written(func, args, kwargs)
+    memories_written = [tensor.memory for tensor in written]
 
     def wrap(inside: Tensor) -> GpuTensor:
         if id(inside) in same:
@@ -181,13 +187,22 @@ def _on_device(gpu: SimulatedGpu, func: Any, args: Any, kwargs: dict[str, Any]) 
         storage = inside.untyped_storage()._cdata
         if storage not in memories:
             memories[storage] = gpu.allocate()
-            written.append(memories[storage])
+            memories_written.append(memories[storage])
         return GpuTensor(gpu, inside, memories[storage])
 
     wrapped = tree_map_only(Tensor, wrap, result)
-    if written or not func.is_view:
-        gpu.launch(str(func), _each_once([tensor.memory for tensor in there]), _each_once(written))
+    if memories_written or not func.is_view:
+        read, changed = _each_once([tensor.memory for tensor in there]), _each_once(memories_written)
+        if gpu.recording:
+            gpu.recording.add(Operation(func, _fixed(args), _fixed(kwargs), result), read, changed)
+        else:
+            gpu.launch(str(func), read, changed)
     return wrapped
+
+
+def _fixed(given: Any) -> Any:
+    """Contents of tensors on the device, and numbers of the host as they are now."""
+    return tree_map_only(Tensor, lambda one: one.inside if isinstance(one, GpuTensor) else one.clone(), given)
 
 
 def _has_mask(func: Any, args: Any) -> bool:
@@ -196,13 +211,13 @@ def _has_mask(func: Any, args: Any) -> bool:
     return indexing and any(index is not None and index.dtype == torch.bool for index in args[1])
 
 
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Memory]:
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[GpuTensor]:
     """What an operation changes, by its schema."""
     changed = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info and argument.alias_info.is_write:
             changed.append(args[position] if position < len(args) else kwargs.get(argument.name))
-    return [tensor.memory for tensor in tensors_of(changed, GpuTensor)]
+    return tensors_of(changed, GpuTensor)
 
 
 def _each_once(memories: Sequence[Memory]) -> list[Memory]:

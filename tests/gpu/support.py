@@ -30,6 +30,8 @@ def assert_a_gpu_learns_the_same(
 ) -> RunDirectory:
     """The run on the GPU ends with the bits of the run on the CPU, and agents and replays wait for the device nowhere else.
 
+    Without CUDA graphs, for which an optimiser keeps its numbers on the device and rounds otherwise; see test_graphs.py.
+
     Args:
         gpu: is unused so far.
         folder: gets both runs.
@@ -43,7 +45,7 @@ def assert_a_gpu_learns_the_same(
     on_cpu, on_gpu = (RunDirectory.create(folder, name) for name in ("cpu", "gpu"))
     play(on_cpu, **{**settings, "replay_parameters": replay("cpu")})
     assert not gpu.launched
-    play(on_gpu, **{**settings, "device": "cuda", "replay_parameters": replay("cuda")})
+    play(on_gpu, **{**settings, "device": "cuda", "cuda_graphs": False, "replay_parameters": replay("cuda")})
     assert_same_end(on_cpu, on_gpu, interrupted=True)
     assert gpu.launched > 1000
     assert not gpu.reports, gpu.reports

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from agents.guard import Guard
 from agents.networks.base import on_device
@@ -55,13 +54,13 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
 
 def test_measuring_gives_back_what_updates_hold(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts that nobody takes keep page-locked memory."""
-    guards, step = [], Guard.step
+    guards, end_update = [], Guard.end_update
 
-    def seen_step(guard: Guard, *arguments: Any, **options: Any) -> Tensor:
+    def seen_end(guard: Guard) -> None:
         guards.append(guard)
-        return step(guard, *arguments, **options)
+        end_update(guard)
 
-    monkeypatch.setattr(Guard, "step", seen_step)
+    monkeypatch.setattr(Guard, "end_update", seen_end)
     part = measuring.learning(small_config(device="cuda"), 4)
     for calls in range(1, 5):
         part.call()

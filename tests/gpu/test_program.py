@@ -105,7 +105,7 @@ def test_a_gpu_learns_what_a_cpu_learns(core: dict[str, Any], gpu: SimulatedGpu,
     straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
     on_cpu = {**settings_of("queue"), "environment_max_steps": 480, "frames_stacked": 3, **core}
     on_cpu["replay_parameters"] = mixture("cpu")
-    on_gpu = {**on_cpu, "device": "cuda", "replay_parameters": mixture("cuda")}
+    on_gpu = {**on_cpu, "device": "cuda", "cuda_graphs": False, "replay_parameters": mixture("cuda")}
     play(straight, **on_cpu)
     assert not gpu.launched
     play(broken, *play_until_killed(broken, **on_gpu), **on_gpu)

@@ -103,7 +103,7 @@ def test_marwil_prefers_actions_that_turned_out_well() -> None:
 def test_the_scale_of_marwil_is_part_of_its_state_and_of_a_step() -> None:
     """It moves before it is used, and a refused step leaves it."""
     agent: Any = agent_of("marwil", advantage_scale_rate=0.5)
-    scale = agent.squared_scale
+    scale = agent.squared_scale.clone()
     agent.update(random_batch(), 0.0)
     assert float(agent.squared_scale) < 0.6 * float(scale)
     state = copy.deepcopy(agent.state_dict())

@@ -127,6 +127,22 @@ def test_a_row_whose_action_was_ignored_changes_no_weight(core: str) -> None:
     assert same(agents[0].state_dict(), agents[1].state_dict())
 
 
+@pytest.mark.parametrize("normalisation", ["minibatch", "none"])
+def test_minibatches_that_are_filled_up_teach_the_same(normalisation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph needs minibatches of one size."""
+    config, found = replace(CONFIG, minibatches=4, advantage_normalisation=normalisation), []
+    for filled in (False, True):
+        agent = PPOAgent(config, make_network_here())
+        batch = acted_batch(agent.network)
+        assert batch.action_used.sum() % 4
+        if filled:
+            monkeypatch.setattr(agent, "_graphs", lambda given, _: agent.learn_from(given))  # noqa: B023
+        torch.manual_seed(3)
+        updated = agent.update(batch, 0.0)
+        found.append({**updated.scalars, **agent.network.state_dict()})
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
 def test_a_batch_without_a_used_step_takes_no_step() -> None:
     agent = PPOAgent(CONFIG, make_network_here())
     batch = acted_batch(make_network_here())

@@ -1,0 +1,132 @@
+"""Updates on a GPU as CUDA graphs: the kernels of its steps are recorded once, and from then on launched all together.
+
+An update of a small network is hundreds of kernels that take microseconds each, and the host needs longer to launch them. Of a
+graph it launches one. A graph reads and writes the same memory each time, so every batch is copied to the place of the first
+one. Decisions of the host, and its numbers, stay those of the recording.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.guard import Checks, Guard
+
+log = logging.getLogger("springbok")
+
+WARM_UP = 3
+"""Updates before the recording: they make the optimiser's moments, and load libraries and kernels."""
+MOST_GRAPHS = 8
+"""Graphs of one agent, each with memory of its own. Updates of further kinds are launched kernel by kernel."""
+
+
+class Outcome(NamedTuple):
+    """What the steps of an update give. All tensors are on the device.
+
+    scalars: metrics, `[]` each. sound: bool `[]`, false if every step was refused. priorities: see `agents.base.Updated`.
+    """
+
+    scalars: Mapping[str, Tensor]
+    sound: Tensor
+    priorities: Tensor | None = None
+
+
+TakeSteps = Callable[[Any], Any]
+
+
+class _Graph(NamedTuple):
+    """Recorded steps, the memory that they read and write, and their finite checks."""
+
+    graph: torch.cuda.CUDAGraph
+    given: Any
+    outcome: Any
+    checks: Checks
+
+
+class UpdateGraphs:
+    """Takes steps, from the fourth call with equal shapes on as a graph.
+
+    If the steps cannot be recorded, a line is logged, and all are launched kernel by kernel from then on.
+
+    Args:
+        take_steps: the steps of an update, or of a part of it. It gets and returns tensors in mappings, tuples and dataclasses.
+        guard: takes these steps.
+    """
+
+    def __init__(self, take_steps: TakeSteps, guard: Guard) -> None:
+        self._take_steps = take_steps
+        self._guard = guard
+        self._seen: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._works = True
+
+    def __call__(self, given: Any, variant: Hashable = None) -> Any:
+        """Take the steps. variant: what the host decides for them. The outcome's tensors are valid until the next call."""
+        kind = (variant, *(tensor.shape for tensor in _tensors(given)))
+        if kind not in self._graphs:
+            self._seen[kind] += 1
+            if not self._works or self._seen[kind] <= WARM_UP or len(self._graphs) == MOST_GRAPHS:
+                return self._take_steps(given)
+            recorded = self._record(given)
+            if not recorded:
+                return self._take_steps(given)
+            self._graphs[kind] = recorded
+        return self._replay(self._graphs[kind], given)
+
+    def forget(self) -> None:
+        """Drop all graphs, because the optimiser has got other tensors."""
+        self._seen.clear()
+        self._graphs.clear()
+
+    def _record(self, given: Any) -> _Graph | None:
+        """Record the steps without taking them. Returns None if that fails."""
+        before, static, graph = self._guard.take_checks(), copied(given), torch.cuda.CUDAGraph()
+        try:
+            # Other threads go on acting meanwhile: their calls are no part of the recording, and no error.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                outcome = self._take_steps(static)
+        except RuntimeError as error:
+            self._works = False
+            log.warning("Updates are launched kernel by kernel, not as a CUDA graph: %s", str(error).partition("\n")[0])
+        checks = self._guard.take_checks()
+        self._guard.add_checks(before)
+        return _Graph(graph, static, outcome, checks) if self._works else None
+
+    def _replay(self, recorded: _Graph, given: Any) -> Any:
+        torch._foreach_copy_(list(_tensors(recorded.given)), list(_tensors(given)))
+        recorded.graph.replay()
+        self._guard.add_checks(recorded.checks)
+        return recorded.outcome
+
+
+def copied(given: Any) -> Any:
+    """The same with copies of all tensors, which lie in memory as these do."""
+    if isinstance(given, Tensor):
+        return given.clone()
+    if isinstance(given, Mapping):
+        return {name: copied(value) for name, value in given.items()}
+    if isinstance(given, tuple):
+        values = map(copied, given)
+        return type(given)(*values) if hasattr(given, "_fields") else tuple(values)
+    if is_dataclass(given) and not isinstance(given, type):
+        return replace(given, **{field.name: copied(getattr(given, field.name)) for field in fields(given)})
+    return given
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """All tensors, in an order that is always the same."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, Mapping):
+        yield from chain.from_iterable(map(_tensors, given.values()))
+    elif isinstance(given, tuple):
+        yield from chain.from_iterable(map(_tensors, given))
+    elif is_dataclass(given):
+        yield from chain.from_iterable(_tensors(getattr(given, field.name)) for field in fields(given))

@@ -1,0 +1,146 @@
+"""Updates as CUDA graphs: a recorded update does what it does kernel by kernel, to the bit, for every agent that allows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agents import AGENTS, graphs
+from agents.graphs import WARM_UP, Outcome, UpdateGraphs
+from agents.learned import Losses
+from agents.networks.base import on_device
+from agents.vtrace.agent import VTraceAgent, VTraceConfig
+from learner.metrics.writer import read_metrics
+from replay.batch import Batch
+from tests.builders import network_of
+from tests.gpu.simulated_gpu import SimulatedGpu
+from tests.gpu.test_agents import OWN
+from tests.learner.test_recorded import make_recording
+from tests.learner.test_skipping import spoil_updates
+from tests.support import same
+from tests.test_matrix import FEW_STEPS, directory, newest, run, settings_of
+
+GRAPHED = [agent for agent, kind in AGENTS.items() if vars(kind).get("graphed")]
+CASES = [(agent, "box" if agent in ("ddpg", "td3") else "discrete-mask") for agent in GRAPHED] + [("sac", "box")]
+MORE: dict[str, dict[str, Any]] = {
+    "appo": {"epochs": 2},
+    "dqn": {"batches_at_once": 3, "normalise_rewards": True, "clip_rewards": False},
+    "impact": {"kl_weight": 0.5},
+    "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
+    "vtrace": {"use_kl_mask": True, "use_value_cloning_loss": True},
+}
+STEPS = 160
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Gets a graph each time that one is launched."""
+    launched: list[object] = []
+    replay = UpdateGraphs._replay
+
+    def seen(graphs: UpdateGraphs, recorded: Any, batch: Batch) -> Outcome:
+        launched.append(recorded.graph)
+        return replay(graphs, recorded, batch)
+
+    monkeypatch.setattr(UpdateGraphs, "_replay", seen)
+    return launched
+
+
+def settings(agent: str, actions: str, folder: Path) -> dict[str, Any]:
+    own = {**OWN.get(agent, {}), **MORE.get(agent, {})}
+    given = settings_of(f"vector-{actions}", "none", agent=agent, device="cuda", **own)
+    given |= {"calibrate_input": False, "environment_max_steps": STEPS, "eval_seconds": 0.0, "lr": given["lr_end_value"]}
+    if agent == "r2d2":
+        given["core"] = "lstm"
+    if AGENTS[agent].needs(AGENTS[agent].config_class()).recorded:
+        given |= {"recording": str(make_recording(folder / "recording", given["env"])), "frames_stacked": 1}
+    return given
+
+
+@pytest.mark.parametrize(("agent", "actions"), CASES)
+def test_a_graph_learns_what_its_kernels_learn(
+    agent: str, actions: str, gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replays: list[object]
+) -> None:
+    """Also if it is recorded at another update, after the run was resumed."""
+    given = settings(agent, actions, tmp_path)
+    whole, parts, by_kernel = (tmp_path / name for name in ("whole", "parts", "by_kernel"))
+    assert run("train", whole, **given) == 0
+    launches = newest(whole).counters.updates * (FEW_STEPS["epochs"] * FEW_STEPS["minibatches"] if agent == "ppo" else 1)
+    assert len(replays) == launches - len(set(replays)) * WARM_UP > 0
+    assert run("train", parts, **{**given, "environment_max_steps": STEPS // 2}) == 0
+    assert run("train_w_load", parts, load="latest", environment_max_steps=STEPS) == 0
+    monkeypatch.setattr(graphs, "WARM_UP", STEPS)
+    replays.clear()
+    assert run("train", by_kernel, **given) == 0
+    assert not replays
+    assert same(newest(whole).agent, newest(by_kernel).agent)
+    assert same(newest(whole).agent, newest(parts).agent)
+    rows, others = (read_metrics(directory(results).metrics) for results in (whole, by_kernel))
+    for name in rows:
+        if name.startswith("losses/"):
+            assert np.array_equal(rows[name], others[name], equal_nan=True), name
+    assert not gpu.reports
+
+
+def test_refused_updates_are_counted_and_weights_restored(
+    gpu: SimulatedGpu, tmp_path: Path, replays: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph takes its steps back, to the bit. After a restart from kept weights, which are other tensors, one is recorded."""
+    found = []
+    for warm_up in (WARM_UP, STEPS):
+        with monkeypatch.context() as patch:
+            patch.setattr(graphs, "WARM_UP", warm_up)
+            spoil_updates(patch, lambda number: number == 5 or 8 <= number <= 10)
+            given = settings("vtrace", "discrete-mask", tmp_path)
+            assert run("train", tmp_path / str(warm_up), max_skipped_updates=3, **given) == 0
+            found.append(tmp_path / str(warm_up))
+    columns = [read_metrics(directory(results).metrics) for results in found]
+    assert [each["updates/skipped"][-1] for each in columns] == [4, 4]
+    assert len(set(replays)) == 2
+    assert same(*(newest(results).agent for results in found))
+
+
+def test_a_user_s_agent_is_not_recorded_unless_it_says_so(gpu: SimulatedGpu) -> None:
+    class Own(VTraceAgent):
+        pass
+
+    class Recorded(VTraceAgent):
+        graphed = True
+
+    network = on_device(network_of("mlp", (2, 5), 3), torch.device("cuda"))
+    own, recorded = (kind(VTraceConfig(), network, cuda_graphs=True) for kind in (Own, Recorded))
+    assert not own._graphs
+    assert recorded._graphs
+
+
+def test_an_update_that_waits_for_the_device_runs_without_a_graph(
+    gpu: SimulatedGpu,
+    tmp_path: Path,
+    replays: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    losses = VTraceAgent.losses
+
+    def waiting(agent: VTraceAgent, batch: Batch, outputs: Any) -> Losses:
+        float(batch.rewards.sum())
+        return losses(agent, batch, outputs)
+
+    monkeypatch.setattr(VTraceAgent, "losses", waiting)
+    assert run("train", tmp_path, **settings("vtrace", "discrete-mask", tmp_path)) == 0
+    assert not replays
+    said = capsys.readouterr().out
+    assert said.startswith("Updates are launched kernel by kernel, not as a CUDA graph: operation not permitted when stream is")
+    assert said.count("CUDA graph") == 1
+
+
+def test_no_graph_is_made_where_it_is_refused_or_cannot_be(gpu: SimulatedGpu, tmp_path: Path, replays: list[object]) -> None:
+    given = {**settings("vtrace", "discrete-mask", tmp_path), "environment_max_steps": 48}
+    assert run("train", tmp_path, cuda_graphs=False, **given) == 0
+    minibatches = {**settings("appo", "discrete-mask", tmp_path), "environment_max_steps": 48, "minibatches": 2}
+    assert run("train", tmp_path, **minibatches) == 0
+    assert not replays
