@@ -213,8 +213,12 @@ class DiagonalGaussian(Distribution):
     def excess(self, parameters: Tensor) -> Tensor | None:
         if not any(self.bounded):
             return None
-        outside = (self._split(parameters)[0].abs() - MEAN_BOUND).clamp(min=0)
-        return (outside.square() * torch.tensor(self.bounded, device=outside.device)).sum(-1)
+        squares = (self._split(parameters)[0].abs() - MEAN_BOUND).clamp(min=0).square()
+        if all(self.bounded):
+            return squares.sum(-1)
+        # No mask, which the host would have to send to a GPU each time.
+        each = zip(squares.unbind(-1), self.bounded, strict=True)
+        return torch.stack([square for square, is_bounded in each if is_bounded]).sum(0)
 
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Means and clamped logarithms of standard deviations, `[..., D]` each."""

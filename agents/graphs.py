@@ -7,7 +7,6 @@ one. Decisions of the host, and its numbers, stay those of the recording.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -18,8 +17,6 @@ import torch
 from torch import Tensor
 
 from agents.guard import Checks, Guard
-
-log = logging.getLogger("springbok")
 
 WARM_UP = 3
 """Updates before the recording: they make the optimiser's moments, and load libraries and kernels."""
@@ -41,6 +38,10 @@ class Outcome(NamedTuple):
 TakeSteps = Callable[[Any], Any]
 
 
+class GraphError(RuntimeError):
+    """Steps cannot be recorded. The message says why, and what to do."""
+
+
 class _Graph(NamedTuple):
     """Recorded steps, the memory that they read and write, and their finite checks."""
 
@@ -53,8 +54,6 @@ class _Graph(NamedTuple):
 class UpdateGraphs:
     """Takes steps, from the fourth call with equal shapes on as a graph.
 
-    If the steps cannot be recorded, a line is logged, and all are launched kernel by kernel from then on.
-
     Args:
         take_steps: the steps of an update, or of a part of it. It gets and returns tensors in mappings, tuples and dataclasses.
         guard: takes these steps.
@@ -65,19 +64,18 @@ class UpdateGraphs:
         self._guard = guard
         self._seen: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, _Graph] = {}
-        self._works = True
 
     def __call__(self, given: Any, variant: Hashable = None) -> Any:
-        """Take the steps. variant: what the host decides for them. The outcome's tensors are valid until the next call."""
+        """Take the steps. The outcome's tensors are valid until the next call. Raises GraphError.
+
+        variant: what the host decides for the steps.
+        """
         kind = (variant, *(tensor.shape for tensor in _tensors(given)))
         if kind not in self._graphs:
             self._seen[kind] += 1
-            if not self._works or self._seen[kind] <= WARM_UP or len(self._graphs) == MOST_GRAPHS:
+            if self._seen[kind] <= WARM_UP or len(self._graphs) == MOST_GRAPHS:
                 return self._take_steps(given)
-            recorded = self._record(given)
-            if not recorded:
-                return self._take_steps(given)
-            self._graphs[kind] = recorded
+            self._graphs[kind] = self._record(given)
         return self._replay(self._graphs[kind], given)
 
     def forget(self) -> None:
@@ -85,19 +83,21 @@ class UpdateGraphs:
         self._seen.clear()
         self._graphs.clear()
 
-    def _record(self, given: Any) -> _Graph | None:
-        """Record the steps without taking them. Returns None if that fails."""
+    def _record(self, given: Any) -> _Graph:
+        """Record the steps without taking them."""
         before, static, graph = self._guard.take_checks(), copied(given), torch.cuda.CUDAGraph()
         try:
             # Other threads go on acting meanwhile: their calls are no part of the recording, and no error.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self._take_steps(static)
-        except RuntimeError as error:
-            self._works = False
-            log.warning("Updates are launched kernel by kernel, not as a CUDA graph: %s", str(error).partition("\n")[0])
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # PyTorch's state after it is not known, so the run does not go on
+            reason = f"updates cannot be a CUDA graph: {str(error).splitlines()[0]}"
+            raise GraphError(f"{reason}; --nocuda_graphs launches them kernel by kernel") from error
         checks = self._guard.take_checks()
         self._guard.add_checks(before)
-        return _Graph(graph, static, outcome, checks) if self._works else None
+        return _Graph(graph, static, outcome, checks)
 
     def _replay(self, recorded: _Graph, given: Any) -> Any:
         torch._foreach_copy_(list(_tensors(recorded.given)), list(_tensors(given)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from agents.graphs import GraphError
 from learner.console import log_to_console, log_to_file
 from learner.head_start import HeadStart
 from learner.machine.fit import fit_to_machine
@@ -63,6 +64,9 @@ def run(job: Job) -> int:
     log_to_console(job.config.settings["verbosity"])
     try:
         return _run(job)
+    except GraphError as error:  # in the measurement
+        log.error("error: %s", error)
+        return 1
     except WorkerError as error:  # before there is a run directory, or without one
         log.error("error: %s (--verbosity=2 shows where)", error)
         return 1
@@ -180,7 +184,7 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
     except ReplayStopped:
         log.info("Stopped while the environments were being restored. The run can be resumed from %s", job.checkpoint_path)
         return STOPPED
-    except (RankError, ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
+    except (GraphError, RankError, ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
             log.info("Resume: python main.py --op_mode=train_w_load --load=%s", directory.path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)

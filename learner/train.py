@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from agents.graphs import GraphError
 from agents.streams import Fence
 from learner.evaluation.protocol import evaluation_protocol
 from learner.head_start import HeadStart
@@ -45,8 +46,8 @@ def train(
         head_start: the processes that were started early; None starts them here.
         ranks: connects this learner with the others of the run, if it has any.
 
-    Raises RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal before the
-    first update raises KeyboardInterrupt or ReplayStopped.
+    Raises GraphError, RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal
+    before the first update raises KeyboardInterrupt or ReplayStopped.
     """
     resumed = continued(resumed, _protocol(config)) if resumed else None
     head_start, ranks = head_start or HeadStart(config, resumed), ranks or Ranks()
@@ -67,7 +68,7 @@ def train(
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1
-    except (RankError, WorkerError, torch.OutOfMemoryError):
+    except (GraphError, RankError, WorkerError, torch.OutOfMemoryError):
         # Leaving comes first: saving must not wait for an exchange with a learner that may be gone.
         ranks.leave()
         parts.feeder.stop()
