@@ -1,8 +1,9 @@
-"""Updates on a GPU as CUDA graphs: the kernels of its steps are recorded once, and from then on launched all together.
+"""CUDA graphs: the kernels of an update are recorded once, and later updates launch all of them in one call.
 
-An update of a small network is hundreds of kernels that take microseconds each, and the host needs longer to launch them. Of a
-graph it launches one. A graph reads and writes the same memory each time, so every batch is copied to the place of the first
-one. Decisions of the host, and its numbers, stay those of the recording.
+An update of a small network has hundreds of kernels. Each takes a few microseconds, and launching it takes the host longer.
+
+A graph reads and writes the same memory each time, so every batch is copied to the place of the recorded one. A graph also
+repeats all decisions and numbers of the host from the time of the recording.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MOST_GRAPHS = 8
 
 
 class Outcome(NamedTuple):
-    """What the steps of an update give. All tensors are on the device.
+    """The results of an update's steps. All tensors are on the device.
 
     scalars: metrics, `[]` each. sound: bool `[]`, false if every step was refused. priorities: see `agents.base.Updated`.
     """
@@ -43,7 +44,10 @@ class GraphError(RuntimeError):
 
 
 class _Graph(NamedTuple):
-    """Recorded steps, the memory that they read and write, and their finite checks."""
+    """Recorded steps.
+
+    given, outcome: argument and result of the steps, in the memory that the graph reads and writes. checks: the finite checks.
+    """
 
     graph: torch.cuda.CUDAGraph
     given: Any
@@ -66,9 +70,9 @@ class UpdateGraphs:
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, given: Any, variant: Hashable = None) -> Any:
-        """Take the steps. The outcome's tensors are valid until the next call. Raises GraphError.
+        """Take the steps. Returns their results, whose tensors are valid until the next call. Raises GraphError.
 
-        variant: what the host decides for the steps.
+        variant: a key for the decisions of the host in these steps.
         """
         kind = (variant, *(tensor.shape for tensor in _tensors(given)))
         if kind not in self._graphs:
@@ -79,7 +83,7 @@ class UpdateGraphs:
         return self._replay(self._graphs[kind], given)
 
     def forget(self) -> None:
-        """Drop all graphs, because the optimiser has got other tensors."""
+        """Drop all graphs. It is needed when the optimiser gets other tensors."""
         self._seen.clear()
         self._graphs.clear()
 
@@ -87,7 +91,7 @@ class UpdateGraphs:
         """Record the steps without taking them."""
         before, static, graph = self._guard.take_checks(), copied(given), torch.cuda.CUDAGraph()
         try:
-            # Other threads go on acting meanwhile: their calls are no part of the recording, and no error.
+            # The policy may act in another thread at the same time. In this mode its calls are neither recorded nor an error.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outcome = self._take_steps(static)
         except torch.OutOfMemoryError:

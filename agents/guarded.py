@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from agents.base import Agent, Updated
+from agents.base import Agent
 from agents.compute import flushed_denormals
-from agents.graphs import Outcome, UpdateGraphs
 from agents.guard import Guard, largest
 from agents.networks.base import FeatureNetwork
 from agents.networks.statistics import ObservationMoments, RunningMoments
@@ -114,7 +113,7 @@ class Step(NamedTuple):
 class GuardedAgent(Agent):
     """Modules that learn, one optimiser with a group of parameters for each, and steps that no non-finite number gets through.
 
-    `LearnedAgent` and `OffPolicyAgent` add the steps of an update.
+    `SteppingAgent` adds the update.
 
     Args:
         config: a `LearnedConfig`, with the agent's own settings.
@@ -124,16 +123,13 @@ class GuardedAgent(Agent):
         compiled: whether these passes go through torch.compile.
         idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a
             small pass.
-        cuda_graphs: whether updates on a GPU are launched as CUDA graphs, if those of the class can be.
+        cuda_graphs: whether steps on a GPU are launched as CUDA graphs, if the agent allows it.
     """
 
     config_class: ClassVar[type] = LearnedConfig
     several_steps: ClassVar[bool] = False
     steps_some: ClassVar[bool] = False
     """Whether a step may leave out some of the parameters."""
-    graphed: ClassVar[bool] = False
-    """Whether `recorded` can be a CUDA graph: it depends on what it is given, on tensors that are changed in place and on
-    `variant` alone, and never waits for the device. A subclass does not inherit this, since it may add what cannot be."""
 
     def __init__(
         self,
@@ -156,24 +152,21 @@ class GuardedAgent(Agent):
         self.passes = NetworkPasses(passed, threads, compiled=compiled, idle_cores=idle_cores, further=further)
         self._parameters = [*passed.parameters(), *further]
         device = next(network.parameters()).device
-        graphed = cuda_graphs and device.type == "cuda" and self.can_be_graphed
-        self.optimizer = make_optimizer(config, self.modules.values(), graphed=graphed)
+        self.uses_graphs = cuda_graphs and device.type == "cuda" and self.can_be_graphed
+        self.optimizer = make_optimizer(config, self.modules.values(), graphed=self.uses_graphs)
         self.guard = Guard(self.optimizer, device, [tensor for each in self.followers.values() for tensor in each.tensors])
         normalises = network.config.settings.normalise_observations
         self.observation_moments = ObservationMoments(network) if normalises else None
         self.reward_scale = RewardScale(device) if config.normalise_rewards else None
         self.peers = Peers()
-        self._graphs = UpdateGraphs(self.recorded, self.guard) if graphed else None
 
     @property
     def can_be_graphed(self) -> bool:
-        """Whether updates can be launched as CUDA graphs. `__init__` reads it after `make_modules`."""
-        return bool(vars(type(self)).get("graphed"))
+        """Whether steps can be launched as CUDA graphs. `__init__` reads it after `make_modules`."""
+        return False
 
     def join(self, peers: Peers) -> None:
         self.peers = peers
-        if peers.count > 1:
-            self._graphs = None  # the host exchanges gradients
         for moments in self._moments().values():
             moments.peers = peers
 
@@ -204,44 +197,6 @@ class GuardedAgent(Agent):
         """
         for target in self.followers.values():
             target.move()
-
-    def update(self, batch: Batch, progress: float) -> Updated:
-        learning_rate = self.set_learning_rate(progress)
-        self.before_update(progress)
-        found: Outcome = self.launched(batch, self.variant)
-        self.end_update()
-        self.after_update(progress, found.sound)
-        # A graph's next launch overwrites its results, and priorities are read later.
-        priorities = None if found.priorities is None else found.priorities.clone()
-        return Updated(found.scalars, learning_rate, self.guard.steps if self.several_steps else None, priorities)
-
-    def launched(self, given: Any, variant: Hashable = None) -> Any:
-        """The outcome of `recorded`, as a CUDA graph if there can be one. Its tensors are valid until the next call."""
-        return self._graphs(given, variant) if self._graphs else self.recorded(given)
-
-    @property
-    def recorded(self) -> Callable[[Any], Any]:
-        """The function whose calls can be CUDA graphs, see `graphed`. An `update` of your own may name another one."""
-        return self.take_steps
-
-    def take_steps(self, batch: Batch) -> Outcome:
-        """The guarded steps of an update, without its end, and all else that it computes."""
-        raise NotImplementedError
-
-    @property
-    def variant(self) -> Hashable:
-        """What the host decides for the next update. Each variant has a CUDA graph of its own."""
-        return None
-
-    def before_update(self, progress: float) -> None:
-        """Set values that follow the progress of the run, before an update's steps. progress: as for `update`."""
-
-    def after_update(self, progress: float, sound: Tensor) -> None:
-        """Set values that follow the progress of the run, after an update's steps. An `update` of your own must call it.
-
-        progress: the part of the run's budget that is used, in [0, 1]. sound: bool `[]` on the device, false if every step of
-        the update was refused.
-        """
 
     def calibrate(self, observations: Tensor) -> None:
         super().calibrate(observations)
@@ -363,8 +318,6 @@ class GuardedAgent(Agent):
             moments = state["optimizers"][NETWORK]["state"]
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
             lay_out_moments(self.optimizer)
-        if self._graphs:
-            self._graphs.forget()
 
 
 def _float_inputs(batch: Batch, network: FeatureNetwork) -> dict[str, Tensor]:

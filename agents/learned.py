@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from agents.graphs import Outcome
-from agents.guarded import GuardedAgent, Step
+from agents.guarded import Step
 from agents.optimizers import clip_gradients
 from agents.peers import Used
+from agents.stepping import SteppingAgent
 from replay.batch import Batch
 
 
@@ -38,7 +39,7 @@ class Losses(NamedTuple):
     metrics: Mapping[str, Tensor]
 
 
-class LearnedAgent(GuardedAgent):
+class LearnedAgent(SteppingAgent):
     """One network and by default one step an update, on `losses` of trajectories. The arguments are those of `GuardedAgent`.
 
     An agent that takes several steps an update sets `several_steps`, overrides `take_steps`, and is made of the same parts:

@@ -19,10 +19,11 @@ from torch import Tensor
 from agents import passes
 from agents.base import Needs
 from agents.graphs import Outcome
-from agents.guarded import GuardedAgent, HeldLearningRate, LearnedConfig, LearningRate, OptimizerName, Step
+from agents.guarded import HeldLearningRate, LearnedConfig, LearningRate, OptimizerName, Step
 from agents.metrics import means_of_steps
 from agents.optimizers import clip_gradients, give_gradients
 from agents.rewards import REWARD_CLIPPING
+from agents.stepping import SteppingAgent
 from agents.transitions import Transitions, transitions
 from replay.batch import Batch
 from setting import Setting
@@ -158,7 +159,7 @@ class Learned(NamedTuple):
     clipped: Tensor
 
 
-class OffPolicyAgent(GuardedAgent):
+class OffPolicyAgent(SteppingAgent):
     """Takes one guarded optimiser step on each batch of an update. Subclasses say which losses it is taken on.
 
     All gradients of a batch are those at the same weights, so one finite check protects every network. Each learner thread

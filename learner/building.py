@@ -46,7 +46,7 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
     idle_cores = config.needs.workers_wait and config.training.device == "cpu" and not config.training.reproducible
     replays = replay_names(config.replays)
     how = {"threads": threads, "compiled": compiled, "idle_cores": idle_cores}
-    # What a user's modules do may depend on the host, and compiled passes launch few kernels by themselves.
+    # A user's module may make decisions on the host, which a graph would not repeat. Compiled passes launch few kernels anyway.
     graphs = config.training.cuda_graphs and not compiled and ":" not in config.network
     return make(config.agent_settings, network, replays, **how, cuda_graphs=graphs)
 

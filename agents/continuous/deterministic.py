@@ -135,10 +135,6 @@ class DeterministicAgent(ContinuousAgent):
     def variant(self) -> Hashable:
         return self._steps % self.config.policy_delay
 
-    def before_update(self, progress: float) -> None:
-        super().before_update(progress)
-        self._steps_now = 0
-
     def after_update(self, progress: float, sound: Tensor) -> None:
         super().after_update(progress, sound)
         self._steps += self.config.batches_at_once

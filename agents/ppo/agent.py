@@ -9,6 +9,7 @@ Means are over used steps. mu, A_t, G_t and the values before the update are con
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -58,7 +59,6 @@ class PPOAgent(EpochsAgent):
         learning_rate = self.set_learning_rate(progress)
         clip = linear_schedule(config.clip, config.last_clip, progress)
         report = Report(clip)
-        self._size = -(-batch.rewards.numel() // self.most_minibatches(batch))
         metrics: dict[str, Tensor] = {}
         for epoch in range(config.epochs):
             # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
@@ -68,7 +68,7 @@ class PPOAgent(EpochsAgent):
                     rows = rows._replace(advantages=normalised(rows.advantages, learned.action_used))
                 epochs = self._epochs(rows, learned, clip)  # without end; each `next` is one epoch over these rows
                 metrics = metrics or values
-            if not self._learn(next(epochs), self.most_minibatches(batch), inputs, report):
+            if not self._learn(next(epochs), batch, inputs, report):
                 break
         self.end_update()
         taken = report.any_taken(batch.rewards.device)
@@ -122,22 +122,21 @@ class PPOAgent(EpochsAgent):
         clipping = Clipping(None if config.policy_objective == "kl" else clip, config.dual_clip or None)
         return self.epochs(rows, batch, clipping, config.advantage_normalisation)
 
-    def _learn(self, minibatches: Iterable[Minibatch], most: int, inputs: Mapping[str, Tensor], report: Report) -> bool:
-        """Take a step on each minibatch. Returns whether the update continues; an early stop ends it.
-
-        most: the most minibatches that there can be.
-        """
+    def _learn(self, minibatches: Iterable[Minibatch], batch: Batch, inputs: Mapping[str, Tensor], report: Report) -> bool:
+        """Take a step on each minibatch of the batch. Returns whether the update continues; an early stop ends it."""
+        most = self.most_minibatches(batch)
         for minibatch in self.peers.turns(minibatches, most):
             if minibatch is None:  # other learners have one; all of them decide and step together
                 if self._stops_early(self._parameters[0].new_zeros(1), 0):
                     return False
                 report.steps.append(self.absent_step(inputs))
                 continue
-            if self._graphs:
-                minibatch = minibatch.filled_up(self._size)
+            if self._graphs:  # all calls of a graph have the same shapes
+                minibatch = minibatch.filled_up(math.ceil(batch.rewards.numel() / most))
             taken = self.launched((minibatch, inputs))
             if taken is None:
                 return False
+            # The next launch of a graph overwrites its results, and the report is made after the last step.
             report.add(minibatch, copied(taken) if self._graphs else taken)
         return True
 

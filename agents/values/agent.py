@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from agents.base import Needs
-from agents.guarded import GuardedAgent
 from agents.networks.base import NetworkConfig
 from agents.networks.exploration import SCHEDULE
 from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, QNetwork, choice_counts
 from agents.passes import NetworkPasses
 from agents.schedules import linear_schedule
+from agents.stepping import SteppingAgent
 from agents.target_network import TargetNetwork
 from agents.values.config import ValueConfig
 from agents.values.windows import initial_errors
@@ -30,7 +30,7 @@ CHARTS: dict[str, list[str]] = {
 }
 
 
-class ValueAgent(GuardedAgent):
+class ValueAgent(SteppingAgent):
     """Q-values with a target network. A subclass adds the update."""
 
     config_class: ClassVar[type] = ValueConfig

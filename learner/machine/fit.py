@@ -136,9 +136,9 @@ def is_small(cores: int, device: str) -> bool:
 def _choose_who_acts(choices: Choices, machine: Machine, *, on_policy: bool) -> None:
     """With a GPU: choose between one policy on it and a copy in each worker.
 
-    A small network takes less time on a core than the way to the GPU and back, and its host need not answer while it learns.
-    An `mlp` is small for any core. For the others there must be many cores, because acting takes a quarter of their time. With
-    16 cores and an H200, runs with copies had 1.06 to 1.7 times the speed (docs/performance.md).
+    A core computes a small network in less time than a request to the GPU takes, and the learner's process has no requests to
+    answer. With `nature` the copies take a quarter of each worker's time, so few cores keep the policy on the GPU. An `mlp`
+    takes little on any core. With 16 cores and an H200, runs with copies had 1.06 to 1.7 times the speed (docs/performance.md).
     """
     settled = choices.settled
     small = settled["network"] in TINY or (settled["network"] in SMALL and machine.cores >= MANY_CORES)

@@ -241,7 +241,8 @@ def _check_generators(states: dict[str, Any]) -> None:
         np.random.default_rng().bit_generator.state = json.loads(states["numpy"])
         of_gpu = states.get("cuda", torch.zeros(GPU_STATE_BYTES, dtype=torch.uint8))
         if of_gpu.dtype != torch.uint8 or of_gpu.shape != (GPU_STATE_BYTES,):
-            raise ValueError("the state of the GPU's is of another size")
+            wanted = f"wanted the state of a GPU's generator as uint8 [{GPU_STATE_BYTES}]"
+            raise ValueError(f"{wanted}, got {str(of_gpu.dtype).removeprefix('torch.')} {list(of_gpu.shape)}")
     except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"generators: {error}") from None
 

@@ -21,7 +21,7 @@ class Operation(NamedTuple):
 
 
 class SimulatedGraph:
-    """What the program uses of `torch.cuda.CUDAGraph`."""
+    """The part of `torch.cuda.CUDAGraph` that the program uses."""
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         self._gpu = gpu
