@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from agents import AGENTS, graphs
-from agents.graphs import WARM_UP, Outcome, UpdateGraphs
+from agents.graphs import WARM_UP, GraphError, Outcome, UpdateGraphs
 from agents.learned import Losses
 from agents.networks.base import on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
+from learner import launch
 from learner.metrics.writer import read_metrics
 from replay.batch import Batch
 from tests.builders import network_of
@@ -142,6 +143,17 @@ def test_an_update_that_waits_for_the_device_is_refused_in_one_line(
     assert line.endswith("; --nocuda_graphs launches them kernel by kernel")
     assert newest(tmp_path).counters.updates == WARM_UP
     assert run("train_w_load", tmp_path, load="latest", cuda_graphs=False) == 0
+
+
+def test_the_measurement_before_a_run_refuses_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(job: launch.Job) -> launch.Job:
+        raise GraphError("no graph")
+
+    monkeypatch.setattr(launch, "measured", fail)
+    assert run("train", tmp_path, **{**settings("vtrace", "vector-discrete-mask", tmp_path), "device": "cpu"}) == 1
+    assert capsys.readouterr().out == "error: no graph\n"
 
 
 def test_no_graph_is_made_where_it_is_refused_or_cannot_be(gpu: SimulatedGpu, tmp_path: Path, replays: list[object]) -> None:
