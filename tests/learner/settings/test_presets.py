@@ -76,6 +76,7 @@ def test_each_preset_is_described_in_a_sentence() -> None:
         ("atari_replay", {"use_kl_mask": True, "batch_size": 128}),
         ("atari_small", {"normalise_advantages": True, "entropy_loss_weight": 0.05, "network": "nature", "batch_size": 8}),
         ("atari_small_replay", {"entropy_loss_weight": 0.01, "network": "nature", "batch_size": 8}),
+        ("elite_buffer_vtrace", {"lr": 0.0008, "unroll_length": 10, "batch_size": 100, "policy_cloning_loss_weight": 0.05}),
         ("quick", {"env": "Catch-v0"}),
         ("ppo_atari", {"batch_size": 8, "unroll_length": 128, "epochs": 4, "minibatches": 4, "clip": 0.1, "lr": 2.5e-4}),
         ("ppo_hopper", {"batch_size": 1, "unroll_length": 2048, "epochs": 10, "minibatches": 32}),
