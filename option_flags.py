@@ -12,7 +12,7 @@ from absl import flags
 
 from learner.settings.check import check_given
 from learner.settings.help import describe
-from learner.settings.renames import RENAMED, rename_settings
+from learner.settings.other_names import RENAMED, rename_settings
 from learner.settings.schema import Settings, every_setting
 from setting import MODES, SettingField, listed
 

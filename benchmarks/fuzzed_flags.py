@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from learner.settings.renames import RENAMED
+from learner.settings.other_names import RENAMED
 from learner.settings.schema import every_setting
 from option_flags import OP_MODE
 from replay.parameters import known_keys

@@ -20,7 +20,7 @@ from learner import launch
 from learner.runs.directory import RunDirectory
 from learner.settings.check import check_setting
 from learner.settings.config import Settings
-from learner.settings.renames import rename_settings
+from learner.settings.other_names import rename_settings
 from learner.settings.schema import agent_of
 
 PLAN_FILE = "plan.json"

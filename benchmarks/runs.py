@@ -16,7 +16,7 @@ from benchmarks.plan import SUITE_FILE, newest_run, read_plan
 from benchmarks.summary import read_summary
 from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
-from learner.settings.renames import rename_settings
+from learner.settings.other_names import rename_settings
 from learner.settings.schema import DEFAULTS, UNLEARNED_SETTINGS, agent_of, default_settings
 from replay import ReplayConfig, parse_replay_parameters
 

@@ -26,8 +26,8 @@ from learner.settings.config import Config, Settings, make_config
 from learner.settings.declarations import NO_FOLDER
 from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes, without_unused
+from learner.settings.other_names import rename_settings
 from learner.settings.presets import NO_PRESET, apply_preset
-from learner.settings.renames import rename_settings
 from learner.settings.schema import DEFAULTS
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses

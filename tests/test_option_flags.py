@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 
 from agents import AGENTS
-from learner.settings.renames import RENAMED
+from learner.settings.other_names import RENAMED
 from learner.settings.schema import DEFAULTS, SHARED, table_of
 from option_flags import define_flags, given_settings, op_mode
 from setting import AUTO, MODES, listed

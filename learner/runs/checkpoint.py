@@ -23,7 +23,7 @@ from torch import Tensor
 
 from learner.runs.untrusted import load_plain
 from learner.settings.config import Settings
-from learner.settings.renames import rename_settings
+from learner.settings.other_names import rename_settings
 from wrappers.spaces import Discrete, action_space
 
 FORMAT = 3

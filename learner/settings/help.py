@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator
 
 from agents import AGENTS
+from learner.settings.other_names import RENAMED
 from learner.settings.presets import PRESETS, describe_presets, load_preset
-from learner.settings.renames import RENAMED
 from learner.settings.schema import OWNERS, agent_of, agent_settings, table_of
 from setting import MODES, SettingField, listed, settings_of
 

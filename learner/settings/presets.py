@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.settings.renames import rename_settings
+from learner.settings.other_names import rename_settings
 from setting import listed
 
 FOLDER = Path(__file__).resolve().parents[2] / "presets"

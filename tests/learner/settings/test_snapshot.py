@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from learner.settings.check import check_setting
-from learner.settings.renames import RENAMED
+from learner.settings.other_names import RENAMED
 from learner.settings.schema import table_of
 
 SNAPSHOT: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "snapshot.json").read_text())
