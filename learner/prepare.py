@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from learner.machine.fit import fit_to_machine, portable_settings
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, gpu_memory
 from learner.machine.reproducible import settle_as_before
 from learner.ranks.check import part_of_learner
+from learner.runs.budget import settle_budget
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
@@ -71,16 +73,20 @@ class Job:
     addresses: Addresses = field(default_factory=Addresses)
 
 
-def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
+def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence[str] = ()) -> Job:
     """Settle and check all settings, and load a checkpoint if the mode asks for one. Raises ValueError with one line.
 
-    given: the settings that the command gives; the others come from the preset, the checkpoint and the defaults.
+    Args:
+        op_mode: one of `MODES`.
+        given: the settings that the command gives; the others come from the preset, the checkpoint and the defaults.
+        command: the command line.
+        remarks: lines for the user on parts of it that have no effect.
     """
     keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
     machine = detect_machine()
-    given = rename_settings(given)
-    unused = unused_notes(op_mode, given)
-    given = apply_preset(given)
+    typed = rename_settings(given)
+    unused = [*remarks, *unused_notes(op_mode, typed)]
+    given = apply_preset(typed)
     check_given(given)
     given, addresses = take_addresses(given)
     addresses.open_store()  # a protocol without its package is one line
@@ -91,11 +97,8 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
     settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
     settings, notes = without_unused(op_mode, settings), notes + overridden
     if op_mode == "train_w_load" and checkpoint and path:
-        run_before = run_of_checkpoint(path)
-        settings, lines = settle_as_before(settings, checkpoint.settings, given, run_before)
-        notes += lines + store_notes(run_before, given, addresses)
-    if op_mode == "train_w_load" and not settings["load_optimizer"]:
-        notes.append("load_optimizer=False (the optimiser's moments start at zero)")
+        settings, lines = _settle_resumed(settings, given, typed, path, checkpoint)
+        notes += lines + store_notes(run_of_checkpoint(path), given, addresses)
     settings = apply_protocol(settings, given)
     check_settings(settings)
     settings, lines = settle(settings, given, checkpoint.settings if checkpoint else {})
@@ -120,12 +123,30 @@ def prepare(op_mode: str, given: Settings, command: list[str]) -> Job:
         check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
     if op_mode in TRAINING_MODES:
         _check_training(config, checkpoint, machine)
-        run = resumed_run(settings, path)
-        check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
+        _check_folder(settings, path)
     if checkpoint and path and op_mode != "test":
         check_finite(checkpoint, path)
     chosen, command = shown_choices(op_mode, chosen), [redacted(part) for part in command]
     return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint, addresses)
+
+
+def _settle_resumed(
+    settings: Settings, given: Settings, typed: Settings, path: Path, checkpoint: Checkpoint
+) -> tuple[Settings, list[str]]:
+    """The settings of a run that is resumed, and lines for the user. Raises ValueError.
+
+    Args:
+        settings: of the command and the checkpoint.
+        given: of the command line and its preset.
+        typed: of the command line alone.
+        path: of the checkpoint.
+        checkpoint: the one that was loaded.
+    """
+    settings, notes = settle_as_before(settings, checkpoint.settings, given, run_of_checkpoint(path))
+    settings, lines = settle_budget(settings, typed, checkpoint.settings, checkpoint.counters.steps)
+    if not settings["load_optimizer"]:
+        lines.append("load_optimizer=False (the optimiser's moments start at zero)")
+    return settings, notes + lines
 
 
 def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path, Checkpoint, list[str]]:
@@ -175,9 +196,10 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
     """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
     agent_class(config).check_learning(config.agent_settings)
     limit = config.training.environment_max_steps
-    if checkpoint and checkpoint.counters.steps >= limit:
+    if checkpoint and (steps := checkpoint.counters.steps) >= limit:
         raise ValueError(
-            f"environment_max_steps: wanted more than the {checkpoint.counters.steps:,} steps the checkpoint has, got {limit:,}"
+            f"environment_max_steps: wanted more than the {steps:,} steps the checkpoint has, got {limit:,}; "
+            f"--more_steps={limit} trains to step {steps + limit:,}"
         )
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
@@ -188,6 +210,12 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
         check_gpu_memory(config, free_gpu_memory())
     if not checkpoint:
         _check_fill_in(config)
+
+
+def _check_folder(settings: Settings, path: Path | None) -> None:
+    """Raise ValueError if the run directory cannot be written. path: of the checkpoint that is resumed, if any."""
+    run = resumed_run(settings, path)
+    check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
 
 
 def _check_recording(config: Config) -> None:

@@ -15,7 +15,7 @@ from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, 
 from learner.runs.directory import BEST, find_checkpoints
 from learner.settings.check import check_taken
 from learner.settings.config import Config, Settings
-from learner.settings.schema import COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS, agent_of, default_settings
+from learner.settings.schema import BUDGET_SETTINGS, COMMAND_SETTINGS, DEFAULTS, STORED_SETTINGS, agent_of, default_settings
 from replay import parse_replay_parameters
 from replay.signature import check_saved_mixture
 from setting import AUTO
@@ -56,8 +56,8 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     """All settings of a run: the given ones, else the checkpoint's, else the defaults of its environment's family and agent.
 
     Also returns a line for each default of the family that differs from the usual one, one for each setting of the checkpoint
-    that is overridden, and one for those that are unknown and left out. Raises ValueError if a given setting does not belong to
-    the run.
+    that is overridden, except the number of steps, and one for those that are unknown and left out. Raises ValueError if a
+    given setting does not belong to the run.
 
     Args:
         given: settings of the command, and of a preset that it names.
@@ -77,7 +77,7 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     notes += [
         f"{name}={value} (overrides the checkpoint's {kept[name]})"
         for name, value in given.items()
-        if name in kept and kept[name] != value
+        if name in kept and kept[name] != value and name not in BUDGET_SETTINGS
     ]
     if unknown := sorted(set(saved) - set(defaults)):
         notes.append(f"left out settings of the checkpoint that this program does not know: {', '.join(unknown)}")

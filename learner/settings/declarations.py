@@ -33,7 +33,8 @@ class TrainingConfig:
     environment_max_steps: Annotated[
         int,
         Setting(
-            "Length of the run in agent steps (one action each; the program prints frames as well).",
+            "Length of the run in agent steps (one action each; the program prints frames as well). With train_w_load it "
+            "counts from the start of the first run; --more_steps counts from the checkpoint.",
             "a whole number of steps >= 1",
             1,
             1e15,
@@ -318,6 +319,18 @@ class LoadingConfig:
             modes=LOADING_MODES,
         ),
     ] = "latest"
+    more_steps: Annotated[
+        int,
+        Setting(
+            "With train_w_load: agent steps to train beyond those of the checkpoint, in place of --environment_max_steps; 0: "
+            "to the end of the run.",
+            "a whole number of steps >= 0",
+            0,
+            1e15,
+            kind="output",
+            modes=RESUMING_MODES,
+        ),
+    ] = 0
     load_optimizer: Annotated[
         bool, Setting("With train_w_load: load the optimiser's state too.", kind="command", modes=RESUMING_MODES)
     ] = True

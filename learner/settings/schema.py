@@ -84,6 +84,9 @@ def _of_kind(*kinds: Kind) -> tuple[str, ...]:
     return tuple(name for name, field in SHARED.items() if field.setting.kind in kinds)
 
 
+TOTAL, MORE = BUDGET_SETTINGS = ("environment_max_steps", "more_steps")
+"""Settings that say when a run ends. `learner/runs/budget.py` settles them for a resumed run."""
+
 DEFAULTS = default_settings()
 """Every setting of a run with the default agent."""
 
