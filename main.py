@@ -99,19 +99,14 @@ def prepare(command: list[str]) -> Job:
     from absl import flags
 
     from learner import launch
-    from option_flags import define_flags, given_settings, op_mode
+    from option_flags import define_flags, op_mode, parse, read_settings
 
     values = flags.FlagValues()
     define_flags(values)
-    try:
-        rest = values(command)[1:]
-    except flags.CantOpenFlagFileError as error:
-        cause = error.__context__
-        assert isinstance(cause, OSError)
-        raise ValueError(f"flagfile: wanted a file of flags, got {cause.filename!r} ({cause.strerror})") from None
-    if rest:
-        raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
-    return launch.prepare(op_mode(values), given_settings(values), command)
+    parse(values, command)
+    mode = op_mode(values)
+    given, notes = read_settings(values)
+    return launch.prepare(mode, given, command, notes)
 
 
 if __name__ == "__main__":

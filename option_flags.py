@@ -6,27 +6,32 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from learner.settings.check import check_given
 from learner.settings.help import describe
-from learner.settings.other_names import RENAMED, rename_settings
+from learner.settings.other_names import FOREIGN, RENAMED, RESUME, rename_replays, rename_settings, translate
 from learner.settings.schema import Settings, every_setting
-from setting import MODES, SettingField, listed
+from setting import MODES, listed
 
 OP_MODE = "op_mode"
+FLAG = re.compile(r"(--?)([^=-][^=]*)(=.*)?", re.DOTALL)
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Register every flag in `values`, under the names that settings have and those that they had."""
+    """Register every flag in `values`, under the names that settings have and those that they have elsewhere."""
     _define(values, OP_MODE, "What to do: train, train_w_load (resume), test or export.", switch=False)
     table = every_setting()
     for name, field in table.items():
         _define(values, name, describe(field), switch=field.type is bool)
-    for old, name in RENAMED.items():
-        _define(values, old, f"Old name of --{name}.", switch=table[name].type is bool)
+    for other, name in RENAMED.items():
+        _define(values, other, f"Other name of --{name}.", switch=table[name].type is bool)
+    for name, field in FOREIGN.items():
+        _define(values, name, field.setting.help, switch=field.type is bool)
 
 
 def _define(values: flags.FlagValues, name: str, text: str, *, switch: bool) -> None:
@@ -34,22 +39,57 @@ def _define(values: flags.FlagValues, name: str, text: str, *, switch: bool) -> 
     flags.DEFINE_flag(flag, values)
 
 
+def parse(values: flags.FlagValues, command: Sequence[str]) -> None:
+    """Parse the command into `values`. Raises flags.Error or ValueError with one line.
+
+    As in argparse, dashes in a flag's name are underscores, and the value of a switch may be an argument of its own.
+    """
+    try:
+        rest = values.read_flags_from_files(command[1:], force_gnu=False)
+    except flags.CantOpenFlagFileError as error:
+        cause = error.__context__
+        assert isinstance(cause, OSError)
+        raise ValueError(f"flagfile: wanted a file of flags, got {cause.filename!r} ({cause.strerror})") from None
+    switches, spelt = {name: values[name].boolean for name in values}, []
+    while rest:
+        argument, *rest = rest
+        match = FLAG.fullmatch(argument)
+        name = match[2].replace("-", "_") if match else ""
+        if not match or not {name, name.removeprefix("no")} & switches.keys():
+            spelt.append(argument)
+            continue
+        value = match[3] or ""
+        if not value and rest and name in switches and not (switches[name] and rest[0].startswith("-")):
+            value, rest = f"={rest[0]}", rest[1:]
+        spelt.append(f"--{name}{value}")
+    if rest := values([command[0], *spelt])[1:]:
+        raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
+
+
 def op_mode(values: flags.FlagValues) -> str:
     """The mode of the command, one of `MODES`. Raises ValueError for any other."""
-    mode = MODES[0] if values[OP_MODE].value is None else values[OP_MODE].value
+    mode, resumes = values[OP_MODE].value, values[RESUME].present
+    if mode is None:
+        mode = "train_w_load" if resumes else MODES[0]
     if mode not in MODES:
         raise ValueError(f"{OP_MODE}: wanted {listed(MODES)}, got {mode!r}")
+    if resumes and mode != "train_w_load":
+        raise ValueError(f"{OP_MODE}: wanted train_w_load with --{RESUME}, got {mode}")
     return mode
 
 
 def given_settings(values: flags.FlagValues) -> Settings:
-    """The settings that the command line gives, under the names they have now. Raises ValueError."""
+    """The settings that the command line gives, under the names they have here. Raises ValueError."""
+    return read_settings(values)[0]
+
+
+def read_settings(values: flags.FlagValues) -> tuple[Settings, list[str]]:
+    """As `given_settings`, with a line for each part of the command that has no effect. Raises ValueError."""
     table = every_setting()
-    texts = {name: str(values[name].value) for name in (*table, *RENAMED) if values[name].present}
-    given = rename_settings({name: _field(table, name).parse(text) for name, text in texts.items()})
+    fields = {**table, **{other: table[name] for other, name in RENAMED.items()}, **FOREIGN}
+    read = {name: field.parse(str(values[name].value)) for name, field in fields.items() if values[name].present}
+    foreign = {name: value for name, value in read.items() if name in FOREIGN}
+    replays = rename_replays(str(read.get("replay_parameters", "")))[1]
+    given, notes = translate(foreign, rename_settings({name: read[name] for name in read if name not in foreign}))
     check_given(given)
-    return given
-
-
-def _field(table: dict[str, SettingField], name: str) -> SettingField:
-    return table[RENAMED.get(name, name)]
+    return given, notes + replays

@@ -1,7 +1,8 @@
 """`--replay_parameters`: a JSON list of replays, parsed into ReplayConfigs. Every mistake is one line.
 
 A replay takes the keys of its type and of the strategies that it names. Any other key would have no effect and is refused.
-The type `custom` exists here only: it is translated into the type that its strategies amount to.
+The type `custom` exists here only: it is translated into the type that its strategies amount to. Other names of keys are
+replaced before, in `learner/settings/other_names.py`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ STRATEGY_KEYS: dict[str, tuple[str, ...]] = {
     "attentive_sampling": ANNEALED,
     "elite_insertion": ("dist_function", "p", "elite_batch_size"),
 }
-EARLIER_KEYS = {"alfa_annealing_factor": "annealing_factor"}
-"""Key of earlier versions, still accepted -> its present name."""
 
 
 def types() -> dict[str, tuple[str, ...]]:
@@ -91,28 +90,19 @@ def _parse_entry(where: str, entry: object) -> ReplayConfig:
         raise ValueError(
             f"{where}: wanted an object with type, sample_ratio and capacity, steps or memory, got {_short(repr(entry))}"
         )
-    given = _named_as_today(where, entry)
-    if unknown := sorted(set(given) - known_keys()):
-        known = ", ".join(sorted(_taken_keys(given)))
+    if unknown := sorted(set(entry) - known_keys()):
+        known = ", ".join(sorted(_taken_keys(entry)))
         raise ValueError(f"{where}: wanted known keys ({known}), got {_short(repr(unknown[0]))}")
-    if missing := sorted(set(ALWAYS) - set(given)):
+    if missing := sorted(set(ALWAYS) - set(entry)):
         raise ValueError(f"{where}: wanted the key {missing[0]!r}, got none")
-    if given["type"] != "circular" and len(named := set(SIZES) & set(given)) != 1:
+    if entry["type"] != "circular" and len(named := set(SIZES) & set(entry)) != 1:
         got = listed(sorted(named), "and") if named else "none"
         raise ValueError(f"{where}: wanted either capacity, steps or memory, got {got}")
-    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in given.items()}
+    values = {key: _parse_value(f"{where}: wanted {key}", key, value) for key, value in entry.items()}
     _check_combination(where, values)
     if values["type"] == "custom":
         values["type"] = SAMPLED_AS[values.pop("sample_strategy", None)]
     return ReplayConfig(**{"capacity": 0, **values})
-
-
-def _named_as_today(where: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry with present names of all keys. Raises ValueError if a key is given by both its names."""
-    for earlier, today in EARLIER_KEYS.items():
-        if {earlier, today} <= set(entry):
-            raise ValueError(f"{where}: wanted either {today} or its earlier name {earlier}, got both")
-    return {EARLIER_KEYS.get(key, key): value for key, value in entry.items()}
 
 
 def _parse_value(wanted: str, key: str, value: Any) -> Any:

@@ -111,6 +111,31 @@ def test_the_commands_of_the_earlier_platform_run_on_real_pong(tmp_path: Path) -
     assert -21 <= json.loads(result.read_text())["summary"]["mean_return"] <= 21
 
 
+def test_the_earlier_platform_s_two_commands_train_the_same_number_of_steps_each(tmp_path: Path) -> None:
+    results = f"--results_dir={tmp_path}"
+    replays = MIXTURE.replace('"', "'").replace("standard", "STANDARD")
+    small = ("--env=Catch-v0", "--network=mlp", "--multiprocessing_backend", "python_native", "--worker_kind=serial")
+    half = ("--environment_max_steps=400", "--learner_thread_count=1", "--basic_verbose", "True", "--debug", "False", results)
+    trained = run_main(
+        *("--op_mode=train", *small, *half, "--batch_size=10", "--r_f_steps=10", "--worker_count=1", "--envs_per_worker=2"),
+        f"--replay_parameters={replays}",
+    )
+    assert (trained.returncode, trained.stderr) == (0, "")
+    assert "debug has no effect" in trained.stdout
+    run = the_run(tmp_path)
+    for ends in (800, 1200):
+        resumed = run_main("--op_mode=train_w_load", *half, f"--load_model_url={run.path}")
+        assert (resumed.returncode, resumed.stderr) == (0, "")
+        assert "environment_max_steps=400 counts as --more_steps=400" in resumed.stdout
+        assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps == ends
+    resumed = run_main(f"--resume={run.path}", "--more-steps", "200", "--learner_threads=1", results)
+    assert resumed.returncode == 0, resumed.stderr
+    assert load_checkpoint(run.checkpoint_paths()[-1]).counters.steps == 1400
+    refused = run_main(f"--resume={run.path}", results)
+    assert refused.returncode == 2
+    assert "--more_steps=1400" in refused.stderr
+
+
 def test_a_foreign_checkpoint_and_one_of_other_actions_are_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.pt"
     foreign.write_bytes(b"not a checkpoint at all")

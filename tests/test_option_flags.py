@@ -103,7 +103,7 @@ def test_an_old_name_sets_the_setting_that_it_names_now(old: str) -> None:
 def test_an_old_name_may_stand_beside_the_new_one_with_the_same_value() -> None:
     assert given("--r_f_steps=7", "--unroll_length=07") == {"unroll_length": 7}
     line = refused("--r_f_steps=7", "--unroll_length=8")
-    assert line == "unroll_length: wanted one value, got 8 and, under the old name r_f_steps, 7"
+    assert line == "unroll_length: wanted one value, got 8 and, under the name r_f_steps, 7"
 
 
 def test_a_bad_value_under_an_old_name_is_refused_under_the_new_one() -> None:
@@ -146,7 +146,7 @@ def test_modes_are_four(mode: str) -> None:
         "--replay_parameters=[]",
         "--replay_parameters=" + "[" * 50_000,
         '--replay_parameters=[{"type": "queue", "capacity": 0, "sample_ratio": 1}]',
-        "--c_const=1.0",
+        "--c_constant=1.0",
         "--seed",
     ],
 )

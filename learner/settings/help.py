@@ -62,8 +62,8 @@ def describe(field: SettingField) -> str:
         parts.append(f"One of: {', '.join((*choices, field.setting.wanted) if field.setting.pattern else choices)}.")
     elif field.setting.wanted:
         parts.append(f"Wanted: {field.setting.wanted}.")
-    if old := [old for old, name in RENAMED.items() if name == field.name]:
-        parts.append(f"Old name: --{old[0]}.")
+    if others := [f"--{other}" for other, name in RENAMED.items() if name == field.name]:
+        parts.append(f"Other name{'s' * (len(others) > 1)}: {', '.join(others)}.")
     return " ".join(parts)
 
 

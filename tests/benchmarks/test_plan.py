@@ -53,7 +53,7 @@ def test_the_program_takes_the_arguments(tmp_path: Path) -> None:
 def test_old_names_of_settings_are_read(tmp_path: Path) -> None:
     suite = read_suite(write_suite(tmp_path, common={"avg_buff_size": 5}, variants={"a": {"save_model_period": 7}}))
     assert suite.variants == {"a": {"return_window": 5, "checkpoint_period": 7}}
-    with pytest.raises(ValueError, match="common: return_window: wanted one value, got 6 and, under the old name"):
+    with pytest.raises(ValueError, match="common: return_window: wanted one value, got 6 and, under the name"):
         read_suite(write_suite(tmp_path, common={"avg_buff_size": 5, "return_window": 6}))
 
 

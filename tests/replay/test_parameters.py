@@ -219,30 +219,6 @@ def test_the_mixture_of_the_earlier_platform_works_with_ten_columns() -> None:
         assert batch.is_replay.tolist() == [False] * 5 + [True] * 5
 
 
-EARLIER = (
-    '[{"type": "custom", "capacity": 1000, "sample_ratio": 0.5, "dist_function":"ln_norm", "sample_strategy":"elite_sampling", '
-    '"lambda_batch_multiplier":6, "alfa_annealing_factor":2.0} ,{"type": "queue", "capacity": 1, "sample_ratio": 0.5}]'
-)
-
-
-def test_a_line_of_the_earlier_platform_parses_unchanged() -> None:
-    elite, queue = parse_replay_parameters(EARLIER)
-    assert elite == ReplayConfig("elite", 1000, 0.5, lambda_batch_multiplier=6.0, annealing_factor=2.0)
-    assert queue == ReplayConfig("queue", 1, 0.5)
-
-
-def test_an_earlier_name_of_a_key_is_accepted() -> None:
-    earlier, today = (
-        parse_replay_parameters(entry(type="elite", **{name: 0.5})) for name in ("alfa_annealing_factor", "annealing_factor")
-    )
-    assert earlier == today == (ReplayConfig("elite", 1, 1.0, annealing_factor=0.5),)
-
-
-def test_a_key_by_both_its_names_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^replay_parameters\[0\]: .*annealing_factor.*alfa_annealing_factor.*, got both$"):
-        parse_replay_parameters(entry(type="elite", annealing_factor=0.5, alfa_annealing_factor=0.5))
-
-
 def test_every_key_becomes_a_setting() -> None:
     settings = {
         "dist_function": "ln_norm",
