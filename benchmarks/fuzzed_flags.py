@@ -6,14 +6,14 @@ import json
 import random
 from typing import Any
 
-from learner.settings.other_names import RENAMED
+from learner.settings.other_names import FOREIGN, RENAMED
 from learner.settings.schema import every_setting
 from option_flags import OP_MODE
 from replay.parameters import known_keys
 from setting import MODES
 
 SETTINGS = every_setting()
-NAMES = (*SETTINGS, *RENAMED, OP_MODE)
+NAMES = (*SETTINGS, *RENAMED, *FOREIGN, OP_MODE)
 
 TEXTS = (
     *("", " ", "auto", "true", "False", "yes", "None", "null", "latest", "best", "latest/best", ".", "..", "/", "~"),
