@@ -11,7 +11,7 @@ from replay.recordings.recording import INDEX
 from replay.recordings.stream import RecordFields
 from wrappers import make_spec
 from wrappers.minari_data import load_dataset, replayed
-from wrappers.spec import EnvConfig
+from wrappers.spec import AUTO_NAME, EnvConfig
 
 PREFIX = "minari:"
 ENV_SETTINGS = ("core_inputs", "action_mask", "ignored_observations")
@@ -23,7 +23,8 @@ def import_dataset(name: str, config: EnvConfig, folder: Path) -> Path:
 
     Raises ValueError in one line if there is no such dataset or it is not one of this environment, and OSError.
     """
-    own = "-".join(str(getattr(config, setting)) for setting in ENV_SETTINGS)
+    names = ENV_SETTINGS + (("observation_layout",) if config.observation_layout != AUTO_NAME else ())
+    own = "-".join(str(getattr(config, setting)) for setting in names)  # folders of earlier versions keep their names
     target = folder / name / own.replace("/", "_").replace(",", "_")
     if (target / INDEX).is_file():
         return target

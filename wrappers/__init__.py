@@ -15,7 +15,7 @@ from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, toy
 from wrappers.folder import in_own_folder
 from wrappers.previous import PreviousEnv, with_previous
-from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
+from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
 
 __all__ = [
     "ENVIRONMENTS",
@@ -34,6 +34,7 @@ __all__ = [
     "make_single_env",
     "make_spec",
     "make_vector_env",
+    "other_setting",
     "usual_settings",
 ]
 
@@ -130,6 +131,11 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
     return PreviousEnv(env) if config.core_inputs else env
 
 
+def other_setting(env_id: str, env_args: str) -> str:
+    """What to give in place of arguments that the family of an environment does not take; nothing if that is not known."""
+    return atari.other_setting(env_id, parse_env_args(env_args)) if family_of(env_id) == "atari" else ""
+
+
 def close_if_needed(env: VectorEnv) -> None:
     """Close an environment before its process exits, if it may hold processes or files. Its errors are of no interest then."""
     if env.needs_close:
@@ -161,6 +167,8 @@ def _family(env_id: str) -> Family:
     """The family that makes `env_id`. Raises ValueError with the closest known ids."""
     if name := family_of(env_id):
         return ENVIRONMENTS[name]
+    if game := atari.game_of_memory(env_id):
+        raise ValueError(f"env: wanted a game's pictures, got {env_id}; {atari.memory_hint(game)}")
     ids = {known.lower(): usual for family in ENVIRONMENTS.values() for known, usual in family.known_ids().items()}
     close = dict.fromkeys(ids[match] for match in difflib.get_close_matches(env_id.lower(), ids, n=SUGGESTED))
     hint = f"did you mean {listed(close)}?" if close else f"for example {EXAMPLES}"

@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import ale_py
 import numpy as np
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
+from setting import listed
 from wrappers.atari_protocols import PROTOCOLS, preprocessing, protocol_settings, protocol_text
 from wrappers.episodes import EpisodeStatistics, check_seed
 from wrappers.spaces import Discrete
@@ -31,6 +33,17 @@ from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, Step, Vec
 EMULATOR_FRAMES_PER_SECOND = 60
 TELEVISION = 4 / 3  # width of an Atari picture over its height: its pixels are wider than they are high
 TELEVISION_ENLARGEMENT = 3
+
+ARGUMENTS = {
+    "repeat_action_probability": "--sticky_actions",
+    "frameskip": "--skipped_frames",
+    "full_action_space": "--full_action_space",
+    "obs_type": "--grayscaling_frames (grey) or --nograyscaling_frames (RGB)",
+    "max_num_frames_per_episode": "--max_episode_frames",
+    "render_mode": "--render",
+}
+"""Argument of Gymnasium's Atari environments -> the flags of this family that do the same."""
+MEMORY_ARGUMENTS = '{"obs_type": "ram"}'
 
 # These ROMs need two players. ale-py ends the whole process when one of them is loaded.
 _TWO_PLAYER_ROMS = frozenset({"combat", "joust", "maze_craze", "warlords"})
@@ -100,6 +113,32 @@ def describe(config: EnvConfig) -> EnvDescription:
         display=Display(pace, aspect=TELEVISION, enlargement=TELEVISION_ENLARGEMENT),
         game_name=rom_of(config.env),
     )
+
+
+def other_setting(env_id: str, arguments: Mapping[str, Any]) -> str:
+    """The settings in place of arguments of Gymnasium's Atari environments, and how the others can be given."""
+    if arguments.get("obs_type") == "ram":
+        return f"; {memory_hint(rom_of(env_id))}"
+    hints = [f"{ARGUMENTS[name]} takes the place of {name}" for name in arguments if name in ARGUMENTS]
+    if own := [name for name in arguments if name not in ARGUMENTS]:
+        hints.append(f"--env={_plain_id(rom_of(env_id))} takes {listed(own, 'and')}, without this family's preprocessing")
+    return "".join(f"; {hint}" for hint in hints)
+
+
+def game_of_memory(env_id: str) -> str | None:
+    """The ROM of an id that asks for the memory of the machine, such as `Pong-ram-v4`; None for any other id."""
+    name, is_memory, _ = env_id.removeprefix("ALE/").partition("-ram")
+    return _roms_by_id().get(f"ALE/{name}") if is_memory else None
+
+
+def memory_hint(rom: str) -> str:
+    """How the memory of the machine is learned from."""
+    return f"--env={_plain_id(rom)} --env_args='{MEMORY_ARGUMENTS}' gives the 128 bytes of its memory (RAM) as numbers"
+
+
+def _plain_id(rom: str) -> str:
+    """The id with which the family `gymnasium` makes a game as Gymnasium does."""
+    return f"ale_py:ALE/{rom.title().replace('_', '')}-v5"
 
 
 def rom_of(env_id: str) -> str:

@@ -16,13 +16,12 @@ import numpy as np
 
 from wrappers.drawing import load_egl, rendering_variables
 from wrappers.episodes import check_seed
+from wrappers.errors import import_failed, in_words
 from wrappers.facts import Facts, probe
 from wrappers.gymnasium_env import (
     USUAL_PACE,
     check_first_step,
     description_of,
-    import_failed,
-    in_words,
     render_once,
     translate,
     version_of,
@@ -51,8 +50,9 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
-    """Return a line that names the other implementation."""
-    return [f"{config.env}: EnvPool's own implementation; scores may differ from those of Gymnasium's environment of that id"]
+    """Return a line that names the other implementation, and those on how observations are read."""
+    other = f"{config.env}: EnvPool's own implementation; scores may differ from those of Gymnasium's environment of that id"
+    return [other, *probe(NAME, config).lines]
 
 
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
@@ -88,6 +88,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
         pictures_per_second=float(env.metadata.get("render_fps") or USUAL_PACE),
         start_seconds=time.perf_counter() - started,
         variables=variables,
+        lines=env.lines(),
     )
 
 

@@ -38,6 +38,7 @@ class Facts:
         reset_seconds: seconds of one later reset and step; 0 for environments that are stepped natively.
         variables: environment variables that rendering needs.
         texts: entries of the observation that are texts, which the policy does not get by default.
+        lines: on how images and other arrays of the observation are read.
         has_pictures: whether the environment says that it can render pictures.
     """
 
@@ -49,6 +50,7 @@ class Facts:
     variables: Mapping[str, str]
     reset_seconds: float = 0.0
     texts: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     has_pictures: bool = True
 
     def to_json(self) -> dict[str, Any]:
@@ -118,4 +120,4 @@ def _from_json(answer: Mapping[str, Any]) -> Facts:
     spec = answer["spec"]
     leaves = tuple(Leaf(leaf["name"], tuple(leaf["shape"]), leaf["dtype"]) for leaf in spec["leaves"])
     made = {**spec, "frame_shape": tuple(spec["frame_shape"]), "action": action_space(spec["action"]), "leaves": leaves}
-    return Facts(**{**answer, "spec": EnvSpec(**made), "texts": tuple(answer["texts"])})
+    return Facts(**{**answer, "spec": EnvSpec(**made), "texts": tuple(answer["texts"]), "lines": tuple(answer["lines"])})

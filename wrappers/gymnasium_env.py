@@ -25,7 +25,10 @@ from gymnasium.error import DependencyNotInstalled, Error
 from gymnasium.vector import AutoresetMode
 
 from wrappers.drawing import drawing_hint, rendering_variables
+from wrappers.errors import import_failed, in_words
 from wrappers.facts import Facts, probe
+from wrappers.gymnasium_contract import ContractError, read_reset, reset_hint
+from wrappers.gymnasium_foreign import check_space, gym_line, interface_line
 from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
 from wrappers.gymnasium_vector import (
     GymnasiumLoop,
@@ -52,12 +55,6 @@ from wrappers.spec import (
 )
 
 NAME = "wrappers.gymnasium_env"
-REQUIREMENTS = "requirements-envs.txt"
-IN_REQUIREMENTS = ("Box2D", "envpool", "imageio", "minigrid", "mujoco", "pygame")
-"""Packages that `REQUIREMENTS` installs."""
-BY_THEMSELVES = ("minatar",)
-"""Packages that are installed by their own name."""
-
 MODULES = {"MiniGrid": "minigrid", "BabyAI": "minigrid", "MinAtar": "minatar.gym"}
 """Beginning of an id -> the module that registers such ids, so that they need no `module:`."""
 
@@ -90,9 +87,10 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 
 
 def notes(config: EnvConfig, given: Collection[str]) -> list[str]:
-    """Return a line about texts that the policy does not get."""
-    texts = probe(NAME, config).texts if config.ignored_observations == AUTO_NAME else ()
-    return [f"ignored_observations={','.join(texts)} (a policy reads no texts)"] if texts else []
+    """Return a line about texts that the policy does not get, and those on how observations are read."""
+    facts = probe(NAME, config)
+    texts = facts.texts if config.ignored_observations == AUTO_NAME else ()
+    return [*([f"ignored_observations={','.join(texts)} (a policy reads no texts)"] if texts else []), *facts.lines]
 
 
 def make_vector(config: EnvConfig, num_envs: int, num_threads: int) -> VectorEnv:
@@ -174,6 +172,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
         variables=variables,
         reset_seconds=reset_seconds,
         texts=texts_of(env.observation_space),
+        lines=loop.lines(),
         has_pictures="rgb_array" in render_modes(env.metadata),
     )
 
@@ -193,7 +192,7 @@ def find(env_id: str) -> Registered:
         return registry[name]
     if newer := newer_id(name):
         raise ValueError(f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {newer}")
-    raise ValueError(f"env: wanted an id that the module {module} registers, got {name!r}")
+    raise ValueError(gym_line(module, name) or f"env: wanted an id that the module {module} registers, got {name!r}")
 
 
 def _beginning(env_id: str) -> str:
@@ -243,6 +242,8 @@ def make_env(registered: Registered, config: EnvConfig, render_mode: str | None 
     except DependencyNotInstalled as error:
         raise ValueError(import_failed(f"a package that {config.env} needs", error.__cause__ or error)) from error
     except FAILURES as error:  # the constructor of a user's environment may raise anything
+        if "gymnasium.Env" in str(error) and (line := interface_line(registered, arguments, config.env)):
+            raise ValueError(line) from error
         got = in_words(error)
         if render_mode is None:
             raise ValueError(f"env: wanted {config.env} to be made, got {got}") from error
@@ -278,7 +279,11 @@ def check_first_step(env: VectorEnv, env_id: str) -> Step:
     try:
         observations = env.reset(1)
         return env.step(random_actions(env.spec, observations, np.random.default_rng(0)))
+    except ContractError as error:
+        raise ValueError(f"env {env_id}: {error}") from error
     except FAILURES as error:  # the code of a user's environment may raise anything
+        if isinstance(env, GymnasiumLoop) and (line := env.explain(error)):
+            raise ValueError(f"env {env_id}: {line}") from error
         raise ValueError(f"env: wanted a first reset and step of {env_id}, got {in_words(error)}") from error
 
 
@@ -306,7 +311,8 @@ def translate(
     """The spec of an environment with these spaces, and how they are translated. info: of a reset. Raises ValueError."""
     try:
         action, decode = translate_actions(actions)
-        plan = ObservationPlan(observations, action.mask_counts, config.action_mask, config.ignored_observations, info)
+        names = (config.action_mask, config.ignored_observations)
+        plan = ObservationPlan(observations, action.mask_counts, *names, info, config.observation_layout)
     except ValueError as error:
         line = str(error)
         raise ValueError(f"env {config.env}: {line}" if line.startswith("wanted") else line) from None
@@ -315,11 +321,15 @@ def translate(
 
 
 def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
-    """The translation of an environment. A reset tells whether its info holds a mask."""
+    """The translation of an environment. A reset tells whether its info holds a mask. Raises ValueError with one line."""
+    for name in ("observation_space", "action_space"):
+        check_space(env, name, config.env)
     try:
-        _, info = env.reset(seed=1)
+        _, info = read_reset(env.reset(seed=1))
+    except ContractError as error:
+        raise ValueError(f"env {config.env}: {error}") from error
     except FAILURES as error:  # the code of a user's environment may raise anything
-        raise ValueError(f"env: wanted a first reset of {config.env}, got {in_words(error)}") from error
+        raise ValueError(f"env: wanted a first reset of {config.env}, got {in_words(error)}{reset_hint(error)}") from error
     return translate(config, env.observation_space, env.action_space, info)
 
 
@@ -375,18 +385,3 @@ def version_of(package: str) -> str:
         return f"{package} {importlib.metadata.version(package)}"
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return package
-
-
-def import_failed(wanted: str, error: BaseException) -> str:
-    """One line on an import that failed. It says how to install the package, if that is known."""
-    missing = str(getattr(error, "name", "") or "").partition(".")[0]
-    text = str(error)
-    in_file = missing in IN_REQUIREMENTS or re.search(r"gymnasium\[", text)
-    package = f"-r {REQUIREMENTS}" if in_file else missing if missing in BY_THEMSELVES else ""
-    hint = f"; pip install {package}" if package else ""
-    return f"env: wanted {wanted}, got {in_words(error)}{hint}"
-
-
-def in_words(error: BaseException) -> str:
-    """Type and message of an error, on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -9,112 +9,22 @@ or one image is stored as it is. A frame of several leaves is packed into bytes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from wrappers.gymnasium_parts import LAYOUTS, Part, array_line, image_line, is_like_an_image, parts_of
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
-from wrappers.spec import AUTO_NAME, NO_NAME
-
-Path = tuple[str | int, ...]
+from wrappers.spec import AUTO_NAME, CHANNELS_FIRST, CHANNELS_LAST, NO_NAME
 
 VECTOR = "vector"
 """Name of the leaf that joins all vectors."""
 
-COLOURS = (1, 3, 4)
-"""Usual numbers of channels of an image. They decide whether a three-dimensional image has its channels first or last."""
-
 TRUE = 255
 """The byte of a true value in an image of truth values. The network divides bytes by 255, so it sees 0 and 1."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One entry of an observation.
-
-    Args:
-        path: keys and indices that lead to it; empty if the observation is this entry.
-        shape: of the entry.
-        starts: smallest value of each component of a discrete entry, otherwise empty.
-        counts: number of values of each such component.
-        is_image: whether it is an image.
-        is_bool: whether the image has truth values.
-    """
-
-    path: Path
-    shape: tuple[int, ...]
-    starts: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
-    is_image: bool = False
-    is_bool: bool = False
-
-    @property
-    def name(self) -> str:
-        return "/".join(map(str, self.path)) or "observation"
-
-    @property
-    def entry(self) -> Path:
-        """The path of the entry that holds this part: its own path without the positions in Tuples at its end."""
-        path = self.path
-        while path and isinstance(path[-1], int):
-            path = path[:-1]
-        return path
-
-    @property
-    def size(self) -> int:
-        """Numbers in the vector."""
-        return sum(self.counts) if self.counts else math.prod(self.shape)
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        """`[H, W]` or `[H, W, C]` of an image."""
-        return image_of(np.empty((1, *self.shape), np.uint8)).shape[1:]
-
-    def of(self, observation: Any) -> Any:
-        """This entry of an observation."""
-        for key in self.path:
-            observation = observation[key]
-        return observation
-
-
-def image_of(images: np.ndarray) -> np.ndarray:
-    """N images as `[N, H, W]` or `[N, H, W, C]`. Channels come last; a single one has no dimension."""
-    if images.ndim == 4 and images.shape[1] in COLOURS and images.shape[3] not in COLOURS:
-        images = np.moveaxis(images, 1, -1)
-    return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
-
-
-def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[Part]:
-    """The entries of an observation space. Raises ValueError for one that has no fixed number of numbers."""
-    if isinstance(space, spaces.Dict):
-        for key, each in space.spaces.items():
-            yield from parts_of(each, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, each in enumerate(space.spaces):
-            yield from parts_of(each, (*path, index))
-    elif isinstance(space, spaces.Discrete):
-        yield Part(path, (), (int(space.start),), (int(space.n),))
-    elif isinstance(space, spaces.MultiDiscrete):
-        counts = tuple(map(int, np.ravel(space.nvec)))
-        starts = tuple(map(int, np.ravel(space.start)))
-        yield Part(path, space.nvec.shape, starts, counts)
-    elif isinstance(space, spaces.MultiBinary):
-        yield Part(path, space.shape)
-    elif isinstance(space, spaces.Box):
-        is_bool = space.dtype == np.bool_
-        dimensions = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}.get(np.dtype(space.dtype), ())
-        is_image = len(space.shape) in dimensions and min(space.shape) > 0
-        yield Part(path, space.shape, is_image=is_image, is_bool=is_bool)
-    else:
-        entry = f" in its entry {'/'.join(map(str, path))}" if path else ""
-        hint = f"; --ignored_observations={path[0]} leaves it out" if path and isinstance(path[0], str) else ""
-        raise ValueError(
-            "wanted observations of Box, Discrete, MultiDiscrete and MultiBinary spaces, also in Dict and Tuple, got "
-            f"{type(space).__name__}{entry}{hint}"
-        )
 
 
 class ObservationPlan:
@@ -126,6 +36,7 @@ class ObservationPlan:
         mask: the setting `action_mask`.
         ignored: the setting `ignored_observations`.
         info: of a reset, where a mask may be.
+        layout: the setting `observation_layout`.
 
     Raises ValueError if the space cannot be used, or if the settings name an entry that does not exist.
 
@@ -139,12 +50,16 @@ class ObservationPlan:
         mask: str,
         ignored: str = AUTO_NAME,
         info: Mapping[str, Any] | None = None,
+        layout: str = AUTO_NAME,
     ) -> None:
         parts = list(parts_of(_without(space, ignored)))
         self.masks, self.mask_in_info = _find_mask(parts, sum(mask_counts), mask, info or {})
         self.mask_counts = mask_counts if self.masks or self.mask_in_info else ()
         self.mask_size = sum(self.mask_counts)
-        self.images = [part for part in parts if part.is_image and part not in self.masks]
+        images = [part for part in parts if part.is_image and part not in self.masks]
+        if layout in (CHANNELS_FIRST, CHANNELS_LAST) and all(len(part.shape) < 3 for part in images):
+            raise ValueError(f"observation_layout: wanted {AUTO_NAME} without an image of three dimensions, got {layout!r}")
+        self.images = [replace(part, is_first=len(part.shape) == 3 and LAYOUTS[layout](part.shape)) for part in images]
         self.vectors = [part for part in parts if not part.is_image and part not in self.masks and part.size]
         self.vector_size = sum(part.size for part in self.vectors)
         leaves = [Leaf(VECTOR, (self.vector_size,), "float32")] if self.vector_size else []
@@ -157,6 +72,10 @@ class ObservationPlan:
         self.packing = Packing(self.leaves) if self.leaves else None
         self.frame_shape = (self.packing.size,) if self.packing else leaves[0].shape
         self.frame_dtype = "uint8" if self.packing else leaves[0].dtype
+
+    def lines(self) -> tuple[str, ...]:
+        """A line about each image, and about each array that could be one, which say how they are read."""
+        return (*map(image_line, self.images), *map(array_line, filter(is_like_an_image, self.vectors)))
 
 
 def _without(space: spaces.Space[Any], ignored: str) -> spaces.Space[Any]:
@@ -277,8 +196,8 @@ class FrameBuffer:
             component[~component.any(1)] = 1
         vector = self._join() if plan.vectors else self._vector
         if plan.packing is None:
-            return vector if plan.vectors else image_of(self._images[0])
-        images = {_image_name(part): image_of(array) for part, array in zip(plan.images, self._images, strict=True)}
+            return vector if plan.vectors else plan.images[0].image_of(self._images[0])
+        images = {_image_name(part): part.image_of(array) for part, array in zip(plan.images, self._images, strict=True)}
         return plan.packing.pack({VECTOR: vector, **images, ACTION_MASK: self._mask})
 
     def _join(self) -> np.ndarray:

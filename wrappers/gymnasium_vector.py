@@ -18,6 +18,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from wrappers.episodes import EpisodeStatistics, check_seed
+from wrappers.gymnasium_contract import (
+    CONVERSIONS,
+    check_observation,
+    contract_hint,
+    read_reset,
+    read_step,
+    read_vector_step,
+)
 from wrappers.gymnasium_spaces import Decoder, FrameBuffer, ObservationPlan
 from wrappers.spec import FAILURES, EnvSpec, Step, VectorEnv
 
@@ -75,10 +83,15 @@ class TranslatedEnv(VectorEnv):
         self.spec = translation.spec
         self.num_envs = num_envs
         self._decode = translation.decode
+        self._plan = translation.plan
         self._buffer = FrameBuffer(translation.plan, num_envs)
         self._stack = FrameStack(self.spec, num_envs)
         self._statistics = EpisodeStatistics(num_envs)
         self._ended = np.zeros(num_envs, dtype=bool)
+
+    def lines(self) -> tuple[str, ...]:
+        """Lines on how images and other arrays of the observation are read."""
+        return self._plan.lines()
 
     def _begin(self) -> np.ndarray:
         """The observations after a reset of all environments."""
@@ -101,11 +114,13 @@ class GymnasiumLoop(TranslatedEnv):
     def __init__(self, envs: Sequence[SingleEnv], translation: Translation) -> None:
         super().__init__(translation, len(envs))
         self._envs = envs
+        self._checked = False  # whether the first step was checked
 
     def reset(self, seed: int) -> np.ndarray:
         seed = check_seed(seed, self.num_envs)
         for index, env in enumerate(self._envs):
-            observation, info = env.reset(seed=seed + index)
+            observation, info = read_reset(env.reset(seed=seed + index))
+            check_observation(self._plan, observation)
             self._buffer.put(index, observation, info)
         return self._begin()
 
@@ -116,13 +131,33 @@ class GymnasiumLoop(TranslatedEnv):
         terminated, truncated = np.zeros((2, self.num_envs), dtype=bool)
         for index, env in enumerate(self._envs):
             if reset[index]:
-                observation, info = env.reset()
-                self._buffer.put(index, observation, info)
+                self._put_first(index, *read_reset(env.reset()))
                 continue
-            observation, reward, terminal, cut, info = env.step(decoded[index])
-            rewards[index], terminated[index], truncated[index] = reward, terminal, cut
-            self._buffer.put(index, observation, info, ended=bool(terminal or cut))
+            returned = env.step(decoded[index])
+            try:
+                self._put(index, returned if self._checked else read_step(returned, self._plan), rewards, terminated, truncated)
+            except CONVERSIONS:
+                self._put(index, read_step(returned, self._plan), rewards, terminated, truncated)
+        self._checked = True
         return self._finish(rewards, terminated, truncated, reset)
+
+    def _put_first(self, index: int, observation: Any, info: Info) -> None:
+        """Take what an environment returned for the reset of an autoreset. Raises ContractError."""
+        try:
+            self._buffer.put(index, observation, info)
+        except CONVERSIONS:
+            check_observation(self._plan, observation)
+            raise
+
+    def _put(self, index: int, returned: Any, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Take what an environment returned for a step: five values. Writes to row `index` of the arrays `[N]`."""
+        observation, reward, terminal, cut, info = returned
+        rewards[index], terminated[index], truncated[index] = reward, terminal, cut
+        self._buffer.put(index, observation, info, ended=bool(terminal or cut))
+
+    def explain(self, error: BaseException) -> str | None:
+        """The line about a first step that broke the contract in a way that only wrappers noticed; None for another error."""
+        return contract_hint(error, self._envs[0])
 
     def render(self) -> np.ndarray:
         return picture_of(self._envs[0].render(), self.spec.env)
@@ -147,7 +182,8 @@ class NativeVector(TranslatedEnv):
     def step(self, actions: np.ndarray) -> Step:
         decoded = np.asarray(self._decode(self.spec.action.check(actions, self.num_envs)))
         reset = self._ended
-        observations, rewards, terminated, truncated, info = self._vector.step(decoded)
+        returned = read_vector_step(self._vector.step(decoded), self.num_envs)
+        observations, rewards, terminated, truncated, info = returned
         self._buffer.put(slice(None), observations, info, ended=np.logical_or(terminated, truncated))
         # The step of an autoreset belongs to no episode, whatever the environment returns for it.
         rewards = np.where(reset, 0, rewards).astype(np.float32)
@@ -196,7 +232,7 @@ class OneOfVector(SingleEnv):
             if observation is None:
                 raise RuntimeError("wanted the entry final_obs of info from a same-step vector environment, got none")
             one = first_info(info.get("final_info", {}))
-        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), one
+        return observation, rewards[0], bool(terminated[0]), bool(truncated[0]), one
 
     def render(self) -> Any:
         return self._vector.render()

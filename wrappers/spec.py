@@ -34,6 +34,10 @@ FAILURES = (Exception, SystemExit)
 AUTO_NAME = "auto"
 NO_NAME = "none"
 
+CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
+BY_COLOURS = "by_colours"
+"""The guess of runs that were saved before there was the setting `observation_layout`."""
+
 
 def parse_resolution(text: str) -> tuple[int, int]:
     """The height and width in pixels that `height,width` names. Raises ValueError."""
@@ -140,6 +144,14 @@ class EnvConfig:
         _Gymnasium(
             "Entries of a Dict observation that the policy does not get: name,name or none; auto leaves out texts, such as "
             "the mission of MiniGrid."
+        ),
+    ] = AUTO_NAME
+    observation_layout: Annotated[
+        str,
+        _Gymnasium(
+            "Place of the channels in images of three dimensions; auto guesses it for each image by its shape, and by_colours "
+            "as earlier versions of this program did.",
+            choices=(AUTO_NAME, CHANNELS_FIRST, CHANNELS_LAST, BY_COLOURS),
         ),
     ] = AUTO_NAME
     env_args: Annotated[str, _Gymnasium("Keyword arguments of the environment, as a JSON object.", check=parse_env_args)] = "{}"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from agents.compute import PRECISIONS
+from wrappers.errors import details_of
 
 Shape = tuple[int, ...]
 
@@ -157,4 +158,4 @@ def _check_precision(network: str, module: nn.Module, inputs: Tensor, precision:
 
 def _line(error: Exception) -> str:
     """An exception on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}{details_of(error)}"

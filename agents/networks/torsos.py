@@ -136,6 +136,9 @@ TORSOS: dict[str, Callable[[Shape, NetworkSettings], Torso]] = {
 }
 """Name on the command line (`--network`) -> class, which is called with the observation shape `[S, ...]` and the settings."""
 
+SMALL_CONVOLUTIONS = "--network=conv --conv=16x3x1,32x3x1"
+"""Convolutions for boards, of which they leave one pixel or more if the board is not smaller than `SMALLEST_BOARD`."""
+SMALLEST_BOARD = 5
 _SMALLEST = (("nature", Nature.minimum_frame_size), ("impala_shallow", ImpalaShallow.minimum_frame_size))
 
 
@@ -158,7 +161,9 @@ def suitable_network(observation_shape: Shape) -> tuple[str, str]:
     for name, smallest in _SMALLEST:
         if smallest is not None and min(height, width) >= smallest:
             return name, f"the observations are images of {height}x{width}, at least {smallest}x{smallest}"
-    return "mlp", f"the observations are images of {height}x{width}, too small to convolve"
+    smallest = ImpalaShallow.minimum_frame_size
+    hint = f"{SMALL_CONVOLUTIONS} convolves them" if min(height, width) >= SMALLEST_BOARD else "too small to convolve"
+    return "mlp", f"the observations are images of {height}x{width}, below {smallest}x{smallest}; {hint}"
 
 
 def image_shape(observation_shape: Shape, minimum: int = 1) -> tuple[int, int, int]:

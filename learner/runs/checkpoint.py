@@ -25,6 +25,7 @@ from learner.runs.untrusted import load_plain
 from learner.settings.config import Settings
 from learner.settings.other_names import rename_settings
 from wrappers.spaces import Discrete, action_space
+from wrappers.spec import BY_COLOURS
 
 FORMAT = 3
 FIRST_FORMAT, UNNAMED_MODULES = 1, 2
@@ -174,7 +175,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         raise ValueError("replay is not a checksum")
     return Checkpoint(
         # Settings that this version no longer has are left out.
-        settings=rename_settings(settings),
+        settings=_upgraded_settings(rename_settings(settings), spec),
         spec=spec,
         protocol=protocol,
         counters=_parse_counters(_of_type(dict, content, "counters")),
@@ -185,6 +186,12 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         replay=replay,
         rank_replays=tuple(rank_replays),
     )
+
+
+def _upgraded_settings(settings: Settings, spec: dict[str, Any]) -> Settings:
+    """Settings as they are saved now. Earlier ones do not say where images have their channels, which was guessed otherwise."""
+    shapes = [spec["frame_shape"], *(leaf["shape"] for leaf in spec["leaves"])]
+    return {**({"observation_layout": BY_COLOURS} if any(len(shape) == 3 for shape in shapes) else {}), **settings}
 
 
 def _upgraded_spec(spec: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from setting import AUTO, SettingField, listed
 from workers import groups_of
 from workers.base import NO_RECORDING, RECORDED
 from workers.runtime_env import parse_runtime_env
-from wrappers import family_of
+from wrappers import family_of, other_setting
 
 
 def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
@@ -55,7 +55,8 @@ def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
             )
         families = table[name].setting.families
         if families and family and family not in families:
-            raise ValueError(f"{name}: not a setting of {env}; {listed(sorted(families), 'and')} environments take it")
+            hint = other_setting(env, given["env_args"]) if name == "env_args" else ""
+            raise ValueError(f"{name}: not a setting of {env}; {listed(sorted(families), 'and')} environments take it{hint}")
 
 
 def check_settings(flat: Mapping[str, Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,12 @@ def fail(failing: type[FailingCatch], error: BaseException | None, at: int = 0) 
     failing.error, failing.fails_at = error, at
 
 
+def place(name: str = "_fail_if_due") -> str:
+    """The place of the error that a line names: the last line of a method of `FailingCatch`."""
+    lines, first = inspect.getsourcelines(getattr(FailingCatch, name))
+    return f" ({os.path.relpath(__file__)}:{first + len(lines) - 1})"
+
+
 def run_in(results: Path) -> RunDirectory:
     return RunDirectory((results / "latest").resolve())
 
@@ -78,7 +86,7 @@ def test_the_run_saves_and_ends_with_the_cause_and_can_be_resumed(
     assert launch.run(command(tmp_path, "train", **settings)) == 1
     run = run_in(tmp_path)
     said = capsys.readouterr().out
-    assert said.splitlines()[-1] == "worker 0 failed: BrokenError: the simulator is gone"
+    assert said.splitlines()[-1] == f"worker 0 failed: BrokenError: the simulator is gone{place()}"
     assert str(run.path) in said.splitlines()[-2]
     assert "Traceback" not in said
     assert "in _fail_if_due" in run.log.read_text()
@@ -110,7 +118,8 @@ def test_an_environment_that_fails_in_random_play_is_one_line(
 ) -> None:
     fail(failing, BrokenError("no display"), at=3)
     assert launch.run(command(tmp_path, "train", calibrate_input=True)) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "random play before training failed: BrokenError: no display"
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == f"random play before training failed: BrokenError: no display{place()}"
     assert "in _fail_if_due" in run_in(tmp_path).log.read_text()
 
 
@@ -130,7 +139,7 @@ def test_an_environment_that_exits_ends_the_run_as_one_that_fails(
     fail(failing, SystemExit(*([] if code is None else [code])), at=37)
     assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
     said = capsys.readouterr().out
-    assert said.splitlines()[-1] == line
+    assert said.splitlines()[-1] == f"{line}{place()}"
     assert len(run_in(tmp_path).checkpoint_paths()) == 1
 
 
@@ -154,7 +163,7 @@ def test_a_test_reports_the_episodes_before_the_environment_failed(
     capsys.readouterr()
     assert launch.run(command(tmp_path, "test", load=str(run.path), test_episode_count=10, test_environments=2)) == 1
     said = capsys.readouterr().out
-    assert "error: the test failed: BrokenError: the simulator is gone (--verbosity=2 shows where)\n" in said
+    assert f"error: the test failed: BrokenError: the simulator is gone{place()} (--verbosity=2 shows where)\n" in said
     assert "Traceback" not in said
     assert f"Stopped after {episodes} of 10 episodes" in said
     results = [json.loads(path.read_text()) for path in run.path.glob("evaluation_*.json")]
@@ -170,7 +179,7 @@ def test_an_export_says_in_one_line_that_the_environment_failed(
     assert launch.run(command(tmp_path, "export", load=str(run.path))) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("error: random play")
-    assert last.endswith("failed: BrokenError: no display (--verbosity=2 shows where)")
+    assert last.endswith(f"failed: BrokenError: no display{place()} (--verbosity=2 shows where)")
 
 
 @pytest.mark.parametrize("at", [0, 3])
@@ -181,7 +190,7 @@ def test_an_environment_that_fails_while_its_speed_is_measured_is_one_line(
     fail(failing, BrokenError("no display"), at)
     assert launch.run(command(tmp_path, "train", **SERIAL)) == 1
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said == "error: random play before training failed: BrokenError: no display (--verbosity=2 shows where)"
+    assert said == f"error: random play before training failed: BrokenError: no display{place()} (--verbosity=2 shows where)"
 
 
 def test_latest_stays_with_the_run_before_if_a_new_one_fails_at_once(failing: type[FailingCatch], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ale_py import roms
 
 from learner import launch
-from wrappers import EnvConfig, Step, VectorEnv, atari, make_spec, make_vector_env
+from wrappers import EnvConfig, Step, VectorEnv, atari, make_spec, make_vector_env, other_setting
 from wrappers.atari import known_ids, matches, notes, rom_of
 from wrappers.spaces import Discrete
 
@@ -341,3 +341,25 @@ def test_a_game_is_displayed_at_its_pace_and_as_wide_as_on_a_television() -> Non
 @pytest.mark.parametrize("env_id", ["MsPacmanNoFrameskip-v4", "ALE/MsPacman-v5", "MsPacman-v0"])
 def test_every_id_of_a_game_has_the_same_game_name(env_id: str) -> None:
     assert atari.describe(EnvConfig(env=env_id)).game_name == "ms_pacman"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ('{"repeat_action_probability": 0.2, "frameskip": 1}', ("--sticky_actions", "--skipped_frames")),
+        ('{"mode": 1, "difficulty": 2}', ("ale_py:ALE/Pong-v5", "mode and difficulty")),
+        ('{"obs_type": "ram"}', ("ale_py:ALE/Pong-v5", "RAM")),
+        ("{}", ()),
+    ],
+)
+def test_arguments_of_gymnasiums_games_name_our_settings(arguments: str, named: tuple[str, ...]) -> None:
+    said = other_setting("ALE/Pong-v5", arguments)
+    assert all(name in said for name in named)
+    assert bool(said) is bool(named)
+    assert other_setting("CartPole-v1", arguments) == ""
+
+
+@pytest.mark.parametrize("env", ["Pong-ram-v5", "ALE/Pong-ram", "Pong-ramNoFrameskip-v4"])
+def test_the_memory_of_a_game_is_learned_from_as_numbers(env: str) -> None:
+    with pytest.raises(ValueError, match="^env: .*ale_py:ALE/Pong-v5 .*RAM"):
+        make_spec(EnvConfig(env=env))

@@ -251,8 +251,10 @@ def test_an_environment_that_cannot_be_made_is_one_line(env: str, said: str) -> 
 
 def test_texts_are_left_out_unless_every_entry_is_wanted() -> None:
     assert make_spec(config("TestMixed-v1")) == make_spec(mixed())
-    assert env_notes(config("TestMixed-v1"), ()) == ["ignored_observations=text (a policy reads no texts)"]
-    assert env_notes(mixed(), ()) == []
+    texts, camera = env_notes(config("TestMixed-v1"), ())
+    assert texts == "ignored_observations=text (a policy reads no texts)"
+    assert camera.startswith("observation camera: image 6x5 with 3 channels (channels first; ")
+    assert env_notes(mixed(), ()) == [camera]
     with pytest.raises(ValueError, match="got Text in its entry text; --ignored_observations=text leaves it out"):
         make_spec(config("TestMixed-v1", ignored_observations="none"))
 

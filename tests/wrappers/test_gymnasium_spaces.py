@@ -13,7 +13,7 @@ from gymnasium import spaces
 from tests.builders import network_of
 from tests.wrappers.environments import HERE
 from wrappers import EnvConfig, make_single_env, make_spec, make_vector_env
-from wrappers.gymnasium_env import import_failed
+from wrappers.errors import import_failed
 from wrappers.gymnasium_spaces import FrameBuffer, ObservationPlan, translate_actions
 from wrappers.gymnasium_vector import picture_of
 from wrappers.spaces import ACTION_MASK

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import traceback
 
+from wrappers.errors import details_of
+
 MESSAGES = (
     "can't allocate memory",  # PyTorch's allocator
     "cannot allocate memory",  # the C library
@@ -23,9 +25,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line: the type of the error and the first line of its text."""
+    """Return one line: the type of the error, the first line of its text, and its place in the user's code."""
     lines = str(error).splitlines()
-    return ": ".join([type(error).__name__, *lines[:1]])
+    return ": ".join([type(error).__name__, *lines[:1]]) + details_of(error)
 
 
 def failure_text(error: BaseException) -> str:
