@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from agents import AGENTS
+from benchmarks.random_spaces import UNUSUAL
 from learner.settings.schema import agent_settings, table_of
 from replay import REPLAYS
 from replay.kinds.distances import DISTANCES
@@ -58,7 +59,15 @@ FIXED = {
     *("env", "agent", "network", "device", "compile", "preset", "protocol", "results_dir", "load", "resume_in", "render"),
     *("recording", "record_to", "estimate_from"),
     *("verbosity", "preflight", "profile", "environment_max_steps", "max_episode_steps", "max_episode_frames", "env_args"),
-    *("ignored_observations", "frame_scale_resolution", "skipped_frames", "noop_threshold", "worker_count", "envs_per_worker"),
+    *(
+        "ignored_observations",
+        "observation_layout",
+        "frame_scale_resolution",
+        "skipped_frames",
+        "noop_threshold",
+        "worker_count",
+        "envs_per_worker",
+    ),
     *("batch_size", "unroll_length", "replay_parameters", "learner_threads", "worker_kind", "prepared_batches"),
     *("checkpoint_period", "eval_period", "test_episode_count", "test_environments", "worker_timeout", "max_skipped_updates"),
     *("hidden_sizes", "core", "core_size", "core_inputs", "burn_in", "conv", "lr", "lr_end_value"),
@@ -132,7 +141,10 @@ def _of_environment(env: str, generator: random.Random) -> dict[str, object]:
     if env in IGNORED and generator.random() < 0.9:
         given["ignored_observations"] = IGNORED[env]
     if env == RANDOM_SPACES:
-        given["env_args"] = json.dumps({"number": generator.randrange(10**6)})
+        unusual = generator.choice(sorted(UNUSUAL)) if generator.random() < 0.2 else "none"
+        given["env_args"] = json.dumps({"number": generator.randrange(10**6), "unusual": unusual})
+        if generator.random() < 0.1:
+            given["observation_layout"] = generator.choice(("channels_first", "channels_last", "by_colours"))
     if env in SLOW or generator.random() < 0.2:
         given["calibrate_input"] = "false"  # it takes a thousand steps
     if generator.random() < 0.3:

@@ -6,6 +6,7 @@ It checks every action that it gets, so an action that its space does not hold e
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -13,18 +14,44 @@ import numpy as np
 from gymnasium import spaces
 
 Info = dict[str, Any]
+Stepped = tuple[Any, float, bool, bool, Info]
 
 MOST_STEPS = 12
 NAMES = ("a", "b/c", "the part", "ä", "1")
 DEEPEST = 2  # levels of Dict and Tuple
 
 
+UNUSUAL: dict[str, Callable[[Stepped], Any]] = {
+    "none": lambda five: five,
+    "reward [1]": lambda five: (five[0], np.array([five[1]]), *five[2:]),
+    "reward [2]": lambda five: (five[0], np.array([five[1], 0.0]), *five[2:]),
+    "reward None": lambda five: (five[0], None, *five[2:]),
+    "reward text": lambda five: (five[0], str(five[1]), *five[2:]),
+    "reward complex": lambda five: (five[0], 1j, *five[2:]),
+    "reward nan": lambda five: (five[0], np.nan, *five[2:]),
+    "reward bool": lambda five: (five[0], five[1] > 0, *five[2:]),
+    "ends [1]": lambda five: (*five[:2], np.array([five[2]]), np.array([int(five[3])]), five[4]),
+    "ends None": lambda five: (*five[:2], None, *five[3:]),
+    "info None": lambda five: (*five[:4], None),
+    "six values": lambda five: (*five, 0.5),
+    "four values": lambda five: (*five[:2], five[2] or five[3], five[4]),
+    "observation None": lambda five: (None, *five[1:]),
+    "observation in a batch": lambda five: (np.zeros((2, 9, 2)), *five[1:]),
+    "an error": lambda five: {}[0],
+}
+"""Name -> what a step returns in place of the usual five values."""
+
+
 class RandomSpaces(gymnasium.Env[Any, Any]):
-    """Observations of a random space, random rewards, and episodes of 1 to 11 steps. number: decides the spaces."""
+    """Observations of a random space, random rewards, and episodes of 1 to 11 steps.
+
+    number: decides the spaces. unusual: a key of `UNUSUAL`.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
-    def __init__(self, number: int = 0, render_mode: str | None = None) -> None:
+    def __init__(self, number: int = 0, render_mode: str | None = None, unusual: str = "none") -> None:
+        self.unusual = UNUSUAL[unusual]
         generator = random.Random(number)
         self.render_mode = render_mode
         self.action_space: spaces.Space[Any] = random_actions(generator)
@@ -39,13 +66,13 @@ class RandomSpaces(gymnasium.Env[Any, Any]):
         self.left = int(self.np_random.integers(1, MOST_STEPS))
         return self.observation_space.sample(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+    def step(self, action: Any) -> Any:
         if not self.action_space.contains(action):
             raise RuntimeError(f"wanted an action of {self.action_space}, got {action!r} of type {type(action).__name__}")
         self.left -= 1
         truncated = self.left == 0 and bool(self.np_random.integers(2))
         reward = self.reward_scale * float(self.np_random.normal())
-        return self.observation_space.sample(), reward, self.left == 0 and not truncated, truncated, {}
+        return self.unusual((self.observation_space.sample(), reward, self.left == 0 and not truncated, truncated, {}))
 
     def render(self) -> Any:
         return np.zeros((16, 24, 3), np.uint8)

@@ -22,6 +22,7 @@ import torch
 from learner.runs import checkpoint as module
 from learner.runs.checkpoint import (
     TRAILER_BYTES,
+    _upgraded_settings,
     generator_states,
     load_checkpoint,
     load_replay,
@@ -390,3 +391,11 @@ def test_partial_files_are_removed_and_no_others(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_partial_files(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".notes", "a_1", "update_000000005.pt"]
+
+
+def test_settings_of_before_the_layout_keep_its_guess() -> None:
+    image, vector = ({"frame_shape": shape, "leaves": []} for shape in ([4, 16, 4], [4]))
+    leafy = {"frame_shape": [280], "leaves": [{"name": "board", "shape": [4, 16, 4], "dtype": "uint8"}]}
+    before = {"observation_layout": "by_colours"}
+    assert [_upgraded_settings({}, spec) for spec in (image, leafy, vector)] == [before, before, {}]
+    assert _upgraded_settings({"observation_layout": "auto"}, image) == {"observation_layout": "auto"}
