@@ -190,7 +190,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
 
 def _upgraded_settings(settings: Settings, spec: dict[str, Any]) -> Settings:
     """Settings as they are saved now. Earlier ones do not say where images have their channels, which was guessed otherwise."""
-    shapes = [spec["frame_shape"], *(leaf["shape"] for leaf in spec["leaves"])]
+    shapes = [spec["frame_shape"], *(leaf["shape"] for leaf in spec.get("leaves", ()))]
     return {**({"observation_layout": BY_COLOURS} if any(len(shape) == 3 for shape in shapes) else {}), **settings}
 
 
