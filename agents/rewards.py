@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agents.networks.inputs import CLIP, VARIANCE_EPSILON
+from agents.networks.inputs import CLIP
 from agents.networks.statistics import Moments, RunningMoments, moments_of
 from replay.batch import Batch
 
@@ -73,8 +73,7 @@ class RewardScale:
         fresh = moments_of(batch.discounted_returns.reshape(-1, 1), counted.flatten())
         # The batch counts before it is scaled, but only `settle` keeps it: a refused step leaves the moments as they were.
         self._next = self.moments.with_batch(fresh)
-        deviation = (self._next.variance + VARIANCE_EPSILON).sqrt()
-        return replace(batch, rewards=(batch.rewards / deviation).clamp(-CLIP, CLIP).to(batch.rewards.dtype))
+        return replace(batch, rewards=(batch.rewards / self._next.deviation).clamp(-CLIP, CLIP).to(batch.rewards.dtype))
 
     def settle(self, sound: Tensor) -> None:
         """Keep the moments of the last batch if its update was applied. sound: bool `[]` on the device."""

@@ -1,7 +1,8 @@
 """Running moments of observations and returns, in float64.
 
-Moments are merged exactly (Chan, Golub and LeVeque 1979): merging batches in any order gives the moments of all values. Every
-operation stays on the device, so that no update waits for it.
+Moments are merged exactly (Chan, Golub and LeVeque 1979): merging batches in any order gives the moments of all values. They
+begin with no value at all, so a feature far from zero has the right deviation from the first batch on. Every operation stays
+on the device, so that no update waits for it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from agents.networks.inputs import VARIANCE_EPSILON
 from agents.peers import Peers
 from replay.batch import Batch
 
-FIRST_COUNT = 1e-4
-"""Weight of the first mean 0 and variance 1, in values. Gymnasium and Stable-Baselines3 start with the same."""
+OLD_START = 1e-4
+"""Weight of a mean of 0 and a variance of 1 that moments in old checkpoints began with, as in Gymnasium."""
+_FLOAT32_ROUNDING = 2.0**-24
+"""Largest relative error of a number in float32. A deviation below it is that of rounding."""
 
 
 class Moments(NamedTuple):
@@ -33,8 +36,18 @@ class Moments(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Population variance `[F]`."""
-        return self.m2 / self.weight
+        """Population variance `[F]`; 0 without values."""
+        return self.m2 / self.weight.clamp(min=1.0)
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation `[F]` that values are divided by; 1 for a feature that has not varied so far.
+
+        Such a feature has no scale yet. Dividing by the epsilon alone would send its first small change to the clip.
+        """
+        variance = self.variance
+        varies = variance > (_FLOAT32_ROUNDING * self.mean).square()
+        return torch.where(varies, variance + VARIANCE_EPSILON, 1.0).sqrt()
 
 
 def moments_of(values: Tensor, mask: Tensor) -> Moments:
@@ -47,16 +60,27 @@ def moments_of(values: Tensor, mask: Tensor) -> Moments:
 
 
 def merged(one: Moments, other: Moments) -> Moments:
-    """Moments of the values of both."""
+    """Moments of the values of both. Moments without values change nothing."""
     weight, distance = one.weight + other.weight, other.mean - one.mean
-    mean = one.mean + distance * other.weight / weight
-    return Moments(weight, mean, one.m2 + other.m2 + distance.square() * one.weight * other.weight / weight)
+    part = other.weight / weight.clamp(min=1.0)
+    return Moments(weight, one.mean + distance * part, one.m2 + other.m2 + distance.square() * one.weight * part)
+
+
+def without_old_start(moments: Moments) -> Moments:
+    """Moments of the values alone; those of an old checkpoint began with `OLD_START` values of mean 0 and variance 1.
+
+    The weight shows it: a number of values is whole. `merged` is solved for the values' part, in float64.
+    """
+    weight = moments.weight.round()
+    if weight == moments.weight:
+        return moments
+    mean = moments.mean * moments.weight / weight.clamp(min=1.0)
+    of_start = OLD_START * (1.0 + mean * moments.mean)
+    return Moments(weight, mean, (moments.m2 - of_start).clamp(min=0.0))
 
 
 class RunningMoments:
-    """Moments of F features that grow batch by batch.
-
-    They begin with mean 0 and variance 1 of a ten-thousandth of a value, so that there is a scale before the first batch.
+    """Moments of F features that grow batch by batch, from none.
 
     Attributes:
         now: the moments.
@@ -64,10 +88,7 @@ class RunningMoments:
     """
 
     def __init__(self, features: int, device: torch.device) -> None:
-        def filled(shape: tuple[int, ...], value: float) -> Tensor:
-            return torch.full(shape, value, dtype=torch.float64, device=device)
-
-        self.now = Moments(filled((), FIRST_COUNT), filled((features,), 0.0), filled((features,), FIRST_COUNT))
+        self.now = Moments(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in ((), features, features)))
         self.peers = Peers()
 
     def with_batch(self, batch: Moments) -> Moments:
@@ -98,7 +119,8 @@ class RunningMoments:
                 raise ValueError(f"wanted {name} of running moments as float64 {list(tensor.shape)}, got another")
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.take(Moments(**state))
+        """Load what `state_dict` returned, without the start of old checkpoints."""
+        self.take(without_old_start(Moments(**state)))
 
 
 class ObservationMoments(RunningMoments):
@@ -131,5 +153,4 @@ class ObservationMoments(RunningMoments):
 
     def rescale(self) -> None:
         """Set the scale of the network's input by the moments."""
-        deviation = (self.now.variance + VARIANCE_EPSILON).sqrt()
-        self._network.set_vector_scale(self.now.mean, 1.0 / deviation)
+        self._network.set_vector_scale(self.now.mean, 1.0 / self.now.deviation)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.actor_critic import ActorCritic
+from agents.networks.statistics import Moments
 from agents.returns.vtrace import VTraceReturns, vtrace
 from agents.vtrace.agent import VTraceConfig
 from replay.batch import Batch
@@ -43,6 +44,12 @@ def each_golden_case(*file_names: str) -> pytest.MarkDecorator:
     """Parametrises a test with every recorded case of the files."""
     cases = [case for file_name in file_names for case in golden(file_name)]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case["name"])
+
+
+def old_start(count: float, features: int) -> Moments:
+    """Moments that begin with `count` values of mean 0 and variance 1, as those of the golden files and old checkpoints do."""
+    weight = torch.tensor(count, dtype=torch.float64)
+    return Moments(weight, torch.zeros(features, dtype=torch.float64), weight.expand(features))
 
 
 def tensors(part: dict[str, Any]) -> dict[str, Tensor]:

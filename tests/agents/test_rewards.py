@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agents.rewards import REWARD_CLIPPING, RewardScale, clip_rewards
 from replay.batch import Batch
-from tests.agents.support import random_batch
+from tests.agents.support import old_start, random_batch
 from tests.support import golden
 
 REWARDS = (-100.0, -2.0, -0.5, 0.0, 0.25, 1.0, 7.0)
@@ -88,6 +88,7 @@ def chunk_of(case: dict[str, Any], rows: slice) -> Batch:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_rewards_are_scaled_as_in_the_golden_vectors(case: dict[str, Any]) -> None:
     scale, first = RewardScale(torch.device("cpu")), 0
+    scale.moments.take(old_start(case["initial_count"], 1))
     for count, after in zip(case["chunks"], case["outputs"]["after_chunk"], strict=True):
         rows = slice(first, first + count)
         batch = chunk_of(case, rows)
@@ -101,6 +102,20 @@ def test_rewards_are_scaled_as_in_the_golden_vectors(case: dict[str, Any]) -> No
         assert float(moments.mean) == pytest.approx(after["mean"], rel=1e-5, abs=1e-6)
         assert float(moments.variance) == pytest.approx(after["var"], rel=1e-5)
         first += count
+
+
+def test_returns_far_from_zero_are_divided_by_their_own_deviation() -> None:
+    batch, scale = chunk_of(CASES[0], slice(0, 4)), RewardScale(torch.device("cpu"))
+    assert batch.discounted_returns is not None
+    far = batch.discounted_returns + 1e6
+    scaled = scale.scaled(replace(batch, discounted_returns=far)).rewards
+    torch.testing.assert_close(scaled, (batch.rewards / far.double().std(correction=0)).float())
+
+
+def test_rewards_whose_returns_never_vary_stay_raw() -> None:
+    batch, scale = chunk_of(CASES[0], slice(0, 4)), RewardScale(torch.device("cpu"))
+    scaled = scale.scaled(replace(batch, discounted_returns=torch.full((4, 2), 3.0)))
+    assert torch.equal(scaled.rewards, batch.rewards)
 
 
 def test_replayed_columns_are_scaled_but_not_merged() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from agents.networks.inputs import normalised
-from agents.networks.statistics import Moments, ObservationMoments, RunningMoments, merged, moments_of
-from tests.agents.support import T, random_batch
+from agents.networks.statistics import OLD_START, Moments, ObservationMoments, RunningMoments, merged, moments_of
+from tests.agents.support import T, old_start, random_batch
 from tests.builders import network_of
 from tests.support import golden
 
@@ -30,6 +30,7 @@ def everything(values: Tensor) -> Tensor:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_moments_are_those_of_the_golden_vectors(case: dict[str, Any]) -> None:
     running = RunningMoments(case["dimensions"], torch.device("cpu"))
+    running.take(old_start(case["initial_count"], case["dimensions"]))
     outputs = case["outputs"]
     for batch, own, after in zip(
         case["inputs"]["batches"], outputs["own_moments_of_batch"], outputs["after_batch"], strict=True
@@ -62,13 +63,49 @@ def test_the_order_of_merges_does_not_matter() -> None:
         torch.testing.assert_close(tuple(first), tuple(wanted))
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_start_of_an_old_checkpoint_is_taken_off(case: dict[str, Any]) -> None:
+    outputs, running = case["outputs"], RunningMoments(case["dimensions"], torch.device("cpu"))
+    assert case["initial_count"] == OLD_START
+    every = exact([row for batch in case["inputs"]["batches"] for row in batch])
+    after = {name: exact(values) for name, values in outputs["after_batch"][-1].items()}
+    running.load_state_dict(Moments(after["count"], after["mean"], after["var"] * after["count"])._asdict())
+    torch.testing.assert_close(tuple(running.now), tuple(moments_of(every, everything(every))), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6, 2e7])
+def test_an_offset_changes_no_deviation_from_the_first_batch_on(offset: float) -> None:
+    network = network_of("mlp", (1, 6), 4, normalise_observations=True)
+    moments, old = ObservationMoments(network), RunningMoments(6, torch.device("cpu"))
+    old.take(old_start(OLD_START, 6))
+    for _ in range(3):
+        values = (offset + 8 * torch.randn(200, 1, 6)).float()
+        moments.calibrate(values)
+        old.take(old.with_batch(moments_of(values[:, 0], everything(values))))
+        inputs = network.inputs_of(values, torch.float32)[0]
+        torch.testing.assert_close(inputs.std(0, correction=0), torch.ones(1, 6), rtol=0.2, atol=0)
+    old.load_state_dict(old.state_dict())
+    torch.testing.assert_close(old.now.deviation, moments.now.deviation, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -3.0, 1e6])
+def test_a_feature_that_has_never_varied_keeps_its_unit(constant: float) -> None:
+    network = network_of("mlp", (1, 6), 4, normalise_observations=True)
+    moments, values = ObservationMoments(network), torch.full((50, 1, 6), constant)
+    assert torch.equal(moments.now.deviation, exact([1.0] * 6))
+    for _ in range(3):
+        moments.calibrate(values)
+    assert torch.equal(network.inputs_of(values + 0.5, torch.float32)[0], (values + 0.5) - values)
+    old = merged(old_start(OLD_START, 6), moments.now)
+    moments.load_state_dict(old._asdict())
+    assert torch.equal(moments.now.deviation, exact([1.0] * 6))
+
+
 def test_rows_that_are_left_out_may_hold_anything() -> None:
     values = torch.tensor([[1.0], [float("nan")], [3.0]])
     assert moments_of(values, torch.tensor([True, False, True])) == Moments(exact(2.0), exact([2.0]), exact([2.0]))
-    running = RunningMoments(1, torch.device("cpu"))
-    before = [value.clone() for value in running.now]
-    running.take(merged(running.now, moments_of(values, torch.zeros(3, dtype=torch.bool))))
-    assert all(map(torch.equal, running.now, before))
+    for some in (RunningMoments(1, torch.device("cpu")).now, moments_of(values[:1], torch.tensor([True]))):
+        assert merged(some, moments_of(values, torch.zeros(3, dtype=torch.bool))) == some
 
 
 def test_fresh_columns_are_merged_once_without_the_last_row() -> None:
@@ -76,8 +113,8 @@ def test_fresh_columns_are_merged_once_without_the_last_row() -> None:
     moments, batch = ObservationMoments(network), random_batch()
     moments.merge(batch, torch.tensor(True))
     fresh = batch.observations[:T, ~batch.is_replay, -1].flatten(0, 1)
-    assert float(moments.now.weight) == pytest.approx(len(fresh) + 1e-4)
-    torch.testing.assert_close(moments.now.mean, fresh.double().mean(0), rtol=1e-3, atol=1e-4)
+    assert float(moments.now.weight) == len(fresh)
+    torch.testing.assert_close(moments.now.mean, fresh.double().mean(0))
     torch.testing.assert_close(network.input_mean, moments.now.mean.float().expand(2, 6))
     torch.testing.assert_close(network.input_scale, ((moments.now.variance + 1e-8) ** -0.5).float().expand(2, 6))
     inputs = network.inputs_of(fresh.unsqueeze(1).expand(-1, 2, -1), torch.float32)[0]
