@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from workers.recorded import fitting_recording
 from wrappers import env_notes, family_of, make_single_env, make_spec
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
+PARTS_OF_BUDGET = 10  # the first of them is `learning_starts` if the usual one takes the whole budget
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,7 @@ def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence
     check_given(given)
     given, addresses = take_addresses(given)
     addresses.open_store()  # a protocol without its package is one line
-    path = checkpoint = None
-    notes: list[str] = []
-    if op_mode != "train":
-        path, checkpoint, notes = _load(op_mode, {**DEFAULTS, **given}, addresses)
+    path, checkpoint, notes = _load(op_mode, {**DEFAULTS, **given}, addresses)
     settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
     settings, notes = without_unused(op_mode, settings), notes + overridden
     if op_mode == "train_w_load" and checkpoint and path:
@@ -111,7 +109,8 @@ def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence
     _check_environment(config, machine)
     if op_mode == "train":
         settings, lines = fit_default_replay(settings, config, machine.memory_bytes)
-        if lines:
+        settings, of_start = _fit_learning_starts(settings, config, typed)
+        if lines := lines + of_start:
             settled, chosen = fit_to_machine(settings, machine)
             config, notes = settled_config(settings, settled), notes + lines
     if op_mode == "test":
@@ -149,8 +148,13 @@ def _settle_resumed(
     return settings, notes + lines
 
 
-def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path, Checkpoint, list[str]]:
-    """The checkpoint that `load` names, here or in a store, its file, and lines for the user. Raises ValueError."""
+def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path | None, Checkpoint | None, list[str]]:
+    """The checkpoint that `load` names, here or in a store, its file, and lines for the user. Raises ValueError.
+
+    A new run has none.
+    """
+    if op_mode == "train":
+        return None, None, []
     results = Path(asked["results_dir"])
     load, fetched = fetch_newest(asked["load"], results, addresses, with_replay=op_mode in TRAINING_MODES)
     path, checkpoint, notes = load_newest(load, results)
@@ -241,10 +245,29 @@ def _check_recording(config: Config) -> None:
         raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 
 
+def _fit_learning_starts(settings: Settings, config: Config, asked: Collection[str]) -> tuple[Settings, list[str]]:
+    """The settings with a smaller `learning_starts` if the usual one takes the whole budget, and a line that says so.
+
+    A checkpoint carries it, so a resumed run with more steps has the same start. asked: names of the settings that the command
+    gives, without those of its preset.
+    """
+    budget, of_learner = config.training.environment_max_steps, PARTS_OF_BUDGET * config.training.learner_count
+    fills = _to_fill_in(config) * config.training.unroll_length
+    start = budget // of_learner
+    if "learning_starts" in asked or not config.pace or fills < budget or start >= config.pace.learning_starts:
+        return settings, []
+    line = f"learning_starts={start} (the usual {config.pace.learning_starts:,} would leave none of the {budget:,} steps)"
+    return {**settings, "learning_starts": start}, [line]
+
+
+def _to_fill_in(config: Config) -> int:
+    """Trajectories of all learners that empty replays take in before the first update."""
+    return config.training.learner_count * trajectories_to_fill_in(config)
+
+
 def _check_fill_in(config: Config) -> None:
     """Raise ValueError if empty replays take the whole budget of steps before the first update."""
-    trajectories = config.training.learner_count * trajectories_to_fill_in(config)
-    budget = config.training.environment_max_steps
+    trajectories, budget = _to_fill_in(config), config.training.environment_max_steps
     steps = trajectories * config.training.unroll_length
     if trajectories and steps >= budget:
         less = "learning_starts or a larger updates_per_step" if config.pace else "capacity or replay_fill_fraction"

@@ -14,10 +14,13 @@ from agents import AGENTS
 from agents.networks.actor_critic import ActorCritic
 from agents.off_policy import Objective, Objectives, OffPolicyAgent
 from agents.transitions import Transitions
+from learner import launch
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.writer import read_metrics
-from learner.settings.schema import default_settings
+from learner.settings.schema import agent_settings, build, default_settings
+from tests.learner.launching import resume, trained
+from tests.learner.test_recorded import make_recording
 from tests.learner.test_train import run_training
 from tests.support import small_config
 from tests.test_matrix import assert_resumes_to_the_bit, newest, settings_of
@@ -122,3 +125,34 @@ def test_metrics_count_draws_and_steps(tmp_path: Path) -> None:
     assert np.nanmax(columns["updates/optimizer_steps"]) == 8 * checkpoint.counters.updates
     assert np.nanmax(columns["replay/standard/draws"]) > 1
     assert np.nanmax(columns["replay/standard/policy_lag"]) > 0
+
+
+PACED = [name for name in AGENTS if "learning_starts" in agent_settings(name)]
+
+
+@pytest.mark.parametrize("agent", PACED)
+def test_a_first_try_that_is_short_begins_to_learn_sooner(agent: str, tmp_path: Path) -> None:
+    env = "Reach-v0" if agent in ("ddpg", "sac", "td3") else "Catch-v0"
+    given = {"agent": agent, "env": env, "network": "mlp", "environment_max_steps": 900, "updates_per_step": 0.1}
+    if AGENTS[agent].needs(build(AGENTS[agent].config_class, default_settings(agent))).recorded:
+        given["recording"] = str(make_recording(tmp_path, env))
+    usual = launch.prepare("train", {**given, "environment_max_steps": 50_000}, [])
+    assert usual.settings["learning_starts"] == default_settings(agent)["learning_starts"]
+    for learners in (1, 2):
+        job = launch.prepare("train", {**given, "learner_count": learners}, [])
+        assert job.settings["learning_starts"] == job.config.needs.learning_starts == 90 // learners
+        assert any(line.startswith("learning_starts=") for line in job.notes)
+    with pytest.raises(ValueError, match=r"^environment_max_steps: "):
+        launch.prepare("train", {**given, "learning_starts": 1000}, [])
+
+
+def test_the_start_of_a_preset_is_not_one_that_the_user_asked_for() -> None:
+    job = launch.prepare("train", {"preset": "dqn_cartpole", "environment_max_steps": 900}, [])
+    assert (job.settings["learning_starts"], job.settings["lr"]) == (90, 0.002)
+
+
+def test_a_longer_run_keeps_the_start_of_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path, agent="dqn", environment_max_steps=200)
+    again, _ = resume(run, capsys, environment_max_steps=1200)
+    assert again.path == run.path
+    assert newest(tmp_path).settings["learning_starts"] == 20
