@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -126,7 +127,7 @@ class TimeFractions:
     def __init__(self, clocks: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> None:
         self._clocks = clocks
         self._learner: Record = {}
-        self._before = self._totals()
+        self._counted = {owner: seconds.copy() for owner, (_, seconds) in clocks.items()}
 
     def add(self, stage: str, seconds: float) -> None:
         """Count the learner's time in `stage`."""
@@ -134,14 +135,16 @@ class TimeFractions:
         self._learner[name] = self._learner.get(name, 0.0) + seconds
 
     def read(self, passed: float) -> Record:
-        """Fractions of the `passed` seconds since the last call."""
-        totals = self._totals()
-        fractions = {name: (seconds - self._before.get(name, 0.0)) / passed for name, seconds in totals.items()}
-        self._before = totals
-        return fractions
-
-    def _totals(self) -> Record:
-        totals = dict(self._learner)
+        """Fractions of the `passed` seconds since the last call; only CPU time can be more than 1."""
+        fractions = {name: seconds / passed for name, seconds in self._learner.items()}
+        self._learner = dict.fromkeys(self._learner, 0.0)
         for owner, (names, seconds) in self._clocks.items():
-            totals |= {f"time/{owner}_{name}": total for name, total in zip(names, seconds.mean(0).tolist(), strict=True)}
-        return totals
+            # A clock advances when a stage ends, which may have begun before the last call. Seconds beyond those that have
+            # passed are left for the next call.
+            most = [math.inf if name.endswith("_cpu") else passed for name in names]
+            new = np.minimum(seconds - self._counted[owner], most)
+            self._counted[owner] += new
+            fractions |= {
+                f"time/{owner}_{name}": part for name, part in zip(names, (new.mean(0) / passed).tolist(), strict=True)
+            }
+        return fractions

@@ -99,6 +99,16 @@ def test_time_fractions_are_of_the_wall_time_since_the_last_reading() -> None:
     assert fractions.read(4.0) == pytest.approx(wanted)
 
 
+def test_a_stage_that_began_before_the_last_reading_fills_no_more_than_the_time_between() -> None:
+    clocks = np.zeros((2, 2))
+    fractions = TimeFractions({"worker": (("wait", "env_cpu"), clocks)})
+    clocks[0] += [5.0, 8.0]
+    shares = [fractions.read(seconds)["time/worker_wait"] for seconds in (2.0, 2.0, 2.0, 2.0)]
+    assert shares == pytest.approx([0.5, 0.5, 0.25, 0.0])  # the other worker has not waited
+    clocks[1] += [1.0, 8.0]
+    assert fractions.read(2.0) == pytest.approx({"time/worker_wait": 0.25, "time/worker_env_cpu": 2.0})  # several threads
+
+
 def test_each_scalar_is_averaged_over_the_updates_in_which_it_was_finite() -> None:
     metrics = UpdateMetrics()
     nan = torch.tensor(float("nan"))
