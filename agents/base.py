@@ -74,7 +74,8 @@ class Agent(ABC):
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
     compiles: whether updates may go through torch.compile. exact: whether products of matrices must have the precision of
     float32, so neither bfloat16 nor TF32. charts: TensorBoard charts of the agent's metrics, title -> regular
-    expressions of their names. defaults: of settings that every run has, in place of the usual ones.
+    expressions of their names. defaults: of settings that every run has, in place of the usual ones. unused: settings that
+    every run has, which the agent takes at their defaults only or never reads; `--help` leaves them out.
     """
 
     config_class: ClassVar[type]
@@ -83,6 +84,7 @@ class Agent(ABC):
     exact: ClassVar[bool] = False
     charts: ClassVar[Mapping[str, list[str]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
+    unused: ClassVar[tuple[str, ...]] = ()
 
     network: FeatureNetwork
 

@@ -1,4 +1,7 @@
-"""Checks of the network's settings that an agent does not use: a value for one of them is refused, or it would do nothing."""
+"""Checks of the network's settings that an agent does not use: a value for one of them is refused, or it would do nothing.
+
+An agent names such settings in `Agent.unused`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from collections.abc import Sequence
 from agents.networks.base import NetworkConfig
 from agents.networks.settings import NetworkSettings
 from setting import settings_of
+
+OF_CORES = ("core", "core_size", "core_memory")
+OF_DEVIATIONS = ("log_std", "initial_log_std")
+OF_POLICIES = (*OF_DEVIATIONS, "action_distribution", "separate_value")
 
 
 def check_unused(network: NetworkConfig, agent: str, names: Sequence[str]) -> None:

@@ -64,6 +64,7 @@ class BCAgent(LearnedAgent):
     network_class = Policy
     charts = CHARTS
     defaults = DEFAULTS
+    unused = ("separate_value",)
 
     config: BCConfig
     network: Policy
@@ -74,7 +75,7 @@ class BCAgent(LearnedAgent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        check_unused(network, cls.name(), ["separate_value"])
+        check_unused(network, cls.name(), cls.unused)
 
     def losses(self, batch: Batch, outputs: PolicyAlone) -> Losses:
         distribution, used, drawn = self.network.distribution, batch.action_used, drawn_actions(batch.actions, batch.acting)

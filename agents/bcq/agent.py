@@ -40,6 +40,7 @@ from agents.off_policy import (
     UpdatesPerStep,
 )
 from agents.transitions import Transitions
+from agents.unused_settings import OF_CORES
 from agents.values.agent import ValueAgent
 from agents.values.config import AdamEpsilon, Dueling, Epsilon, TargetPeriod, TargetRate
 from agents.values.q_learning import weighted_mean
@@ -90,6 +91,7 @@ class BCQAgent(ValueAgent, OffPolicyAgent):
     graphed = True
     network_class = BCQNetwork
     defaults = {**DEFAULTS, "batch_size": 64, "eval_seconds": 60.0}
+    unused = (*ValueAgent.unused, *OF_CORES)
     charts: ClassVar[dict[str, list[str]]] = {
         "losses": [r"losses/(loss|value_loss|behaviour_loss)$"],
         "values of recorded actions": [r"losses/value_mean$"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import nn
 
@@ -15,7 +15,7 @@ from agents.networks.cores import NO_CORE
 from agents.networks.settings import parse_hidden_sizes
 from agents.off_policy import OffPolicyAgent, OffPolicyConfig, TargetRate
 from agents.target_network import TargetNetwork
-from agents.unused_settings import check_unused
+from agents.unused_settings import OF_CORES, OF_DEVIATIONS, check_unused
 from setting import Setting
 from wrappers.spaces import Box
 
@@ -57,6 +57,7 @@ class ContinuousAgent(OffPolicyAgent):
 
     config_class = ContinuousConfig
     charts = CHARTS
+    unused: ClassVar[tuple[str, ...]] = ("separate_value", *OF_CORES, *OF_DEVIATIONS)
     critic_count = 2
     taken_actions = "actions that are real numbers between finite bounds"
 
@@ -69,7 +70,7 @@ class ContinuousAgent(OffPolicyAgent):
         if settings.core != NO_CORE:
             wanted = f"{NO_CORE} with agent {name}, whose critics have no memory; ppo, vtrace and r2d2, among others, have one"
             raise ValueError(f"core: wanted {wanted}, got {settings.core}")
-        check_unused(network, name, ["log_std", "initial_log_std"])
+        check_unused(network, name, OF_DEVIATIONS)
         if settings.separate_value:
             raise ValueError(f"separate_value: wanted false with agent {name}, whose critics are always separate, got true")
         cls.check_actions(config, network)

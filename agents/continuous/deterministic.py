@@ -18,7 +18,7 @@ from agents.networks.base import NetworkConfig
 from agents.off_policy import Learned, Objective, Objectives
 from agents.target_network import TargetNetwork
 from agents.transitions import Transitions
-from agents.unused_settings import check_distribution
+from agents.unused_settings import OF_CORES, OF_POLICIES, check_distribution
 from setting import Setting
 
 TARGET_ACTOR = "target_actor"
@@ -74,6 +74,7 @@ class DeterministicAgent(ContinuousAgent):
 
     config_class = DeterministicConfig
     network_class = DeterministicActor
+    unused = (*OF_POLICIES, *OF_CORES)
 
     config: DeterministicConfig
     network: DeterministicActor

@@ -21,6 +21,7 @@ from agents.off_policy import (
     OffPolicyAgent,
 )
 from agents.transitions import Transitions
+from agents.unused_settings import OF_CORES
 from agents.values.agent import ValueAgent, stored_errors
 from agents.values.q_learning import munchausen_targets, weighted_mean
 from replay.batch import InitialErrors
@@ -32,6 +33,7 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
     config_class = DqnConfig
     graphed = True
     defaults = {**DEFAULTS, "batch_size": 32}
+    unused = (*ValueAgent.unused, *OF_CORES)
 
     config: DqnConfig
 

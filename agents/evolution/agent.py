@@ -16,7 +16,7 @@ from agents.evolution.policy import GENERATION, MEMBER, PopulationPolicy
 from agents.guard import Guard
 from agents.guarded import GuardedAgent
 from agents.networks.base import NetworkConfig
-from agents.unused_settings import check_distribution, check_unused
+from agents.unused_settings import OF_DEVIATIONS, OF_POLICIES, check_distribution, check_unused
 from replay.batch import Batch
 from setting import Setting, check_fields
 
@@ -64,6 +64,7 @@ class PopulationAgent(GuardedAgent):
     compiles = False  # an update has no pass through the network
     exact = True  # bfloat16 would round the perturbations
     defaults: ClassVar[Mapping[str, Any]] = {"unroll_length": 16}
+    unused: ClassVar[tuple[str, ...]] = OF_POLICIES
 
     config: Any
     network: PopulationPolicy
@@ -81,7 +82,7 @@ class PopulationAgent(GuardedAgent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        check_unused(network, cls.name(), ["log_std", "initial_log_std", "separate_value"])
+        check_unused(network, cls.name(), ("separate_value", *OF_DEVIATIONS))
         check_distribution(network, cls.name())
 
     @abstractmethod

@@ -22,7 +22,7 @@ from agents.losses import used_mean
 from agents.networks.base import NetworkConfig
 from agents.optimizers import check_weights
 from agents.peers import Peers
-from agents.unused_settings import check_distribution, check_unused
+from agents.unused_settings import OF_CORES, OF_DEVIATIONS, OF_POLICIES, check_distribution, check_unused
 from replay.batch import Batch
 from setting import Setting, check_fields
 
@@ -71,6 +71,7 @@ class LinUCBAgent(Agent):
         "uncertainty of the actions taken": [r"bandit/width$"],
     }
     defaults: ClassVar[Mapping[str, Any]] = {"network": "flat", "frames_stacked": 1, "unroll_length": 4, "batch_size": 8}
+    unused = ("normalise_observations", *OF_CORES, *OF_POLICIES)
 
     network: LinUCBNetwork
 
@@ -86,8 +87,7 @@ class LinUCBAgent(Agent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        unused = ["core", "separate_value", "log_std", "initial_log_std", "normalise_observations"]
-        check_unused(network, cls.name(), unused)
+        check_unused(network, cls.name(), ("normalise_observations", "core", "separate_value", *OF_DEVIATIONS))
         check_distribution(network, cls.name())
 
     @classmethod

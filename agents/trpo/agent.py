@@ -94,6 +94,7 @@ class TRPOAgent(EpochsAgent):
     exact = True
     steps_some = True  # the policy moves without the optimiser
     defaults: ClassVar[Mapping[str, Any]] = {"separate_value": True, "unroll_length": 64}
+    unused = ("separate_value",)
 
     config: TRPOConfig
     network: SeparateActorCritic

@@ -17,6 +17,7 @@ from agents.passes import NetworkPasses
 from agents.schedules import linear_schedule
 from agents.stepping import SteppingAgent
 from agents.target_network import TargetNetwork
+from agents.unused_settings import OF_POLICIES
 from agents.values.config import ValueConfig
 from agents.values.windows import initial_errors
 
@@ -36,6 +37,7 @@ class ValueAgent(SteppingAgent):
     config_class: ClassVar[type] = ValueConfig
     network_class = QNetwork
     charts = CHARTS
+    unused: ClassVar[tuple[str, ...]] = OF_POLICIES
 
     config: Any
     network: QNetwork

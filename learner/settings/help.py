@@ -1,22 +1,22 @@
-"""The text of `--help`: every setting with its default, grouped by what it configures; and hints of presets."""
+"""The text of `--help`: the settings that an agent takes, with their defaults, by what they configure; and hints of presets."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agents import AGENTS
 from learner.settings.other_names import RENAMED
 from learner.settings.presets import PRESETS, describe_presets, load_preset
-from learner.settings.schema import OWNERS, agent_of, agent_settings, table_of
+from learner.settings.schema import OWNERS, agent_of, agent_settings, table_of, untaken
 from setting import MODES, SettingField, listed, settings_of
 
 WIDTH = 110
 
 
 def help_text(agent: str) -> str:
-    """All settings of a run with this agent, and the presets. Raises ValueError if there is no such agent."""
+    """All settings that a run with this agent takes, and the presets. Raises ValueError if there is no such agent."""
     return "\n".join(_lines(agent)) + "\n"
 
 
@@ -35,22 +35,24 @@ def _without_version(env: str) -> str:
 
 
 def _lines(agent: str) -> Iterator[str]:
-    own, table = agent_settings(agent), table_of(agent)
+    left_out = untaken(agent)
+    table = {name: field for name, field in table_of(agent).items() if name not in left_out}
     yield from _wrapped(f"--op_mode={MODES[0]}  What to do; train_w_load resumes a run. One of: {', '.join(MODES)}.")
     yield ""
     for title, owner in OWNERS.items():
-        yield from _group(title, owner.__doc__ or "", {name: table[name] for name in settings_of(owner)})
+        yield from _group(title, owner.__doc__ or "", settings_of(owner), table)
         if title == "Network":
-            yield from _group(f"Agent {agent}", AGENTS[agent].config_class.__doc__ or "", own)
+            yield from _group(f"Agent {agent}", AGENTS[agent].config_class.__doc__ or "", agent_settings(agent), table)
     yield "Presets (--preset=NAME)"
     for name, about in describe_presets().items():
         yield from _wrapped(f"{name}  {about}")
 
 
-def _group(title: str, about: str, table: dict[str, SettingField]) -> Iterator[str]:
+def _group(title: str, about: str, names: Iterable[str], table: dict[str, SettingField]) -> Iterator[str]:
     yield f"{title}: {about.strip().splitlines()[0]}"
-    for field in table.values():
-        yield from _wrapped(describe(field))
+    for name in names:
+        if name in table:
+            yield from _wrapped(describe(table[name]))
     yield ""
 
 

@@ -80,6 +80,22 @@ def needs_of(flat: Mapping[str, Any]) -> Needs:
     return agent.needs(build(agent.config_class, flat))
 
 
+def untaken(agent: str) -> frozenset[str]:
+    """Settings that a run with this agent takes at their defaults only, or never reads. Raises ValueError."""
+    needs = needs_of({**default_settings(agent), "agent": agent})
+    kind, paced = AGENTS[agent], needs.updates_per_step is not None
+    rules = (
+        (kind.unused, True),
+        (("compile",), not kind.compiles),
+        (("learner_count",), needs.alone),
+        (("recording",), needs.on_policy),
+        (("burn_in",), needs.on_policy or needs.window > 0),
+        (("replay_fill_fraction",), paced),
+        (("normalise_observations", "normalise_rewards"), paced and not needs.window),  # sequences are never fresh
+    )
+    return frozenset(name for names, holds in rules if holds for name in names)
+
+
 def _of_kind(*kinds: Kind) -> tuple[str, ...]:
     return tuple(name for name, field in SHARED.items() if field.setting.kind in kinds)
 

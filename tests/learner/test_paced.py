@@ -18,7 +18,7 @@ from learner import launch
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.writer import read_metrics
-from learner.settings.schema import agent_settings, build, default_settings
+from learner.settings.schema import agent_settings, default_settings, needs_of
 from tests.learner.launching import resume, trained
 from tests.learner.test_recorded import make_recording
 from tests.learner.test_train import run_training
@@ -134,7 +134,7 @@ PACED = [name for name in AGENTS if "learning_starts" in agent_settings(name)]
 def test_a_first_try_that_is_short_begins_to_learn_sooner(agent: str, tmp_path: Path) -> None:
     env = "Reach-v0" if agent in ("ddpg", "sac", "td3") else "Catch-v0"
     given = {"agent": agent, "env": env, "network": "mlp", "environment_max_steps": 900, "updates_per_step": 0.1}
-    if AGENTS[agent].needs(build(AGENTS[agent].config_class, default_settings(agent))).recorded:
+    if needs_of({**default_settings(agent), "agent": agent}).recorded:
         given["recording"] = str(make_recording(tmp_path, env))
     usual = launch.prepare("train", {**given, "environment_max_steps": 50_000}, [])
     assert usual.settings["learning_starts"] == default_settings(agent)["learning_starts"]
