@@ -135,26 +135,26 @@ class MultiCategorical(Distribution):
         return f"cut the logits into parts of {', '.join(map(str, self.counts))}; sample a component from each part's softmax"
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
-        return sample_categorical(self._components(parameters), generator)
+        return sample_categorical(self.components(parameters), generator)
 
     def mode(self, parameters: Tensor) -> Tensor:
-        return self._components(parameters).argmax(-1)
+        return self.components(parameters).argmax(-1)
 
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
         _check_rows((*parameters.shape[:-1], len(self.counts)), drawn.shape)
-        return self._each.log_prob(self._components(parameters), drawn).sum(-1)
+        return self._each.log_prob(self.components(parameters), drawn).sum(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        return self._each.entropy(self._components(parameters)).sum(-1)
+        return self._each.entropy(self.components(parameters)).sum(-1)
 
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
-        return self._each.kl(self._components(one), self._components(other)).sum(-1)
+        return self._each.kl(self.components(one), self.components(other)).sum(-1)
 
     @property
     def _each(self) -> Categorical:
         return Categorical(max(self.counts))
 
-    def _components(self, parameters: Tensor) -> Tensor:
+    def components(self, parameters: Tensor) -> Tensor:
         """Logits `[..., D, largest count]`. Places beyond a component's count are illegal."""
         widest = max(self.counts)
         if min(self.counts) == widest:

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.distributions import Categorical
+from agents.distributions import Categorical, MultiCategorical
 from agents.networks.base import FeatureNetwork
 from agents.streams import Fence
 from replay import Encoded
 from replay.batch import stack_frames
-from replay.kinds.distances import Divergence
+from replay.kinds.distances import FORBIDDEN, LOG_OF_FORBIDDEN, Divergence
 from replay.trajectory import RECURRENT_STATE, Fields
 from workers.weights import Weights
 
@@ -90,6 +90,18 @@ def policy_divergence(network: FeatureNetwork) -> Divergence | None:
         return None
 
     def divergence(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return distribution.kl(*(torch.from_numpy(np.asarray(part, np.float64)) for part in (one, other))).numpy()
+        tensors = [torch.from_numpy(np.asarray(part, np.float64)) for part in (one, other)]
+        if isinstance(distribution, MultiCategorical):
+            return _of_choices(*map(distribution.components, tensors)).numpy()
+        return distribution.kl(*tensors).numpy()
 
     return divergence
+
+
+def _of_choices(one: Tensor, other: Tensor) -> Tensor:
+    """KL(one || other) `[...]` of logits `[..., D, K]` of D choices, whose masks may differ.
+
+    An action that `other` alone forbids has `LOG_OF_FORBIDDEN` there, as in `state_distances`.
+    """
+    log_one, log_other = one.log_softmax(-1), other.log_softmax(-1)
+    return (log_one.exp() * (log_one - torch.where(log_other < FORBIDDEN, LOG_OF_FORBIDDEN, log_other))).sum(-1).sum(-1)

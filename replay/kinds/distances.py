@@ -16,6 +16,10 @@ Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Divergence = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """KL(one || other) `[...]`, float64, of policies with parameters `[..., P]`, which are broadcast."""
 
+FORBIDDEN = -5e7
+"""Log-probabilities below it are those of actions that a mask forbids."""
+LOG_OF_FORBIDDEN = float(np.log(0.01))
+"""Log-probability of a forbidden action for policies of other states. Its own, some -1e8, would sort states by their masks."""
 PAIRS_AT_ONCE = 100_000
 """Pairs of states and anchors for which a divergence is computed at once, which bounds its memory."""
 
@@ -89,6 +93,7 @@ def state_distances(
     if name == "ln_norm":
         return np.stack([_norm(one - anchor, p) for anchor in other], axis=1)
     log_one, log_other = _log_softmax(one), _log_softmax(other)
+    log_other = np.where(log_other < FORBIDDEN, LOG_OF_FORBIDDEN, log_other)
     # KL(p || q) is sum p log p minus sum p log q, so one matrix product gives the second sum of all pairs.
     return np.sum(np.exp(log_one) * log_one, axis=1)[:, None] - np.exp(log_one) @ log_other.T
 

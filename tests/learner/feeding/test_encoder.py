@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from agents.distributions import ILLEGAL_LOGIT, Categorical
 from agents.networks.base import make_network
 from learner.building import make_contract, make_network_config
 from learner.feeding import encoder as module
@@ -137,3 +138,17 @@ def test_policies_are_compared_by_the_divergence_of_the_network_s_distribution(s
     assert (got.shape, got.dtype) == ((6, 6), np.float64)
     wanted = network.distribution.kl(torch.from_numpy(one), torch.from_numpy(other))
     np.testing.assert_allclose(np.diag(got), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_forbidden_value_of_several_choices_is_an_unlikely_one() -> None:
+    network = network_of("mlp", (1, 3), MultiDiscrete((2, 3)))
+    divergence, distribution = policy_divergence(network), network.distribution
+    assert divergence is not None
+    one, other = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    masked = other.masked_fill(torch.arange(5) == 1, ILLEGAL_LOGIT)
+    both = one.masked_fill(torch.arange(5) == 1, ILLEGAL_LOGIT)
+    np.testing.assert_array_equal(divergence(both.numpy(), masked.numpy()), distribution.kl(both, masked).numpy())
+    p, q = one[:, :2].softmax(-1), torch.tensor([1.0, 0.01])
+    wanted = (p * (p / q).log()).sum(-1) + Categorical(3).kl(one[:, 2:], other[:, 2:])
+    np.testing.assert_allclose(divergence(one.numpy(), masked.numpy()), wanted.numpy(), rtol=1e-6)
+    assert float(distribution.kl(one, masked).min()) > 1e6

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.distributions import ILLEGAL_LOGIT
 from replay.kinds import distances
 from replay.kinds.distances import (
     DISTANCES,
@@ -179,3 +180,14 @@ def test_states_are_compared_with_anchors_by_the_same_divergence(pairs: int, mon
     got = state_distances("kl_policy", 2.0, states, anchors, squared)
     wanted = np.stack([make_distance("kl_policy", 2.0, squared)(states[:, None], anchor[None, None]) for anchor in anchors], 1)
     np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_action_that_an_anchor_alone_forbids_is_an_unlikely_one() -> None:
+    """Masks alone would decide otherwise: the divergence of any state that allows one more action is some 1e6."""
+    log = np.log(np.array([[0.99, 0.01, 1.0], [0.495, 0.495, 0.01]]))
+    states, anchor = log.copy(), np.log(np.array([[0.5, 0.5, 1.0]]))
+    states[0, 2] = anchor[0, 2] = ILLEGAL_LOGIT
+    same_mask, other_mask = state_distances("kl_policy", 2.0, states.astype(np.float32), anchor.astype(np.float32))[:, 0]
+    assert same_mask == pytest.approx(0.99 * np.log(1.98) + 0.01 * np.log(0.02), rel=1e-6)
+    assert other_mask == pytest.approx(0.99 * np.log(0.99), rel=1e-6, abs=1e-6)  # its forbidden action has 0.01 too
+    assert other_mask < same_mask
