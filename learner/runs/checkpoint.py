@@ -46,7 +46,8 @@ class Counters:
     """Progress of a run.
 
     Args:
-        steps: fresh agent steps.
+        steps: fresh agent steps, each a row of a trajectory: also those of autoresets, and those that fill up the end of a
+            recording.
         frames: emulator frames.
         updates: iterations of the training loop. One may learn from several batches and take several optimiser steps.
         episodes: episodes that have ended.

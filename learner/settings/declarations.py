@@ -33,8 +33,9 @@ class TrainingConfig:
     environment_max_steps: Annotated[
         int,
         Setting(
-            "Length of the run in agent steps (one action each; the program prints frames as well). With train_w_load it "
-            "counts from the start of the first run; --more_steps counts from the checkpoint.",
+            "Length of the run in agent steps (one action each; the reset between two episodes counts too). The program prints "
+            "frames as well. With train_w_load it counts from the start of the first run; --more_steps counts from the "
+            "checkpoint.",
             "a whole number of steps >= 1",
             1,
             1e15,
