@@ -30,6 +30,7 @@ SLOW = (
     "tests/learner/runs/test_lock.py::test_a_killed_holder",
     "tests/learner/runs/test_resuming.py",
     "tests/learner/serving/",
+    "tests/learner/settings/test_help.py",
     "tests/learner/settings/test_modes.py::test_a_run",
     "tests/learner/stores/test_s3.py",
     "tests/learner/test_",
