@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from learner.feeding.encoder import Encoder, policy_divergence
 from learner.feeding.feedback import PriorityFeedback
 from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
+from learner.hindsight import OpenGoals
 from learner.metrics.counting import Counting
 from learner.metrics.recorder import Recorder, Sources
 from learner.ranks.base import Ranks
@@ -60,6 +61,7 @@ class Parts:
     generator: np.random.Generator
     total_frames: int
     ranks: Ranks
+    goals: OpenGoals
 
     def stop(self) -> None:
         """End the processes and threads that run next to the loop. May be called at any time, also twice."""
@@ -67,6 +69,7 @@ class Parts:
         # The feeder's thread reads the workers' slots, whose memory `workers.stop` gives back.
         self.feeder.stop()
         self.workers.stop()
+        self.goals.close()
 
 
 def build(
@@ -85,8 +88,7 @@ def build(
     """
     settings, spec = config.training, make_spec(config.env)
     _prepare_torch(config)
-    generator = np.random.default_rng(run_seeds(config, resumed)[1])
-    device = torch.device(settings.device)
+    generator, device = np.random.default_rng(run_seeds(config, resumed)[1]), torch.device(settings.device)
     counters = replace(resumed.counters) if resumed else Counters()
     total_frames = settings.environment_max_steps * spec.frames_per_step
     network = on_device(make_network(make_network_config(config, settings.precision)), device)
@@ -95,12 +97,12 @@ def build(
         undo.callback(workers.stop)
         agent = make_agent(config, network, threads=settings.learner_threads, compiled=settings.compile)
         if resumed:
-            agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
-            restore_generators(resumed.generators, generator)
+            _restore(resumed, agent, generator, load_optimizer=load_optimizer)
         elif config.network_settings.wants_random_play and ranks.rank == 0:
             agent.calibrate(head_start.random_observations().to(device))
         ranks.join(agent, workers)
-        mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames)
+        goals = undo.enter_context(closing(OpenGoals(config)))
+        mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)
         feeder = _make_feeder(config, workers, mixture)
         skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
         parts = Parts(
@@ -121,9 +123,15 @@ def build(
             generator=generator,
             total_frames=total_frames,
             ranks=ranks,
+            goals=goals,
         )
         undo.pop_all()
     return parts
+
+
+def _restore(resumed: Checkpoint, agent: Agent, generator: np.random.Generator, *, load_optimizer: bool) -> None:
+    agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
+    restore_generators(resumed.generators, generator)
 
 
 def _make_feeder(config: Config, workers: Workers, mixture: Mixture) -> Feeder:
@@ -138,6 +146,7 @@ def _make_mixture(
     generator: np.random.Generator,
     replay: dict[str, Any] | None,
     progress: Callable[[], float],
+    goals: OpenGoals,
 ) -> Mixture:
     """replay: what was saved of it. progress: the share of the training that the batches taken so far make up, 0 to 1."""
     device = torch.device(config.training.device)
@@ -156,6 +165,7 @@ def _make_mixture(
         policy_divergence=policy_divergence(network),
         pace=config.pace,
         initial_errors=agent_class(config).initial_errors(config.agent_settings, workers.setup.network),
+        goals=goals.access,
     )
     if replay:
         restore_replays(replay, mixture)

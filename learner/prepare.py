@@ -12,6 +12,7 @@ from learner.building import agent_class, make_contract, make_network_config, ma
 from learner.evaluation.estimating import open_estimated
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.evaluation.recording import check_record_to
+from learner.hindsight import check_hindsight
 from learner.machine.default_replay import fit_default_replay
 from learner.machine.detect import Machine, detect_machine, free_gpu_memory
 from learner.machine.fit import fit_to_machine, portable_settings
@@ -208,6 +209,7 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
     _check_recording(config)
+    check_hindsight(config)
     check_replay_devices(config)
     check_memory(config, machine.memory_bytes)
     if any(gpu_memory(config)):

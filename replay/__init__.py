@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from replay.base import LARGEST_CAPACITY, Encode, Encoded, InitialErrors, ReplayConfig, ReplayContext
+from replay.base import LARGEST_CAPACITY, Encode, Encoded, GoalAccess, InitialErrors, ReplayConfig, ReplayContext
 from replay.kinds.distances import Divergence
 from replay.memory import device_bytes, exact_share, most_compared, replay_bytes, settle_capacities, shares, wanted_capacity
 from replay.mixture import Mixture
@@ -22,6 +22,7 @@ __all__ = [
     "REPLAYS",
     "Encode",
     "Encoded",
+    "GoalAccess",
     "Mixture",
     "PaceConfig",
     "ReplayConfig",
@@ -72,6 +73,7 @@ def make_mixture(
     policy_divergence: Divergence | None = None,
     pace: PaceConfig | None = None,
     initial_errors: InitialErrors | None = None,
+    goals: GoalAccess | None = None,
 ) -> Mixture:
     """Returns the replays of a run as a mixture.
 
@@ -87,8 +89,9 @@ def make_mixture(
         policy_divergence: See ReplayContext.
         pace: Batches for each fresh step; None if the replays alone decide.
         initial_errors: See ReplayContext.
+        goals: See ReplayContext.
 
-    Raises ValueError if a replay is too small for a batch, or needs `encode` or features and does not get them.
+    Raises ValueError if a replay is too small for a batch, or needs `encode`, features or goals and does not get them.
     """
     if not contract.window:
         check_replays(configs, batch_size)
@@ -100,7 +103,8 @@ def make_mixture(
     for config, share, seed in zip(settled, shares(configs, batch_size), seeds, strict=True):
         child = np.random.default_rng(seed)
         min_fill = math.ceil(fill_in_factor * config.capacity)
-        context = ReplayContext(contract, share, min_fill, child, encode, progress, device, policy_divergence, initial_errors)
+        known = (encode, progress, device, policy_divergence, initial_errors, goals)
+        context = ReplayContext(contract, share, min_fill, child, *known)
         replays.append(REPLAYS[config.type](config, context))
     ratios = [config.sample_ratio for config in configs]
     return Mixture(contract, replays, ratios, batch_size, Pace(pace, contract.fresh_steps) if pace else None)

@@ -21,6 +21,7 @@ from setting import Setting
 
 LARGEST_CAPACITY = 10**12  # trajectories; far above any memory, and small enough to be counted in bytes
 LARGEST_NUMBER = 10**6  # for numbers without a bound of their own; far above any sensible value
+REWARD_FUNCTION = r"[^:]+:[A-Za-z_]\w*"
 ABOVE_ZERO = math.ulp(0.0)
 """The lower end of a range that excludes 0: the smallest positive number."""
 
@@ -76,6 +77,23 @@ class ReplayConfig:
     uses: Annotated[int, _whole("Uses of each batch; 0 until the actions decide.", "updates")] = 0
     staggered: Annotated[bool, Setting("Whether the first batches get 1, 2, .. uses.")] = True
     device: Annotated[Literal["cpu", "cuda"], Setting("Where frames are kept; cuda: in the learner's device memory.")] = "cpu"
+    hindsight: Annotated[
+        int,
+        Setting(
+            "Transitions with a goal that was achieved later, for each with its own goal; 0: none.",
+            "a whole number of transitions from 0 to 1000",
+            0,
+            1000,
+        ),
+    ] = 0
+    reward_function: Annotated[
+        str,
+        Setting(
+            "The function that computes the rewards of other goals; without it the environment's compute_reward.",
+            "module:function",
+            pattern=REWARD_FUNCTION,
+        ),
+    ] = ""
     compress: bool = False
 
     @property
@@ -116,6 +134,24 @@ Encode = Callable[[Fields], Encoded]
 """Takes n stored trajectories, `[n, *shape]` each field."""
 
 
+GoalFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Takes achieved and desired goals, float32 `[n, G]`, and returns a number for each of the n rows, `[n]`."""
+
+
+@dataclass(frozen=True)
+class GoalAccess:
+    """Where the goals lie in a frame, and how another goal changes a step.
+
+    achieved, desired: their bytes in a frame, which are float32. reward: of a step with this achieved goal after it.
+    terminated: whether the step terminates the episode; None if that does not depend on the goal.
+    """
+
+    achieved: slice
+    desired: slice
+    reward: GoalFunction
+    terminated: GoalFunction | None = None
+
+
 @dataclass(frozen=True)
 class ReplayContext:
     """The context that a replay is built with, besides its settings.
@@ -123,7 +159,7 @@ class ReplayContext:
     share: the most that one batch takes from it. min_fill: trajectories to be written before it gives any. encode: the
     current network, which the learner owns. progress: the part of the schedule that is over, in [0, 1]. device: the learner's.
     policy_divergence: compares policies; None if their parameters are the logits of one choice. initial_errors: see
-    `InitialErrors`; None if nothing is known of new trajectories.
+    `InitialErrors`; None if nothing is known of new trajectories. goals: for replays with `hindsight`.
     """
 
     contract: TrajectoryContract
@@ -135,6 +171,7 @@ class ReplayContext:
     device: torch.device = torch.device("cpu")
     policy_divergence: Divergence | None = None
     initial_errors: InitialErrors | None = None
+    goals: GoalAccess | None = None
 
 
 class Drawn(NamedTuple):

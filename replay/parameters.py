@@ -8,6 +8,7 @@ replaced before, in `learner/settings/other_names.py`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,6 +123,10 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
             raise ValueError(f"{wanted} {listed(names)}{also}, got {_short(repr(value))}")
         return value
     assert field is not None
+    if field.setting.pattern:
+        if not isinstance(value, str) or not re.fullmatch(field.setting.pattern, value):
+            raise ValueError(f"{wanted} as {field.wanted()}, got {_short(repr(value))}")
+        return value
     is_bool = isinstance(value, bool)
     if field.type is bool:
         if not is_bool:
@@ -147,6 +152,13 @@ def _check_combination(where: str, values: dict[str, Any]) -> None:
         raise ValueError(f"{where}: wanted keys of this {values['type']} replay ({', '.join(sorted(taken))}), got {key}")
     if "p" in values and values.get("dist_function", ReplayConfig.dist_function) != "ln_norm":
         raise ValueError(f"{where}: wanted p only with dist_function ln_norm, got it with {values['dist_function']}")
+    if values.get("hindsight"):
+        # Later steps of an episode are found in trajectories that follow each other, and read one by one.
+        for key, wanted in (("retention", "fifo"), ("device", "cpu")):
+            if values.get(key, wanted) != wanted:
+                raise ValueError(f"{where}: wanted {key} {wanted} with hindsight, got {values[key]}")
+    elif "reward_function" in values:
+        raise ValueError(f"{where}: wanted reward_function only with hindsight, got it without")
 
 
 def _taken_keys(entry: dict[str, Any]) -> set[str]:

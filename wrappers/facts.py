@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wrappers.drawing import drawing_hint
-from wrappers.spaces import Leaf, action_space
+from wrappers.spaces import Leaf, action_space, goals_from_json
 from wrappers.spec import EnvConfig, EnvSpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,5 +119,12 @@ def _run(request: str) -> subprocess.CompletedProcess[bytes]:
 def _from_json(answer: Mapping[str, Any]) -> Facts:
     spec = answer["spec"]
     leaves = tuple(Leaf(leaf["name"], tuple(leaf["shape"]), leaf["dtype"]) for leaf in spec["leaves"])
-    made = {**spec, "frame_shape": tuple(spec["frame_shape"]), "action": action_space(spec["action"]), "leaves": leaves}
+    goals = goals_from_json(spec["goals"]) if "goals" in spec else None
+    made = {
+        **spec,
+        "goals": goals,
+        "frame_shape": tuple(spec["frame_shape"]),
+        "action": action_space(spec["action"]),
+        "leaves": leaves,
+    }
     return Facts(**{**answer, "spec": EnvSpec(**made), "texts": tuple(answer["texts"]), "lines": tuple(answer["lines"])})

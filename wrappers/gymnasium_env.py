@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,7 @@ from gymnasium.vector import AutoresetMode
 from wrappers.drawing import drawing_hint, rendering_variables
 from wrappers.errors import import_failed, in_words
 from wrappers.facts import Facts, probe
+from wrappers.goals import goals_of, with_functions
 from wrappers.gymnasium_contract import ContractError, read_reset, reset_hint
 from wrappers.gymnasium_foreign import check_space, gym_line, interface_line
 from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
@@ -316,8 +318,8 @@ def translate(
     except ValueError as error:
         line = str(error)
         raise ValueError(f"env {config.env}: {line}" if line.startswith("wanted") else line) from None
-    spec = EnvSpec(config.env, plan.frame_shape, plan.frame_dtype, config.frames_stacked, action, leaves=plan.leaves)
-    return Translation(spec, plan, decode)
+    frame, stacked, goals = (plan.frame_shape, plan.frame_dtype), config.frames_stacked, goals_of(plan, observations)
+    return Translation(EnvSpec(config.env, *frame, stacked, action, leaves=plan.leaves, goals=goals), plan, decode)
 
 
 def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
@@ -330,7 +332,8 @@ def _translation_of(config: EnvConfig, env: SingleEnv) -> Translation:
         raise ValueError(f"env {config.env}: {error}") from error
     except FAILURES as error:  # the code of a user's environment may raise anything
         raise ValueError(f"env: wanted a first reset of {config.env}, got {in_words(error)}{reset_hint(error)}") from error
-    return translate(config, env.observation_space, env.action_space, info)
+    translation = translate(config, env.observation_space, env.action_space, info)
+    return translation._replace(spec=with_functions(translation.spec, env))
 
 
 def _make_native(registered: Registered, config: EnvConfig, num_envs: int, translation: Translation) -> NativeVector | None:
@@ -346,7 +349,7 @@ def _make_native(registered: Registered, config: EnvConfig, num_envs: int, trans
         with closed_on_failure([vector]):
             _, info = vector.reset(seed=1)
             own = translate(config, vector.single_observation_space, vector.single_action_space, first_info(info))
-        if own.spec == translation.spec:
+        if own.spec == replace(translation.spec, goals=own.spec.goals):
             return NativeVector(vector, own, num_envs)
     vector.close()
     return None

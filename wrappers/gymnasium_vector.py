@@ -8,7 +8,7 @@ one environment of a vector cannot skip a step that the others take.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -158,6 +158,10 @@ class GymnasiumLoop(TranslatedEnv):
     def explain(self, error: BaseException) -> str | None:
         """The line about a first step that broke the contract in a way that only wrappers noticed; None for another error."""
         return contract_hint(error, self._envs[0])
+
+    def goal_function(self, name: str) -> Callable[..., Any] | None:
+        env = self._envs[0]
+        return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
 
     def render(self) -> np.ndarray:
         return picture_of(self._envs[0].render(), self.spec.env)

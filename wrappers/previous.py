@@ -21,12 +21,13 @@ PREVIOUS_REWARD = "previous_reward"
 def with_previous(spec: EnvSpec) -> EnvSpec:
     """The spec with two more leaves, float32 vectors: the previous action `[A]` and the previous reward `[1]`.
 
-    A frame that had no leaves becomes the leaf `observation`.
+    A frame that had no leaves becomes the leaf `observation`. The spec names no goals: another goal would change the rewards,
+    so the previous rewards would be those of another one.
     """
     leaves = spec.leaves or (Leaf(OBSERVATION, spec.frame_shape, spec.frame_dtype),)
     length = encode_actions(np.zeros((1, *spec.action.shape), spec.action.dtype), spec.action).shape[1]
     leaves = (*leaves, Leaf(PREVIOUS_ACTION, (length,), "float32"), Leaf(PREVIOUS_REWARD, (1,), "float32"))
-    return replace(spec, leaves=leaves, frame_shape=(Packing(leaves).size,), frame_dtype="uint8")
+    return replace(spec, leaves=leaves, frame_shape=(Packing(leaves).size,), frame_dtype="uint8", goals=None)
 
 
 def encode_actions(actions: np.ndarray, space: ActionSpace) -> np.ndarray:

@@ -291,6 +291,40 @@ class Packing:
         }
 
 
+@dataclass(frozen=True)
+class Goals:
+    """The goal that an observation names and the goal that it has achieved, for learning from goals that were achieved.
+
+    Args:
+        leaf: name of the float32 vector that holds both; empty if the frame is that vector.
+        achieved, desired: first number of each in the vector, and the one behind its last.
+        shape, dtype: of a goal as the environment has it.
+        functions: those of `compute_reward` and `compute_terminated` that the environment has.
+    """
+
+    leaf: str
+    achieved: tuple[int, int]
+    desired: tuple[int, int]
+    shape: tuple[int, ...]
+    dtype: str
+    functions: tuple[str, ...] = ()
+
+    def places(self, leaves: tuple[Leaf, ...]) -> tuple[slice, slice]:
+        """The bytes of the achieved and of the desired goal in a frame with these leaves."""
+        start = Packing(leaves).parts[self.leaf].start if leaves else 0
+        achieved, desired = (slice(start + 4 * first, start + 4 * end) for first, end in (self.achieved, self.desired))
+        return achieved, desired
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data from which `goals_from_json` makes the same."""
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+
+def goals_from_json(data: Mapping[str, Any]) -> Goals:
+    """The goals that `Goals.to_json` described."""
+    return Goals(**{name: _from_plain(value) for name, value in data.items()})
+
+
 def leaves_to_json(leaves: tuple[Leaf, ...]) -> list[dict[str, Any]]:
     """Leaves as plain data."""
     return [{**asdict(leaf), "shape": list(leaf.shape)} for leaf in leaves]

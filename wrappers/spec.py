@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from setting import Setting, check_fields
-from wrappers.spaces import ActionSpace, Leaf, leaves_to_json
+from wrappers.spaces import ActionSpace, Goals, Leaf, leaves_to_json
 
 # Stored trajectories depend on all of these settings. Each kind with `families` is read by these families only.
 _Stored = partial(Setting, stored=True)
@@ -190,6 +190,7 @@ class EnvSpec:
         action: what an action is.
         frames_per_step: emulator frames that one step advances; 1 for environments without an emulator.
         leaves: the parts of a frame that has several. It is then uint8 `[bytes]`, see `wrappers.spaces.Packing`.
+        goals: of an environment whose observations name a goal, otherwise None.
     """
 
     env: str
@@ -199,6 +200,7 @@ class EnvSpec:
     action: ActionSpace
     frames_per_step: int = 1
     leaves: tuple[Leaf, ...] = ()
+    goals: Goals | None = None
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -207,7 +209,8 @@ class EnvSpec:
     def to_json(self) -> dict[str, Any]:
         """Plain data that describes the environment in checkpoints."""
         plain = {**vars(self), "frame_shape": list(self.frame_shape), "action": self.action.to_json()}
-        return {**plain, "leaves": leaves_to_json(self.leaves)}
+        goals = plain.pop("goals")  # only where there are some, so that other files stay as they were
+        return {**plain, "leaves": leaves_to_json(self.leaves), **({"goals": goals.to_json()} if goals else {})}
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,10 @@ class VectorEnv(ABC):
     @abstractmethod
     def step(self, actions: np.ndarray) -> Step:
         """Advance every environment by one action, `[N, *action_shape]`. Raises ValueError for an action out of range."""
+
+    def goal_function(self, name: str) -> Callable[..., Any] | None:
+        """The function `name` of `Goals.functions`. It takes achieved goals, desired goals and an info. None if it has none."""
+        return None
 
     def render(self) -> np.ndarray:
         """Return the screen, uint8 `[H, W, 3]`. Raises RuntimeError if the environment was not made for rendering."""

@@ -2,7 +2,7 @@
 
 Each tests one thing, and is not learned if the program does it wrongly: `Catch-v0` one choice, `Reach-v0` real numbers,
 `Locks-v0` several choices, `Masked-v0` choices that are not always legal, `Recall-v0` memory, `Bandit-v0` a choice that pays at
-once.
+once, `BitFlip8-v0` and `BitFlip15-v0` goals.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, VectorEnv
 from wrappers.toys.bandit import Bandit
 from wrappers.toys.base import SHOWN_SECONDS, Toy
+from wrappers.toys.bit_flip import BitFlip8, BitFlip15
 from wrappers.toys.catch import Catch
 from wrappers.toys.locks import Locks
 from wrappers.toys.masked import Masked
@@ -25,6 +26,8 @@ TOYS: dict[str, type[Toy]] = {
     Masked.env_id: Masked,
     Recall.env_id: Recall,
     Bandit.env_id: Bandit,
+    BitFlip8.env_id: BitFlip8,
+    BitFlip15.env_id: BitFlip15,
 }
 """Environment id -> class."""
 

@@ -240,7 +240,7 @@ def _plain_value(key: str, value: Any) -> Any:
     """The value of a key as JSON writes it here: a name in small letters, a number as a number."""
     if key in WHOLE_KEYS and isinstance(value, float) and value.is_integer():
         return int(value)
-    if not isinstance(value, str) or key == "memory":
+    if not isinstance(value, str) or key in ("memory", "reward_function"):
         return value
     if key in (*WHOLE_KEYS, *NUMBER_KEYS):
         with contextlib.suppress(ValueError):

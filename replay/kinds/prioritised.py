@@ -13,14 +13,14 @@ import numpy as np
 from torch import Tensor
 
 from replay.base import Drawn, ReplayConfig, ReplayContext
-from replay.kinds.ring_replay import RingReplay
+from replay.kinds.ring_replay import HINDSIGHT_KEYS, RingReplay
 from replay.priorities.priorities import Priorities, Tickets, importance_weights
 
 
 class PrioritisedReplay(RingReplay):
     """Draws by priorities. The exponent beta of the importance weights moves from `beta` to `beta_end` over the run."""
 
-    keys = ("alpha", "beta", "beta_end", "priority_epsilon", "device")
+    keys = ("alpha", "beta", "beta_end", "priority_epsilon", "device", *HINDSIGHT_KEYS)
     keeps_newest = gives_windows = True
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:

@@ -11,6 +11,9 @@ from replay.base import Replay, ReplayConfig, ReplayContext
 from replay.ring.retention import make_ring
 from replay.ring.ring import RowIndex
 
+HINDSIGHT_KEYS = ("hindsight", "reward_function")
+"""Keys of the kinds that can draw windows with other goals (`replay.ring.hindsight`)."""
+
 
 class RingReplay(Replay):
     """A replay on a ring. It gives nothing before `min_fill` trajectories were inserted."""
@@ -27,7 +30,9 @@ class RingReplay(Replay):
     @property
     def settings(self) -> dict[str, Any]:
         names = ("type", "capacity", "memory", "compress", "retention", "insert_strategy")
-        return {name: getattr(self.config, name) for name in names}
+        # Only where it is used: states of earlier versions do not name it.
+        hindsight = {"hindsight": self.config.hindsight} if self.config.hindsight else {}
+        return {**{name: getattr(self.config, name) for name in names}, **hindsight}
 
     def has_room(self) -> bool:
         return True

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from replay.kinds.ring_replay import RingReplay
+from replay.kinds.ring_replay import HINDSIGHT_KEYS, RingReplay
 
 
 class StandardReplay(RingReplay):
     """Draws uniformly. The ring's retention decides which trajectories it keeps."""
 
-    keys = ("retention", "device")
+    keys = ("retention", "device", *HINDSIGHT_KEYS)
     keeps_newest = gives_windows = True
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:

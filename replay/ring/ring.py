@@ -16,6 +16,7 @@ from replay.base import ReplayConfig, ReplayContext
 from replay.kinds.selection import candidate_count
 from replay.ring.device_storage import DeviceStorage
 from replay.ring.growing import GrowingArray
+from replay.ring.hindsight import Hindsight
 from replay.ring.starts import Starts
 from replay.ring.storage import Storage, storage_class
 from replay.trajectory import Fields
@@ -39,6 +40,7 @@ class Ring:
         recurrent: Whether trajectories hold a core's state, which is that before row 0.
         index: Rows or trajectories among which a kind draws, if not among all stored trajectories: by default the rows at which
             a window may start, or None if batches are made of whole trajectories.
+        hindsight: Gives drawn windows other goals; None without it.
 
     Args:
         config: The replay's settings.
@@ -73,6 +75,7 @@ class Ring:
             self.index = make_index(self.storage.capacity)
         elif self._contract.window:
             self.index = Starts(self.storage.capacity, self.unroll_length)
+        self.hindsight = Hindsight(config, context, self.storage) if config.hindsight else None
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> int | None:
         """Copy one trajectory in, after evicting as many others as needed. Returns its slot, or None if it was rejected."""
@@ -92,7 +95,10 @@ class Ring:
             self._evict(evicted)
         environment = int(trajectory["environment_id"])
         # `newest` is read after the evictions, which may have removed the trajectory that this one follows.
-        slot = self.storage.write(trajectory, packed, self.newest.get(environment))
+        before = self.newest.get(environment)
+        slot = self.storage.write(trajectory, packed, before)
+        if self.hindsight:
+            self.hindsight.add(slot, before)
         self.newest[environment] = slot
         self.draws[slot] = 0
         self._inserted_at[slot] = self.inserted
@@ -209,7 +215,10 @@ class Ring:
         np.add.at(self.draws, slots, 1)
         self._tally.add("age", self.ages(slots))
         self._tally.add("draws", self.draws[slots])
-        return self.storage.read_window(slots, rows, out)
+        frames = self.storage.read_window(slots, rows, out)
+        if self.hindsight:
+            self.hindsight.relabel(slots, rows, out)
+        return frames
 
     def metrics(self) -> dict[str, float]:
         """Returns numbers about the trajectories given since the last call.
@@ -231,6 +240,7 @@ class Ring:
             "retention": self._retention.state_dict(),
             "storage": self.storage.state_dict(),
             **({"index": self.index.state_dict()} if self.index else {}),
+            **({"hindsight": self.hindsight.state_dict(slots)} if self.hindsight else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -247,6 +257,8 @@ class Ring:
         self.storage.load_state_dict(state["storage"])
         if self.index:
             self.index.load_state_dict(state["index"])
+        if self.hindsight:
+            self.hindsight.load_state_dict(slots, state["hindsight"])
 
     def _evict(self, slot: int) -> None:
         environment = int(self.storage.columns["environment_id"][slot])
@@ -254,6 +266,8 @@ class Ring:
             del self.newest[environment]
         if self.index:
             self.index.remove(slot, self._used[slot])
+        if self.hindsight:
+            self.hindsight.remove(slot)
         self.storage.evict(slot)
         self.size -= 1
         # The last of the written slots takes the evicted one's position, so that `slots` stays without gaps.
@@ -280,6 +294,8 @@ class Ring:
         if self.index:
             self.index.move(moved, self._used)
             self.index.give_back(self.size)
+        if self.hindsight:
+            self.hindsight.move(moved, self.size)
         for growing in self._growing:
             growing.give_back(self.size)
 

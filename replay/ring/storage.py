@@ -298,6 +298,15 @@ class PlainStorage(Storage):
         shared[missing[~head[missing].any(axis=1)]] = self._black
         return shared
 
+    def follows(self, slot: int, before: int) -> bool:
+        """Whether the trajectory in `slot` goes on where that in slot `before` ends: one page holds the frame between them."""
+        return bool(self._pages[slot][self.frames_stacked - 1] == self._pages[before][-1])
+
+    def read_bytes(self, slots: np.ndarray, frames: np.ndarray, part: slice) -> np.ndarray:
+        """Returns some bytes of one frame of each of n trajectories, uint8 `[n, bytes]`. slots, frames: int64 `[n]`."""
+        content: np.ndarray = self.pool.bytes[:, part][self._pages.take(slots, frames[:, None])[:, 0]]
+        return content
+
     def _newest_frames(self, slot: int) -> np.ndarray:
         """Returns the last frames in this slot, which the next trajectory repeats, uint8 `[shared_frames, page_bytes]`."""
         return self.pool.bytes[self._pages[slot][-self.shared_frames :]]

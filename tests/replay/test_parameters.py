@@ -287,6 +287,12 @@ def test_a_strategy_may_be_given_by_its_number(number: int) -> None:
         ({"type": "elite", "insert_strategy": None}, "wanted insert_strategy elite_insertion, got None"),
         ({"type": "elite", "insert_strategy": "elite_insertion", "elite_batch_size": 0}, "wanted elite_batch_size .* got 0"),
         ({"type": "standard", "retention": "lifo"}, "wanted retention fifo or reservoir, got 'lifo'"),
+        ({"type": "standard", "hindsight": -1}, "wanted hindsight as .*, got -1"),
+        ({"type": "queue", "hindsight": 4}, "queue replay .*, got hindsight"),
+        ({"type": "standard", "hindsight": 4, "retention": "reservoir"}, "wanted retention fifo with hindsight, got reservoir"),
+        ({"type": "prioritised", "hindsight": 4, "device": "cuda"}, "wanted device cpu with hindsight, got cuda"),
+        ({"type": "standard", "reward_function": "a:b"}, "wanted reward_function only with hindsight"),
+        ({"type": "standard", "hindsight": 4, "reward_function": "a"}, "wanted reward_function as module:function, got 'a'"),
         ({"type": "custom", "sample_strategy": "elite"}, "wanted sample_strategy elite_sampling or attentive_sampling, got"),
     ],
 )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from wrappers.episodes import EpisodeStatistics, check_seed
-from wrappers.spaces import ActionSpace, Box, Leaf
+from wrappers.spaces import ActionSpace, Box, Goals, Leaf
 from wrappers.spec import EnvConfig, EnvSpec, Step, VectorEnv
 
 RENDER_SCALE = 16  # screen pixels along one side of a board cell
@@ -24,8 +25,8 @@ class Toy(VectorEnv):
 
     A toy reads only `frames_stacked` and `max_episode_frames` of `EnvConfig`; one step is one frame.
 
-    env_id: its id. frame_shape, frame_dtype, leaves, action: as in `EnvSpec`. time_limit: steps after which an episode is
-    truncated, if `max_episode_frames` does not truncate it earlier.
+    env_id: its id. frame_shape, frame_dtype, leaves, action, goals: as in `EnvSpec`. time_limit: steps after which an episode
+    is truncated, if `max_episode_frames` does not truncate it earlier.
     """
 
     env_id: ClassVar[str]
@@ -33,6 +34,7 @@ class Toy(VectorEnv):
     frame_dtype: ClassVar[str]
     action: ClassVar[ActionSpace]
     leaves: ClassVar[tuple[Leaf, ...]] = ()
+    goals: ClassVar[Goals | None] = None
     time_limit: ClassVar[float] = float("inf")
 
     def __init__(self, config: EnvConfig, num_envs: int, render_mode: str | None = None) -> None:
@@ -56,6 +58,7 @@ class Toy(VectorEnv):
             frames_stacked=config.frames_stacked,
             action=cls.action,
             leaves=cls.leaves,
+            goals=cls.goals,
         )
 
     @abstractmethod
@@ -106,6 +109,9 @@ class Toy(VectorEnv):
         self._ended = terminated | truncated
         statistics = self._statistics.update(rewards, reset, self._ended)
         return Step(self._observe(), rewards, terminated, truncated, reset, ~reset, *statistics)
+
+    def goal_function(self, name: str) -> Callable[..., Any] | None:
+        return getattr(self, name, None)
 
     def render(self) -> np.ndarray:
         if self._render_mode is None:
