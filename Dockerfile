@@ -22,7 +22,7 @@ RUN if [ -n "$TORCH_INDEX_URL" ]; then \
  && pip install -r requirements.txt \
  && if [ -n "$WITH_ENVS" ]; then pip install -r requirements-envs.txt; fi
 
-COPY --chown=trainer:trainer main.py option_flags.py setting.py ./
+COPY --chown=trainer:trainer main.py option_flags.py setting.py checked_files.py ./
 COPY --chown=trainer:trainer wrappers wrappers
 COPY --chown=trainer:trainer replay replay
 COPY --chown=trainer:trainer agents agents

@@ -43,7 +43,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-dev
-	$(BIN)/mypy main.py option_flags.py setting.py $(PACKAGES)
+	$(BIN)/mypy main.py option_flags.py setting.py checked_files.py $(PACKAGES)
 
 unit: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)

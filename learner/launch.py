@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from agents.graphs import GraphError
+from checked_files import LockedError
 from learner.console import log_to_console, log_to_file
 from learner.head_start import HeadStart
 from learner.machine.fit import fit_to_machine
@@ -23,7 +24,7 @@ from learner.prepare import Job, prepare, resumed_run, settled_config
 from learner.ranks.base import RankError
 from learner.runs.checkpoint import remove_partial_files
 from learner.runs.directory import RunDirectory, run_of_checkpoint
-from learner.runs.lock import LockedError, locked
+from learner.runs.lock import locked
 from learner.runs.resuming import ResumeError, load_saved_replay
 from learner.settings.declarations import NO_FOLDER
 from learner.skipping import SkippingError
@@ -102,7 +103,14 @@ def _test(job: Job) -> int:
         if job.config.evaluation.estimate_from != NO_FOLDER:
             folder = run.path if run else job.checkpoint_path.parent
             return estimate_score(job.config, job.checkpoint, job.checkpoint_path, folder)
-        return evaluate(job.config, job.checkpoint, job.checkpoint_path, run)
+        try:
+            return evaluate(job.config, job.checkpoint, job.checkpoint_path, run)
+        except LockedError as error:  # another process has begun to record into the folder
+            log.error("error: %s", error)
+            return 2
+        except OSError as error:
+            log.error("error: the recording could not be written: %s", error)
+            return 1
 
 
 def _export(job: Job) -> int:

@@ -21,7 +21,7 @@ from learner.machine.reproducible import settle_as_before
 from learner.ranks.check import part_of_learner
 from learner.runs.budget import settle_budget
 from learner.runs.checkpoint import Checkpoint
-from learner.runs.directory import RunDirectory, check_results_folder, check_run_folder, run_of_checkpoint
+from learner.runs.directory import RunDirectory, check_run_folder, check_writable, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.runs.resuming import trajectories_to_fill_in
 from learner.settings.check import check_given, check_settings
@@ -38,6 +38,7 @@ from learner.stores.store import redacted
 from setting import TRAINING_MODES
 from workers.base import NO_RECORDING
 from workers.recorded import fitting_recording
+from workers.recorded_values import check_values
 from wrappers import env_notes, family_of, make_single_env, make_spec
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
@@ -191,7 +192,7 @@ def _check_environment(config: Config, machine: Machine) -> None:
 def _check_test(config: Config) -> None:
     """Raise ValueError if test mode cannot show its games, or not keep them."""
     if config.evaluation.estimate_from != NO_FOLDER:
-        open_estimated(config)
+        check_values(open_estimated(config), make_spec(config.env))
     if config.evaluation.render:
         make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
     check_record_to(config)
@@ -221,7 +222,7 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 def _check_folder(settings: Settings, path: Path | None) -> None:
     """Raise ValueError if the run directory cannot be written. path: of the checkpoint that is resumed, if any."""
     run = resumed_run(settings, path)
-    check_run_folder(run) if run else check_results_folder(Path(settings["results_dir"]))
+    check_run_folder(run) if run else check_writable(Path(settings["results_dir"]), "results_dir")
 
 
 def _check_recording(config: Config) -> None:
@@ -242,7 +243,8 @@ def _check_recording(config: Config) -> None:
             f"acted, got {compared[0]}"
         )
     try:
-        fitting_recording(recording, contract, make_spec(config.env), make_network_config(config))
+        spec = make_spec(config.env)
+        check_values(fitting_recording(recording, contract, spec, make_network_config(config)), spec)
     except OSError as error:
         raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 

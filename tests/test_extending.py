@@ -19,7 +19,7 @@ import pytest
 from tests.support import REPOSITORY
 
 ROOMS = ("agents", "learner", "presets", "replay", "workers", "wrappers")
-FILES = ("main.py", "option_flags.py", "setting.py")
+FILES = ("main.py", "option_flags.py", "setting.py", "checked_files.py")
 SECTIONS = re.split(r"^## ", (REPOSITORY / "docs" / "extending.md").read_text(), flags=re.M)[1:]
 EXAMPLES = {section.splitlines()[0]: section for section in SECTIONS}
 BLOCK = re.compile(r"(?:^New file `(?P<path>[^`]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)

@@ -12,6 +12,7 @@ from agents.networks.actor_critic import BEHAVIOUR_POLICY
 from agents.networks.policy import distribution_name
 from learner.building import agent_class, make_network_config
 from learner.evaluation.protocol import evaluation_protocol
+from learner.runs.directory import check_writable
 from learner.settings.config import Config
 from learner.settings.declarations import NO_FOLDER
 from replay.recordings.recorder import Recorder, check_folder
@@ -27,6 +28,7 @@ def check_record_to(config: Config) -> None:
         return
     if config.evaluation.render:
         raise ValueError("render: wanted false with --record_to, which keeps the episodes that are played unseen, got true")
+    check_writable(Path(folder), "record_to")
     check_folder(Path(folder), make_spec(config.env).to_json(), _fields(config))
 
 

@@ -26,6 +26,7 @@ from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.settings.config import Config
 from learner.signals import StopSignals
+from replay.recordings.recorder import Recorder
 from workers import WorkerError
 from workers.failures import failures_of
 from workers.finite import NotFiniteError
@@ -128,6 +129,8 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     so that short episodes are not over-represented (see `learner.evaluation.play`). The first Ctrl-C stops and reports the
     finished episodes, and so does an environment that fails.
 
+    Raises ValueError in one line, or OSError, if the episodes cannot be added to the recording of `record_to`.
+
     Args:
         checkpoint_path: the file of the checkpoint.
         run: the run of the checkpoint; if there is none, the results are written next to the checkpoint.
@@ -144,14 +147,16 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     tally = Tally(config.evaluation.test_episode_count)
     video: Path | None = None
     failed = False
-    with StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE) as signals:
+    with ExitStack() as exits:
+        recorder = exits.enter_context(recorder_of(config, _about(test)))
+        signals = exits.enter_context(StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE))
         stop = Stop(signals)
         try:
             with failures_of("the test"):
                 if config.evaluation.render:
                     video = _play_shown(test, policy, tally, stop)
                 if tally.missing and not stop():
-                    _play_unseen(test, policy, tally, stop)
+                    _play_unseen(test, policy, tally, stop, recorder)
         except WorkerError as error:
             # Numbers that are not finite are named already; other errors have a traceback in the detailed log.
             log.error(
@@ -186,14 +191,19 @@ def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> Evaluation
     return EvaluationPolicy(network, device, greedy=greedy, seed=seed, epsilon=config.epsilon or 0.0)
 
 
-def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool]) -> None:
-    """Play the missing episodes in many environments together."""
+def _about(test: CheckpointTest) -> dict[str, Any]:
+    """The player, for the readers of a recording."""
+    return {"checkpoint": test.path.name, "updates": test.checkpoint.counters.updates, "seeds": test.seeds._asdict()}
+
+
+def _play_unseen(
+    test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool], recorder: Recorder | None
+) -> None:
+    """Play the missing episodes in many environments together. recorder: keeps them, if there is one."""
     count = min(test.config.evaluation.test_environments, tally.missing)
     env = make_vector_env(describe_env(test.config.env).evaluation_config, count, num_threads=detect_machine().cores)
     seed = test.seeds.vector
-    about = {"checkpoint": test.path.name, "updates": test.checkpoint.counters.updates, "seeds": test.seeds._asdict()}
-    with ExitStack() as exits:
-        exits.callback(close_quietly, env)
+    try:
         play(
             env,
             policy,
@@ -202,8 +212,10 @@ def _play_unseen(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, s
             on_episode=lambda episode: tally.add(episode, first_seed=seed, shown=False),
             on_step=tally.count_steps,
             stop=stop,
-            recorder=exits.enter_context(recorder_of(test.config, about)),
+            recorder=recorder,
         )
+    finally:
+        close_quietly(env)
 
 
 def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Stop) -> Path | None:

@@ -197,9 +197,9 @@ def put_aside(checkpoint: Path) -> Path:
     return checkpoint.rename(next(path for path in paths if not path.exists()))
 
 
-def check_results_folder(results: Path) -> None:
-    """Raise ValueError with one line if run directories cannot be made in this folder."""
-    existing = results
+def check_writable(folder: Path, setting: str) -> None:
+    """Raise ValueError with one line if nothing can be made in the folder that a setting names. It may not exist yet."""
+    existing = folder
     try:
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
@@ -208,8 +208,8 @@ def check_results_folder(results: Path) -> None:
     except (OSError, ValueError) as error:  # a name that is too long
         good, reason = False, f"is refused: {getattr(error, 'strerror', None) or error}"
     if not good:
-        wanted, got = "wanted a folder that can be written to", str(results)[:200]
-        raise ValueError(f"results_dir: {wanted}, got {got!r} ({str(existing)[:200]} {reason})")
+        wanted, got = "wanted a folder that can be written to", str(folder)[:200]
+        raise ValueError(f"{setting}: {wanted}, got {got!r} ({str(existing)[:200]} {reason})")
 
 
 def check_run_folder(run: RunDirectory) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from checked_files import locked, replacing
 from replay.recordings.recording import FORMAT, INDEX, read_index
 from replay.recordings.stream import FRAME, STEP_FIELDS, RecordFields, StreamFile
 
@@ -42,7 +43,7 @@ class Recorder:
         fields: of a record.
         about: plain data for readers, such as the checkpoint that played.
 
-    Raises what `check_folder` raises.
+    No other process can add to the recording meanwhile. Raises what `check_folder` raises, and LockedError.
     """
 
     def __init__(self, folder: Path, spec: Mapping[str, Any], fields: RecordFields, about: Mapping[str, Any]) -> None:
@@ -50,7 +51,11 @@ class Recorder:
         self.steps = self.episodes = 0
         self._acting, self._type = tuple(fields.acting), fields.dtype
         folder.mkdir(parents=True, exist_ok=True)
-        self._index = check_folder(folder, spec, fields)
+        with ExitStack() as exits:
+            # The index is read and written as a whole, so two writers would lose each other's episodes.
+            exits.enter_context(locked(folder, self._refusal))
+            self._index = check_folder(folder, spec, fields)
+            self._exits = exits.pop_all()
         self._index["about"].append(dict(about))
         self._files: dict[int, StreamFile] = {}
 
@@ -58,8 +63,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
+        self._exits.close()
 
     def add(
         self,
@@ -96,7 +100,8 @@ class Recorder:
         number = len(self._index["streams"])
         while environment not in self._files:
             try:
-                self._files[environment] = StreamFile(self.folder / f"stream_{number:05d}.npy", self._type)
+                file = self._files[environment] = StreamFile(self.folder / f"stream_{number:05d}.npy", self._type)
+                self._exits.callback(file.close)
             except FileExistsError:
                 number += 1
         return self._files[environment]
@@ -114,6 +119,8 @@ class Recorder:
         self._write_index()
 
     def _write_index(self) -> None:
-        partial = self.folder / f"{INDEX}.partial"
-        partial.write_text(json.dumps(self._index, indent=2, allow_nan=False) + "\n")
-        os.replace(partial, self.folder / INDEX)
+        with replacing(self.folder / INDEX) as partial:
+            partial.write_text(json.dumps(self._index, indent=2, allow_nan=False) + "\n")
+
+    def _refusal(self, holder: str) -> str:
+        return f"record_to: wanted a folder that no other process records into, got {self.folder}, into which {holder} records"

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from replay.recordings.stream import FRAME, STEP_FIELDS, read_stream
+from checked_files import checked, is_plain_name, read_json
+from replay.recordings.stream import FRAME, STEP_FIELDS, check_field, read_stream
 from replay.trajectory import (
     EPISODE_RETURN,
     RECURRENT_STATE,
@@ -23,17 +24,23 @@ from replay.trajectory import (
 
 INDEX = "recording.json"
 FORMAT = 1
+INDEX_KEYS = {"format": int, "spec": dict, "distribution": str, "about": list, "streams": dict}
+SPEC_KEYS = {"env": str, "frame_shape": list, "frame_dtype": str, "action": dict, "leaves": list}
+STREAM_KEYS = {"steps": int, "episodes": int, "mean_return": float}
 
 
 @dataclass(frozen=True)
 class Recording:
     """The streams of one or several recordings of an environment.
 
-    streams: records `[n + 1]` of each, see `replay.recordings.stream`. spec: the environment as plain data. distributions: from
-    which the actions were drawn. steps, episodes, mean_return: of all streams together.
+    streams: records `[n + 1]` of each, see `replay.recordings.stream`. paths: their files. stream_episodes: how many each has.
+    spec: the environment as plain data. distributions: from which the actions were drawn. steps, episodes, mean_return: of all
+    streams together.
     """
 
     streams: tuple[np.ndarray, ...]
+    paths: tuple[Path, ...]
+    stream_episodes: tuple[int, ...]
     spec: Mapping[str, Any]
     distributions: tuple[str, ...]
     steps: int
@@ -42,41 +49,45 @@ class Recording:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of the recording in a folder. Raises ValueError or OSError."""
-    try:
-        index = json.loads((folder / INDEX).read_text())
-        if index["format"] != FORMAT:
-            raise ValueError(f"{folder / INDEX}: wanted format {FORMAT} of a recording, got {index['format']}")
-        typed = {"streams": dict(index["streams"]), "about": list(index["about"]), "distribution": str(index["distribution"])}
-        found: dict[str, Any] = {**index, **typed}
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder / INDEX}: wanted the index of a recording, got {type(error).__name__}: {error}") from None
-    return found
+    """The index of the recording in a folder. Raises ValueError in one line."""
+    path, what = folder / INDEX, "the index of a recording"
+    index = read_json(path, what, {"format": int})
+    if index["format"] != FORMAT:
+        raise ValueError(f"{path}: wanted format {FORMAT} of a recording, got {index['format']}")
+    checked(index, f"{path}: wanted {what}", INDEX_KEYS)
+    checked(index["spec"], f"{path}: wanted the spec of an environment", SPEC_KEYS)
+    for name, found in index["streams"].items():
+        if not is_plain_name(name):
+            raise ValueError(f"{path}: wanted the names of files in its folder as streams, got {name[:80]!a}")
+        checked(found, f"{path}: wanted the size of {name}", STREAM_KEYS)
+        if min(found["steps"], found["episodes"]) < 1:
+            raise ValueError(f"{path}: wanted whole episodes in {name}, got {found['steps']} steps of {found['episodes']}")
+    return index
 
 
 def open_recording(folder: Path) -> Recording:
     """All recordings in a folder and in the folders below it. Raises ValueError in one line, or OSError."""
-    folders = sorted(path.parent for path in folder.rglob(INDEX))
+    found = (path for path in folder.rglob(INDEX) if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    folders = sorted(path.parent for path in found)  # hidden ones are being made
     if not folders:
         raise ValueError(f"recording: wanted a folder with {INDEX} in it or below it, got {folder}")
     indices = [read_index(each) for each in folders]
-    streams = [
-        (read_stream(each / name), found)
-        for each, index in zip(folders, indices, strict=True)
-        for name, found in index["streams"].items()
-    ]
-    if not streams:
+    sizes = {each / name: size for each, index in zip(folders, indices, strict=True) for name, size in index["streams"].items()}
+    if not sizes:
         raise ValueError(f"recording: wanted at least one whole episode, got none in {folder}")
     for each, index in zip(folders, indices, strict=True):
         _check_same(indices[0]["spec"], index["spec"], str(each))
-    episodes = sum(found["episodes"] for _, found in streams)
+    streams = tuple(read_stream(path, size["steps"]) for path, size in sizes.items())
+    episodes = sum(size["episodes"] for size in sizes.values())
     return Recording(
-        streams=tuple(records for records, _ in streams),
+        streams=streams,
+        paths=tuple(sizes),
+        stream_episodes=tuple(size["episodes"] for size in sizes.values()),
         spec=indices[0]["spec"],
         distributions=tuple(sorted({index["distribution"] for index in indices})),
-        steps=sum(len(records) - 1 for records, _ in streams),
+        steps=sum(len(records) - 1 for records in streams),
         episodes=episodes,
-        mean_return=sum(found["mean_return"] * found["episodes"] for _, found in streams) / episodes,
+        mean_return=sum(size["mean_return"] * size["episodes"] for size in sizes.values()) / episodes,
     )
 
 
@@ -98,16 +109,12 @@ def check_recording(
 
 def _check_fields(recording: Recording, contract: TrajectoryContract) -> None:
     wanted: dict[str, Field] = {FRAME: contract.frame, "actions": contract.action, **contract.policy_fields}
-    for records in recording.streams:
-        held: Mapping[str, Any] = records.dtype.fields or {}
+    for records, path in zip(recording.streams, recording.paths, strict=True):
         for name, field in wanted.items():
-            if name not in held:
-                raise ValueError(
-                    f"recording: wanted the field {name}, which this run needs, got {', '.join(records.dtype.names or ())}"
-                )
-            got = held[name][0]
-            if (got.base, got.shape) != (np.dtype(field.dtype), field.shape):
-                raise ValueError(f"recording: wanted {name} as {field.dtype} {field.shape}, got {got.base} {got.shape}")
+            if name not in (records.dtype.names or ()):
+                got = ", ".join(records.dtype.names or ())
+                raise ValueError(f"recording: wanted the field {name}, which this run needs, got {got} in {path}")
+            check_field(records.dtype, name, field, path)
 
 
 def _check_same(wanted: Mapping[str, Any], got: Mapping[str, Any], where: str) -> None:

@@ -99,11 +99,31 @@ def _header(records: np.dtype[Any], count: int) -> bytes:
     return buffer.getvalue()
 
 
-def read_stream(path: Path) -> np.ndarray:
-    """The records of a file, `[n + 1]`, mapped from the disk: only what is read takes memory. Raises ValueError or OSError."""
+def read_stream(path: Path, steps: int = 1) -> np.ndarray:
+    """The records of a file, `[n + 1]`, mapped from the disk: only what is read takes memory.
+
+    steps: how many the file must have at least. Raises ValueError in one line that names the file, or OSError.
+    """
     if not path.is_file():
         raise ValueError(f"{path}: wanted a file of a recording, got none")
-    records = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        # Unlike `numpy.load` this reads neither archives nor pickles.
+        records = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # the header may hold anything, and numpy evaluates it
+        raise ValueError(f"{path}: wanted an array of records, got {' '.join(str(error).split())[:200]}") from None
     if records.ndim != 1 or not records.dtype.names or not {FRAME, "actions", *STEP_FIELDS} <= {*records.dtype.names}:
         raise ValueError(f"{path}: wanted an array of records with the fields of a recording, got {records.dtype}")
+    for name, field in STEP_FIELDS.items():
+        check_field(records.dtype, name, field, path)
+    if len(records) <= steps:
+        raise ValueError(f"{path}: wanted {steps:,} steps and the record after them, got {len(records):,} records")
     return records
+
+
+def check_field(records: np.dtype[Any], name: str, wanted: Field, path: Path) -> None:
+    """Raise ValueError in one line if a field of records has another shape or dtype."""
+    got = records[name]
+    if (got.base, got.shape) != (np.dtype(wanted.dtype), wanted.shape):
+        raise ValueError(f"recording: wanted {name} as {wanted.dtype} {wanted.shape}, got {got.base} {got.shape} in {path}")

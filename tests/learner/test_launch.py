@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from agents.vtrace.agent import VTraceAgent
+from checked_files import LOCK_NAME
 from learner import launch, parts, prepare
 from learner.metrics import recorder
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
-from learner.runs.lock import LOCK_NAME, locked
+from learner.runs.lock import locked
 from learner.skipping import SkippedUpdates
 from tests.learner.launching import MIXTURE, command, resume, trained
 from workers.processes.out_of_memory import describe

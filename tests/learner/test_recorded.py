@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from checked_files import locked
 from learner.metrics.writer import read_metrics
 from learner.serving.export import DESCRIPTION
-from replay.recordings.recording import open_recording, read_index
+from replay.recordings.recording import INDEX, open_recording, read_index
 from tests.recordings import Player, catching, half_catching, playing_at_random, record
 from tests.support import CATCH, run_main
 from tests.test_matrix import SMALL, assert_resumes_to_the_bit, directory, newest, run, settings_of
@@ -231,6 +233,25 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(name: str, tmp_path:
     with pytest.raises(ValueError, match=message) as refused:
         run("train", tmp_path / "results", **CATCH_RUN, **given)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_test_does_not_record_where_another_process_does(played: Path, tmp_path: Path) -> None:
+    flags = ("--op_mode=test", f"--results_dir={played / 'results'}", f"--record_to={tmp_path}")
+    with locked(tmp_path):
+        done = run_main(*flags)
+    assert done.returncode == 2
+    assert f"record_to: wanted a folder that no other process records into, got {tmp_path}" in done.stdout + done.stderr
+    assert not (tmp_path / INDEX).exists()
+
+
+def test_nothing_is_estimated_from_impossible_values(played: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(played / "sampled", tmp_path / "copy"))
+    path = min(folder.glob("*.npy"))
+    records = np.load(path)
+    records["rewards"][0] = np.nan
+    np.save(path, records)
+    with pytest.raises(ValueError, match=f"^{path}: wanted finite rewards"):
+        run("test", played / "results", load="latest", estimate_from=str(folder))
 
 
 def test_shown_games_are_not_kept(played: Path) -> None:

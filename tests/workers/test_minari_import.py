@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,38 @@ def test_a_dataset_is_turned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = EnvConfig(env="tests.matrix_env:Matrix-vector-discrete-v0", frames_stacked=1)
     collect(config.env)
     folder = import_dataset("test/set-v0", config, tmp_path / "recordings")
-    (folder.with_name(f"{folder.name}.partial")).mkdir()  # an import that did not end
     before = (folder / "recording.json").stat().st_mtime_ns
     assert import_dataset("test/set-v0", config, tmp_path / "recordings") == folder
     assert (folder / "recording.json").stat().st_mtime_ns == before
+
+
+def test_a_dataset_that_was_made_anew_is_turned_again(tmp_path: Path) -> None:
+    config = EnvConfig(env="tests.matrix_env:Matrix-vector-discrete-v0", frames_stacked=1)
+    collect(config.env)
+    folder = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    minari.delete_dataset("test/set-v0")
+    collect(config.env, episodes=EPISODES + 2)
+    again = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    assert [open_recording(each).episodes for each in (folder, again)] == [EPISODES, EPISODES + 2]
+
+
+def test_an_import_that_did_not_end_and_one_that_runs_harm_none(tmp_path: Path) -> None:
+    config = EnvConfig(env="tests.matrix_env:Matrix-vector-discrete-v0", frames_stacked=1)
+    collect(config.env)
+    folder = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    left = folder.rename(folder.with_name(f".{folder.name}"))
+    with ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(import_dataset, "test/set-v0", config, tmp_path / "recordings") for _ in range(2)]
+        assert [each.result() for each in found] == [folder, folder]
+    assert open_recording(folder).episodes == EPISODES
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("name", ["../x-v0", "a/../../x-v0", "/x-v0", ""])
+def test_a_name_that_leaves_the_folder_is_no_dataset(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="^recording: wanted the name of a Minari dataset"):
+        import_dataset(name, EnvConfig(env="Catch-v0"), tmp_path / "recordings")
+    assert not (tmp_path / "recordings").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from learner.runs import directory as module
 from learner.runs.directory import (
     RunDirectory,
-    check_results_folder,
     check_run_folder,
+    check_writable,
     find_checkpoints,
     run_of_checkpoint,
 )
@@ -349,7 +349,7 @@ def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file.write_text("")
     for results in (file, file / "below"):
         with pytest.raises(ValueError, match="is not a folder"):
-            check_results_folder(results)
-    check_results_folder(tmp_path / "made" / "later")
+            check_writable(results, "results_dir")
+    check_writable(tmp_path / "made" / "later", "results_dir")
     with pytest.raises(ValueError, match="^results_dir: wanted .*File name too long"):
-        check_results_folder(tmp_path / ("x" * 300))
+        check_writable(tmp_path / ("x" * 300), "results_dir")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from learner.runs import lock as module
+import checked_files as module
+from checked_files import LockedError
 from learner.runs.directory import RunDirectory, check_run_folder
-from learner.runs.lock import LockedError, locked
+from learner.runs.lock import locked
 from tests.support import REPOSITORY
 
 HOLDER = """

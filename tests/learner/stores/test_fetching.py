@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from checked_files import LockedError
 from learner.runs.checkpoint import load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import load_newest
-from learner.runs.lock import LockedError, locked
+from learner.runs.lock import locked
 from learner.stores import fetching
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.naming import keep_name

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from checked_files import LOCK_NAME, LockedError
 from replay.recordings.recorder import Recorder, check_folder
 from replay.recordings.recording import INDEX, open_recording, read_index
 from replay.recordings.stream import STEP_FIELDS, RecordFields, StreamFile, read_stream
@@ -97,16 +103,84 @@ def test_other_recordings_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "wanted the index of a recording, got JSONDecodeError"),
-        ("[]", "wanted the index of a recording, got TypeError"),
-        ('{"format": 1}', "wanted the index of a recording, got KeyError: 'streams'"),
-        ('{"format": 2}', "wanted format 1 of a recording, got 2"),
+        ("{", "got Expecting property name"),
+        ("[]", r"got \[\]$"),
+        ('{"format": 1}', "with 'spec', got none$"),
+        ('{"format": 2}', "of a recording, got 2$"),
     ],
 )
 def test_an_index_that_is_none_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / INDEX).write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / INDEX))}: wanted .*{message}"):
         open_recording(tmp_path)
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "spec": lambda index: index.update(spec=[]),
+    "frame_shape": lambda index: index["spec"].pop("frame_shape"),
+    "distribution": lambda index: index.update(distribution=None),
+    "episodes": lambda index: stream_of(index).update(episodes=0),
+    "steps": lambda index: stream_of(index).update(steps=True),
+    "mean_return": lambda index: stream_of(index).update(mean_return=float("nan")),
+    "'../other.npy'": lambda index: index["streams"].update({"../other.npy": stream_of(index)}),
+}
+
+
+def stream_of(index: dict[str, Any]) -> Any:
+    return next(iter(index["streams"].values()))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_index_with_a_wrong_value_is_refused(tmp_path: Path, name: str) -> None:
+    record(tmp_path, CATCH, playing_at_random, steps=10, environments=1)
+    index = read_index(tmp_path)
+    CHANGES[name](index)
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / INDEX))}: .*{name}"):
+        open_recording(tmp_path)
+
+
+def saved(save: Callable[..., None], *values: Any, **named: Any) -> bytes:
+    file = io.BytesIO()
+    save(file, *values, **named)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["empty", "cut", "archive", "objects", "header", "too few", "other dtype"])
+def test_a_stream_of_another_kind_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    record(tmp_path, CATCH, playing_at_random, steps=20, environments=1)
+    (path,) = tmp_path.glob("*.npy")
+    whole, records = path.read_bytes(), np.load(path)
+    doubles = [(each, "<f8" if each == "rewards" else records.dtype[each]) for each in records.dtype.names]
+    contents = {
+        "empty": b"",
+        "cut": whole[:-1],
+        "archive": saved(np.savez, a=records),
+        "objects": saved(np.save, np.array([{}], object), allow_pickle=True),
+        "header": whole[:40] + b"(" * 20 + whole[60:],
+        "too few": saved(np.save, records[:-1]),
+        "other dtype": saved(np.save, records.astype(np.dtype(doubles))),
+    }
+    path.write_bytes(contents[name])
+    with pytest.raises(ValueError, match=re.escape(path.name)) as refused:
+        open_recording(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_one_process_records_into_a_folder(tmp_path: Path) -> None:
+    """The index of the second would be without the episodes of the first."""
+    spec, fields = make_spec(CATCH).to_json(), fields_of(CATCH)
+    refused = pytest.raises(LockedError, match=rf"^record_to: .*{tmp_path}.* process {os.getpid()} ")
+    with Recorder(tmp_path, spec, fields, {}), refused:
+        Recorder(tmp_path, spec, fields, {})
+    record(tmp_path, CATCH, playing_at_random, steps=10)
+    assert {path.suffix for path in tmp_path.iterdir() if path.name != LOCK_NAME} == {".json", ".npy"}
+
+
+def test_a_recording_that_is_being_made_is_not_read(tmp_path: Path) -> None:
+    for name in ("made", ".being_made"):
+        record(tmp_path / name, CATCH, playing_at_random, steps=10)
+    assert open_recording(tmp_path).episodes == 3
 
 
 def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
