@@ -24,6 +24,7 @@ from benchmarks.aggregates import on_grid
 from benchmarks.pictures import LINE_INCHES, POINTS, draw_mean, new_figure, style, tidy
 from benchmarks.runs import find_runs, load_runs
 from benchmarks.termination import end_with
+from checked_files import locked, replacing
 from learner.metrics.curve import frames_unit
 
 COLUMNS = ("env", "setting", "seed", "frames", "return")
@@ -56,22 +57,21 @@ def read_table(path: Path) -> list[Curve]:
             for line in csv.DictReader(file):
                 key = (line["env"], line["setting"], int(line["seed"]))
                 points.setdefault(key, []).append((float(line["frames"]), float(line["return"])))
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path}: wanted a table with the columns {', '.join(COLUMNS)}, got {error!r}") from None
+    except (KeyError, TypeError, ValueError, OSError, csv.Error) as error:
+        raise ValueError(f"{path}: wanted a table with the columns {', '.join(COLUMNS)}, got {error!r:.200}") from None
+    if not np.isfinite([point for each in points.values() for point in each]).all():
+        raise ValueError(f"{path}: wanted finite frames and returns, got others")
     return [Curve(*key, *np.array(each).T) for key, each in points.items()]
 
 
 def write_table(path: Path, curves: Iterable[Curve]) -> None:
     """Write curves, sorted by environment, setting and seed. The file is replaced when the new one is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new_file = path.with_suffix(".new.csv")
-    with new_file.open("w", newline="") as file:
+    with replacing(path) as new_file, new_file.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for curve in sorted(curves, key=lambda curve: curve.key):
             for frames, value in zip(curve.frames, curve.returns, strict=True):
                 writer.writerow([*curve.key, f"{frames:.0f}", f"{value:.6g}"])
-    new_file.replace(path)
 
 
 def curves_of_runs(paths: Sequence[Path], setting: str | None) -> list[Curve]:
@@ -92,8 +92,10 @@ def curves_of_runs(paths: Sequence[Path], setting: str | None) -> list[Curve]:
 
 def keep(table: Path, curves: Iterable[Curve]) -> None:
     """Add curves to a table, which is made if necessary. A curve replaces that of the same environment, setting and seed."""
-    kept = {curve.key: curve for curve in (read_table(table) if table.is_file() else [])}
-    write_table(table, (kept | {curve.key: curve for curve in curves}).values())
+    table.parent.mkdir(parents=True, exist_ok=True)
+    with locked(table.parent):  # another process may be adding curves too
+        kept = {curve.key: curve for curve in (read_table(table) if table.is_file() else [])}
+        write_table(table, (kept | {curve.key: curve for curve in curves}).values())
 
 
 def draw(picture: Path, curves: Sequence[Curve]) -> None:
@@ -162,7 +164,7 @@ def main() -> int:
             keep(arguments.table, curves_of_runs(arguments.runs, arguments.setting))
         else:
             draw(arguments.picture, [curve for table in arguments.tables for curve in read_table(table)])
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -9,21 +9,25 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.summary import read_summary
+from benchmarks.summary import read_config, read_summary
 from benchmarks.termination import REPOSITORY
+from checked_files import read_json
 from learner import launch
 from learner.runs.directory import RunDirectory
 from learner.settings.check import check_setting
 from learner.settings.config import Settings
 from learner.settings.other_names import rename_settings
 from learner.settings.schema import agent_of
+from setting import AUTO
+from workers.minari_import import PREFIX
 
 PLAN_FILE = "plan.json"
+PLAN_KEYS = {"suite": str, "variant": str, "env": str, "seed": int, "settings": dict}
 SUITE_FILE = "suite.json"
 KEYS = {"name", "about", "common", "variants", "envs", "seeds"}
 REQUIRED = ("name", "variants", "envs", "seeds")
@@ -86,17 +90,25 @@ class Plan:
         (self.folder / PLAN_FILE).write_text(json.dumps(self._content(), indent=2) + "\n")
 
     def check_begun(self) -> None:
-        """Raise ValueError if a run with other settings has started in the folder."""
-        begun = read_plan(self.folder)
-        if begun is None or self.run() is None or begun == self._content():
+        """Raise ValueError if a run of another plan, or with other settings than its plan, has started in the folder."""
+        if (run := self.run()) is None:
             return
-        before, now = begun["settings"], self.settings
-        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-        what = changed[0] if changed else "suite"
-        raise ValueError(
-            f"{self.folder}: wanted {what}={before.get(what)!r}, with which this run started, got {now.get(what)!r}; "
-            f"rename the suite or remove the folder"
-        )
+        begun = read_plan(self.folder) or self._content()
+        self._check_same({**begun, **begun["settings"]}, {**self._content(), **self.settings})
+        settings = read_config(run, {"env": str, "seed": int})["settings"]
+        given = {"env": self.env, "seed": self.seed, **self.settings}
+        # The program replaces these values by those that it finds.
+        kept = {name: value for name, value in given.items() if value != AUTO and not str(value).startswith(PREFIX)}
+        self._check_same({name: settings.get(name, value) for name, value in kept.items()}, kept)
+
+    def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        names = sorted({*before, *now} - {"settings"})
+        if changed := [name for name in names if before.get(name) != now.get(name)]:
+            name = changed[0]
+            raise ValueError(
+                f"{self.folder}: wanted {name}={before.get(name)!r}, with which this run started, got {now.get(name)!r}; "
+                "rename the suite or remove the folder"
+            )
 
     def _content(self) -> dict[str, Any]:
         names = ("suite", "variant", "env", "seed", "settings")
@@ -117,11 +129,11 @@ def newest_run(folder: Path) -> RunDirectory | None:
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
-    """Return the content of plan.json, None if the folder belongs to no suite."""
+    """Return the content of plan.json, None if the folder belongs to no suite. Raises ValueError in one line."""
     path = folder / PLAN_FILE
     if not path.is_file():
         return None
-    plan = json.loads(path.read_text())
+    plan = read_json(path, "the plan of a run", PLAN_KEYS)
     return {**plan, "settings": rename_settings(plan["settings"])}
 
 
@@ -137,12 +149,7 @@ def plan_runs(suite: Suite, folder: Path) -> list[Plan]:
 
 def read_suite(path: Path) -> Suite:
     """Read and check a suite file. Raises ValueError in one line."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: wanted a suite file in JSON, got {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: wanted a JSON object with {', '.join(sorted(KEYS))}, got {content!r:.80}")
+    content = read_json(path, "a suite file")
     if unknown := sorted(set(content) - KEYS):
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
     if missing := [key for key in REQUIRED if key not in content]:
@@ -157,6 +164,7 @@ def read_suite(path: Path) -> Suite:
         envs=_read_list(path, content, "envs", str, "environment ids"),
         seeds=_read_list(path, content, "seeds", int, "whole numbers"),
     )
+    _check_folders(path, "envs", suite.envs)
     for seed in suite.seeds:
         check_setting("seed", seed)
     return suite
@@ -180,13 +188,19 @@ def _read_variants(path: Path, common: object, variants: object) -> dict[str, Se
         raise ValueError(f"{path}: variants: wanted an object from names to settings, got {variants!r:.80}")
     shared = _read_settings(f"{path}: common", common, {})
     read = {name: _read_settings(f"{path}: variants: {name}", given, shared) for name, given in variants.items()}
-    folders: dict[str, str] = {}
-    for name in read:
-        if not (folder := _folder_name(name)) or folder in folders:
-            reason = f"shares the folder {folder!r} with {folders[folder]!r}" if folder else "gives an empty folder name"
-            raise ValueError(f"{path}: variants: wanted names that differ in letters or digits, got {name!r}, which {reason}")
-        folders[folder] = name
+    _check_folders(path, "variants", read)
     return read
+
+
+def _check_folders(path: Path, key: str, names: Iterable[str]) -> None:
+    """Raise ValueError in one line if a name gives no folder, or the same as another one, whose runs would count as its own."""
+    folders: dict[str, str] = {}
+    for name in names:
+        folder = _folder_name(name).lower()  # some file systems do not tell capitals from small letters
+        if not folder or folder in folders:
+            reason = f"shares the folder {folder!r} with {folders[folder]!r}" if folder else "gives an empty folder name"
+            raise ValueError(f"{path}: {key}: wanted names that differ in letters or digits, got {name!r}, which {reason}")
+        folders[folder] = name
 
 
 def _read_settings(where: str, given: object, shared: Settings) -> Settings:
@@ -216,8 +230,8 @@ def _read_list(path: Path, content: Mapping[str, Any], key: str, kind: type, wha
 
 
 def _folder_name(name: str) -> str:
-    """`queue + standard` -> `queue_standard`."""
-    return "_".join(re.findall(r"[A-Za-z0-9.-]+", name))
+    """`queue + standard` -> `queue_standard`. A name of dots alone would lead out of the suite's folder."""
+    return "_".join(re.findall(r"[A-Za-z0-9.-]+", name)).strip(".")
 
 
 def _from_repository(path: Path) -> str:

@@ -25,6 +25,7 @@ from benchmarks.pictures import draw_curves, draw_overall, draw_scores
 from benchmarks.runs import Run, find_runs, load_runs
 from benchmarks.tables import Table, game_table, markdown, overall_table, published_table
 from benchmarks.termination import end_with
+from checked_files import plain_name
 
 HOW_TO_READ = (
     "Return: mean raw return of the last training episodes, averaged over seeds, with its 95 % bootstrap interval over seeds "
@@ -85,7 +86,7 @@ def _overall_part(overall: list[Overall], out: Path) -> list[str]:
 
 
 def _game_part(game: Game, out: Path, threshold: float | None) -> list[str]:
-    stem = game.env.replace("/", "-")
+    stem = plain_name(game.env)
     curves, scores = out / f"{stem}_curves.png", out / f"{stem}_scores.png"
     draw_curves(game, curves, threshold)
     draw_scores(game, scores)
@@ -115,7 +116,7 @@ def _circumstances(runs: Sequence[Run]) -> list[str]:
 
 def _runs_table(runs: Sequence[Run]) -> Table:
     rows = [
-        [run.env, run.setting, str(run.seed), run.path.name, f"python {shlex.join(run.config.get('command', []))}"]
+        [run.env, run.setting, str(run.seed), run.path.name, f"python {shlex.join(map(str, run.config.get('command', [])))}"]
         for run in runs
     ]
     return Table(["game", "setting", "seed", "run", "last command"], rows)
@@ -131,7 +132,7 @@ def main() -> int:
     out = arguments.out or arguments.runs[0] / "report"
     try:
         print(write_report(arguments.runs, out, arguments.threshold, with_unfinished=arguments.unfinished))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"Report: {out / 'report.html'}", file=sys.stderr)

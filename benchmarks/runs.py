@@ -13,10 +13,10 @@ import numpy as np
 
 from agents import AGENTS
 from benchmarks.plan import SUITE_FILE, newest_run, read_plan
-from benchmarks.summary import read_summary
-from learner.metrics.writer import read_metrics
+from benchmarks.summary import read_config, read_summary
+from checked_files import read_json
+from learner.metrics.writer import X_AXES, read_metrics
 from learner.runs.directory import RunDirectory
-from learner.settings.other_names import rename_settings
 from learner.settings.schema import DEFAULTS, UNLEARNED_SETTINGS, agent_of, default_settings
 from replay import ReplayConfig, parse_replay_parameters
 
@@ -86,17 +86,24 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """The content of a run's config.json, whose settings have the names that they have now."""
-    config = json.loads((path / "config.json").read_text())
-    return {**config, "settings": rename_settings(config["settings"])}
+    """The config.json of a run, whose settings can be compared."""
+    run = RunDirectory(path)
+    config = read_config(run, {"env": str, "seed": int})
+    try:
+        _compared(config["settings"])
+    except ValueError as error:
+        raise ValueError(f"{run.config}: {error}") from None
+    return config
 
 
 def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
     directory = RunDirectory(path)
-    columns = read_metrics(directory.metrics) if directory.metrics.is_file() else {}
+    columns = read_metrics(directory.metrics, X_AXES) if directory.metrics.is_file() else {}
     returns = columns.get(RETURN, np.zeros(0))
     known = np.isfinite(returns)
     frames, steps, seconds = (columns[name][known] if len(returns) else returns for name in ("frames", "steps", "seconds"))
+    if len(frames) and not (np.isfinite([frames, steps, seconds]).all() and (np.diff(frames, prepend=0.0) > 0).all()):
+        raise ValueError(f"{directory.metrics}: wanted rows in the order of frames, got others")
     return Run(
         path=path,
         setting=setting,
@@ -116,7 +123,7 @@ def _place(run: Run) -> int:
     plan = read_plan(run.path.parent)
     if plan is None or not (suite := run.path.parents[3] / SUITE_FILE).is_file():
         return 0
-    variants = list(json.loads(suite.read_text())["variants"])
+    variants = list(read_json(suite, "a suite file", {"variants": dict})["variants"])
     return variants.index(plan["variant"]) if plan["variant"] in variants else len(variants)
 
 

@@ -36,6 +36,8 @@ def changes(metrics: Mapping[str, np.ndarray], after: float) -> dict[str, tuple[
     Rows without the quantity are left out. Raises ValueError if too few rows are left.
     """
     found = {}
+    if not metrics:
+        raise ValueError(f"wanted {FEWEST_ROWS} rows of metrics, got none")
     for name in QUANTITIES:
         values = metrics[name][(metrics["seconds"] >= after) & np.isfinite(metrics[name])]
         if len(values) < FEWEST_ROWS:
@@ -82,7 +84,7 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, help="file for a picture (PNG)")
     arguments = parser.parse_args()
     try:
-        metrics = read_metrics(arguments.run / "metrics.csv")
+        metrics = read_metrics(arguments.run / "metrics.csv", ("seconds", "steps", *QUANTITIES))
         found = changes(metrics, 60 * arguments.after)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

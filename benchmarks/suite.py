@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -17,10 +18,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.plan import SUITE_FILE, Plan, check_suite, plan_runs, read_suite
+from benchmarks.plan import SUITE_FILE, Plan, Suite, check_suite, plan_runs, read_suite
+from benchmarks.summary import read_config
 from benchmarks.termination import REPOSITORY, end_with
+from checked_files import locked
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
-from learner.metrics.writer import read_metrics
+from learner.metrics.writer import X_AXES, read_metrics
 from learner.signals import StopSignals
 
 LOOK_SECONDS = 1.0
@@ -68,12 +71,17 @@ class ProgramRunner:
 def progress_of(plan: Plan) -> str:
     """Return a line on the progress of a run, by its last row of metrics."""
     run = plan.run()
-    columns = read_metrics(run.metrics) if run and run.metrics.is_file() else {}
-    if not run or not columns or not (settings := run.settings):
+    try:
+        columns = read_metrics(run.metrics, X_AXES) if run and run.metrics.is_file() else {}
+        limit = read_config(run, {"environment_max_steps": int})["settings"]["environment_max_steps"] if run else 0
+    except (OSError, ValueError):  # a file is being written
+        columns, limit = {}, 0
+    if not columns or not len(columns["steps"]):
         return "starting"
     row = {name: float(column[-1]) for name, column in columns.items()}
-    mean = row.get("charts/episodic_return_mean", float("nan"))
-    limit, speed = settings["environment_max_steps"], row["charts/FPS"]  # the run's own, since a preset may have set it
+    if not all(math.isfinite(row[name]) and row[name] > 0 for name in ("steps", "frames")):
+        return "starting"
+    mean, speed = row.get("charts/episodic_return_mean", math.nan), row.get("charts/FPS", 0.0)
     left = (limit - row["steps"]) * row["frames"] / row["steps"] / speed if speed else 0.0
     return progress_text(
         mean_return=mean if mean == mean else None,
@@ -122,6 +130,11 @@ def run_suite(file: Path, results: Path) -> int:
     folder = results / suite.name
     check_suite(suite, folder)
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, lambda holder: f"wanted a suite that no other process runs, got {folder}, which {holder} runs"):
+        return _run_suite(suite, file, folder)
+
+
+def _run_suite(suite: Suite, file: Path, folder: Path) -> int:
     (folder / SUITE_FILE).write_text(file.read_text())
     plans = plan_runs(suite, folder)
     print(f"{suite.name}: {len(plans)} runs into {folder}" + (f"\n{suite.about}" if suite.about else ""), flush=True)
@@ -132,7 +145,7 @@ def run_suite(file: Path, results: Path) -> int:
     finished = sum(plan.is_finished() for plan in plans)
     print(f"{finished} of {len(plans)} runs are finished.")
     if finished < len(plans):
-        print(f"Continue: python -m benchmarks.suite {file} --results_dir={results}")
+        print(f"Continue: python -m benchmarks.suite {file} --results_dir={folder.parent}")
     if finished:
         print(f"Compare:  python -m benchmarks.report {folder}")
     return 130 if stopped else int(failed > 0)
@@ -147,7 +160,7 @@ def main() -> int:
         signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
     try:
         return run_suite(arguments.file, arguments.results_dir)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

@@ -11,9 +11,7 @@ whole run at its end. Ctrl-C ends the program.
 from __future__ import annotations
 
 import argparse
-import csv
 import io
-import json
 import math
 import shutil
 import sys
@@ -23,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.summary import read_summary
+from benchmarks.summary import read_config, read_summary
 from learner.metrics.progress import format_count, format_duration
-from learner.metrics.writer import read_metrics
+from learner.metrics.writer import MetricsWriter, read_metrics
 from learner.runs.directory import RunDirectory
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -63,7 +61,7 @@ def screen(
     fps = latest(columns, "charts/FPS")
     speed = latest(columns, "charts/SPS")
     left = (max_steps - steps) / speed if speed > 0 else 0.0
-    done = min(1.0, steps / max_steps)
+    done = min(1.0, steps / max_steps) if max_steps > 0 else 1.0
     bar = "#" * round(20 * done)
     lines = [
         name,
@@ -131,15 +129,15 @@ def group(label: str, columns: Columns, prefix: str, width: int, scale: float = 
 def read_run(run: RunDirectory) -> tuple[Columns, int]:
     """Return metrics and step budget of a run. Raises ValueError in one line if there is nothing to show yet."""
     try:
-        max_steps = int(json.loads(run.config.read_text())["settings"]["environment_max_steps"])
-        columns = read_metrics(run.metrics)
+        max_steps = read_config(run, {"environment_max_steps": int})["settings"]["environment_max_steps"]
+        columns = read_metrics(run.metrics, MetricsWriter.LEADING)
     except FileNotFoundError as error:
         raise ValueError(
             f"wanted a run directory with metrics, got {str(run.path)!r} (no {Path(error.filename).name})"
         ) from None
-    except (KeyError, TypeError, ValueError, csv.Error, OSError) as error:  # a row is being written
+    except OSError as error:
         raise ValueError(f"{run.path}: cannot be read now ({error})") from None
-    if not columns:
+    if not columns or not all(np.isfinite(columns[name][-1:]).sum() for name in MetricsWriter.LEADING):  # one is being written
         raise ValueError(f"{run.path}: no row of metrics yet")
     return columns, max_steps
 

@@ -51,8 +51,8 @@ def write_summary(
     try:
         run.summary.write_text(json.dumps(summary, indent=2) + "\n")
         return run.metrics.is_file() and draw_learning_curve(run.metrics, run.curve, title)
-    except OSError as error:
-        log.warning("Summary and learning curve were not written: %s", error.strerror or error)
+    except (OSError, ValueError) as error:  # or a metrics.csv that was damaged meanwhile
+        log.warning("Summary and learning curve were not written: %s", getattr(error, "strerror", None) or error)
         return False
 
 

@@ -38,7 +38,7 @@ import logging
 import math
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("springbok")
 
+X_AXES = ("seconds", "steps", "frames")
+
 
 class MetricsWriter:
     """Writes one record at a time. A record that cannot be written is lost; one warning says so until writing succeeds again.
@@ -63,7 +65,7 @@ class MetricsWriter:
         charts: TensorBoard charts of the metrics that the agent reports.
     """
 
-    LEADING = ("seconds", "steps", "frames", "updates", "episodes")
+    LEADING = (*X_AXES, "updates", "episodes")
 
     def __init__(self, run: RunDirectory, from_step: int = 0, charts: Charts | None = None) -> None:
         self._path = run.metrics
@@ -159,19 +161,27 @@ class MetricsWriter:
         self._names = names
 
 
-def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """The columns of metrics.csv as float64, NaN for an empty cell.
+def read_metrics(path: Path, needed: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The columns of metrics.csv as float64, NaN for an empty cell; {} for an empty file.
 
     The file is read line by line: all cells of a long run as text would take many times the memory of the numbers.
+
+    needed: columns without which a file is none of metrics. Raises ValueError in one line that names the file, or OSError.
     """
-    with path.open(newline="") as file:
-        lines = csv.reader(file)
-        names = next(lines, [])
-        columns = [array("d") for _ in names]
-        for line in lines:
-            for index, column in enumerate(columns):
-                column.append(float(line[index]) if index < len(line) and line[index] else math.nan)
-    return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+    try:
+        with path.open(newline="") as file:
+            lines = csv.reader(file)
+            names = next(lines, [])
+            columns = [array("d") for _ in names]
+            for line in lines:
+                for index, column in enumerate(columns):
+                    column.append(float(line[index]) if index < len(line) and line[index] else math.nan)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}: wanted a table of numbers, got {str(error)[:200]}") from None
+    found = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+    if found and (missing := [name for name in needed if name not in found]):
+        raise ValueError(f"{path}: wanted the metrics of a run with the column {missing[0]}, got {', '.join(found)[:200]}")
+    return found
 
 
 def _records_up_to(path: Path, step: int) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.plan import PLAN_FILE, check_suite, plan_runs, read_suite
-from benchmarks.runs import find_runs
+from benchmarks.runs import find_runs, load_runs
 from option_flags import define_flags, given_settings, op_mode
 from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
 from tests.support import REPOSITORY
@@ -60,7 +60,7 @@ def test_old_names_of_settings_are_read(tmp_path: Path) -> None:
 def test_a_run_begun_under_old_names_is_resumed(tmp_path: Path) -> None:
     plan = plan_runs(read_suite(write_suite(tmp_path, variants={"a": {"return_window": 5}})), tmp_path)[0]
     plan.write()
-    write_run(plan.folder / "Catch-v0_100")
+    write_run(plan.folder / "Catch-v0_100", **plan.settings, seed=plan.seed)
     file = plan.folder / PLAN_FILE
     file.write_text(file.read_text().replace("return_window", "avg_buff_size"))
     plan.check_begun()
@@ -86,7 +86,8 @@ def test_a_copy_of_a_run_directory_is_not_its_plans_newest_run(copy: str, tmp_pa
     plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
     write_run(plan.folder / copy)
     assert plan.run() is None
-    _, newer = (write_run(plan.folder / f"Catch-v0_{stamp}") for stamp in (99, 123))
+    own = {**plan.settings, "seed": plan.seed}
+    _, newer = (write_run(plan.folder / f"Catch-v0_{stamp}", **own) for stamp in (99, 123))
     run = plan.run()
     assert run is not None
     assert run.path == newer
@@ -107,12 +108,43 @@ def test_a_run_resumed_for_more_steps_is_not_finished_by_its_earlier_summary(tmp
     assert not plan.is_finished()
 
 
+@pytest.mark.parametrize("other", [{"env": "Recall-v0"}, {"seed": 7}, {"network": "nature"}])
+def test_another_run_in_the_folder_of_a_plan_does_not_count(other: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever its plan.json says, and if there is none."""
+    suite = read_suite(write_suite(tmp_path))
+    plan = plan_runs(suite, tmp_path)[0]
+    own = {**plan.settings, "env": plan.env, "seed": plan.seed}
+    write_run(plan.folder / "Catch-v0_100", frames=8000, **own)
+    check_suite(suite, tmp_path)
+    assert plan.is_finished()
+    write_run(plan.folder / "Catch-v0_200", frames=8000, **{**own, **other})
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"^{plan.folder}: wanted {next(iter(other))}=") as refused:
+            check_suite(suite, tmp_path)
+        assert len(str(refused.value).splitlines()) == 1
+        (plan.folder / PLAN_FILE).write_text(json.dumps(plan._content()))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"settings": 1}', '{"settings": {"env": 3}}', "\x00"])
+@pytest.mark.parametrize("name", ["config.json", PLAN_FILE])
+def test_a_damaged_file_of_a_run_is_named(name: str, content: str, tmp_path: Path) -> None:
+    suite = read_suite(write_suite(tmp_path))
+    plan = plan_runs(suite, tmp_path)[0]
+    plan.write()
+    run = write_run(plan.folder / "Catch-v0_100", **plan.settings, seed=plan.seed)
+    path = plan.folder / name if name == PLAN_FILE else run / name
+    path.write_text(content)
+    for refused in (lambda: check_suite(suite, tmp_path), lambda: load_runs(find_runs([tmp_path]))):
+        with pytest.raises(ValueError, match=f"^{path}: wanted "):
+            refused()
+
+
 def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     plan = plan_runs(read_suite(write_suite(tmp_path)), tmp_path)[0]
     plan.write()
     changed = read_suite(write_suite(tmp_path, common={"network": "mlp", "environment_max_steps": 4000}))
     check_suite(changed, tmp_path)  # no run has started yet
-    write_run(plan.folder / "Catch-v0_100")
+    write_run(plan.folder / "Catch-v0_100", **plan.settings, seed=plan.seed)
     with pytest.raises(ValueError, match=r"wanted environment_max_steps=2000.* got 4000") as error:
         check_suite(changed, tmp_path)
     assert "\n" not in str(error.value)
@@ -133,6 +165,12 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
         ({"variants": {"a": 3}}, "variants: a: wanted an object of settings, got 3"),
         ({"variants": {"a b": {}, "a+b": {}}}, "got 'a+b', which shares the folder 'a_b' with 'a b'"),
         ({"variants": {"+": {}}}, "got '+', which "),
+        ({"variants": {"..": {}}}, "got '..', which gives an empty folder name"),
+        ({"variants": {"a": {}, "A": {}}}, "got 'A', which shares the folder 'a' with 'a'"),
+        ({"envs": ["my:X-v0", "my/X-v0"]}, "envs: wanted names that differ in letters or digits, got 'my/X-v0', which shares"),
+        ({"envs": [".."]}, "got '..', which gives an empty folder name"),
+        ({"envs": [["Catch-v0"]]}, "envs: wanted a list of different environment ids"),
+        ({"variants": []}, "variants: wanted an object"),
         ({"common": {"seed": 3}}, "common: wanted no seed, because the suite sets it, got 3"),
         ({"common": {"netwrok": "mlp"}}, "common: unknown setting 'netwrok'"),
         ({"common": {"gamma": 2}}, "common: gamma: wanted a discount in [0, 1], got 2"),

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.plan import Plan, plan_runs, read_suite
 from benchmarks.suite import main, progress_of, run_plans, run_suite
-from tests.benchmarks.support import SUITE, add_checkpoint, write_run, write_suite
+from checked_files import LockedError, locked
+from tests.benchmarks.support import BUDGET, SUITE, add_checkpoint, write_run, write_suite
 from tests.support import CATCH
 
 
@@ -30,8 +32,12 @@ class FakeRunner:
         assert (plan.folder / "plan.json").is_file()
         self.done.append(plan.title)
         code = self.codes.get(f"{plan.variant}_{plan.seed}", 0)
-        write_run(plan.folder / "Catch-v0_100", finished=True if code == 0 else None)
+        write_run(plan.folder / "Catch-v0_100", finished=True if code == 0 else None, **settings_of_run(plan))
         return code
+
+
+def settings_of_run(plan: Plan) -> dict[str, Any]:
+    return {**plan.settings, "seed": plan.seed}
 
 
 def never() -> bool:
@@ -40,7 +46,7 @@ def never() -> bool:
 
 @pytest.fixture
 def plans(tmp_path: Path) -> list[Plan]:
-    return plan_runs(read_suite(write_suite(tmp_path)), tmp_path)
+    return plan_runs(read_suite(write_suite(tmp_path, common={"environment_max_steps": BUDGET})), tmp_path)
 
 
 def test_all_runs_are_made_once(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,10 +62,16 @@ def test_all_runs_are_made_once(plans: list[Plan], capsys: pytest.CaptureFixture
     assert len(lines) == 8
 
 
+def test_a_suite_runs_once_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "results" / "tiny").mkdir(parents=True)
+    with locked(tmp_path / "results" / "tiny"), pytest.raises(LockedError, match=rf"tiny, which process {os.getpid()} "):
+        run_suite(write_suite(tmp_path), tmp_path / "results")
+
+
 def test_interrupted_runs_are_made_again(plans: list[Plan]) -> None:
-    write_run(plans[1].folder / "Catch-v0_50", finished=False)
+    write_run(plans[1].folder / "Catch-v0_50", finished=False, **settings_of_run(plans[1]))
     for number in (0, 2):
-        write_run(plans[number].folder / "Catch-v0_50")
+        write_run(plans[number].folder / "Catch-v0_50", **settings_of_run(plans[number]))
     runner = FakeRunner()
     run_plans(plans, runner, never)
     assert runner.done == [plans[1].title, plans[3].title]
@@ -120,5 +132,5 @@ def test_a_bad_suite_file_is_one_line_and_exit_code_2(
 
 
 def test_a_checkpoint_of_an_unfinished_run_is_used(plans: list[Plan]) -> None:
-    add_checkpoint(write_run(plans[0].folder / "Catch-v0_7", finished=False))
+    add_checkpoint(write_run(plans[0].folder / "Catch-v0_7", finished=False, **settings_of_run(plans[0])))
     assert f"--load={plans[0].folder / 'Catch-v0_7'}" in plans[0].arguments()
