@@ -185,6 +185,7 @@ def _checkpoint(parts: Parts) -> Checkpoint:
         learning_rate=parts.recorder.learning_rate,
         generators=generator_states(parts.generator),
         returns=list(parts.recorder.episodes.recent),
+        infos=list(parts.recorder.episodes.infos.recent),
     )
 
 

@@ -24,6 +24,7 @@ SLOW = (
     "tests/gpu/",
     "tests/learner/evaluation/",
     "tests/learner/metrics/test_curve.py::test_a_new_picture",
+    "tests/learner/metrics/test_reported.py",
     "tests/learner/metrics/test_profiler.py",
     "tests/learner/ranks/test_processes.py",
     "tests/learner/runs/test_checkpoint.py::test_every_wrong_byte",

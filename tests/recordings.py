@@ -39,7 +39,11 @@ def record(
             shown = observations.copy()
             step = env.step(actions)
             recorder.add(everyone, shown[:, -1], actions, {}, step, np.flatnonzero(step.episode_length > 0))
-            row: dict[str, Any] = {name: np.copy(value) for name, value in step._asdict().items() if name != "observations"}
+            row: dict[str, Any] = {
+                name: np.copy(value)
+                for name, value in step._asdict().items()
+                if isinstance(value, np.ndarray) and name != "observations"
+            }
             seen.append({"observations": shown, "after": step.observations.copy(), "actions": actions, **row})
             observations = step.observations
     env.close()

@@ -10,10 +10,11 @@ from typing import Annotated
 import numpy as np
 
 from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
-from replay.slot_store import SharedArrays, slot_layout, slots_of
+from replay.slot_store import SharedArrays, slot_layout
 from replay.trajectory import Arrays, Field, TrajectoryContract
 from setting import TRAINING_MODES, Setting
 from workers.clocks import CLOCKS
+from workers.infos import info_layout, slots_with_infos
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
@@ -244,7 +245,7 @@ class Workers(ABC):
         """layout: fields of the arena that the policies need."""
         self.setup = setup
         self.shared = allocate_arena(setup, layout)
-        self.slots: Arrays = slots_of(self.shared, setup.contract, poison=setup.poison)
+        self.slots: Arrays = slots_with_infos(self.shared, setup.contract, poison=setup.poison)
         self.weights = make_weights(self.shared)
         self.seconds: np.ndarray = worker_clocks(self.shared)
 
@@ -280,7 +281,8 @@ def allocate_arena(setup: WorkerSetup, layout: Mapping[str, Field]) -> SharedArr
     config = setup.config
     slot_count = config.worker_count * config.blocks_per_worker * config.envs_per_group
     clocks = {"seconds": Field((config.worker_count, 8), "float64")}  # 8: a cache line each
-    return SharedArrays({**layout, **clocks, **slot_layout(setup.contract, slot_count)})
+    slots = {**slot_layout(setup.contract, slot_count), **info_layout(setup.contract, slot_count)}
+    return SharedArrays({**layout, **clocks, **slots})
 
 
 def worker_clocks(shared: SharedArrays) -> np.ndarray:

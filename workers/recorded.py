@@ -15,6 +15,7 @@ from agents.networks.actor_critic import BEHAVIOUR_POLICY
 from agents.networks.base import FeatureNetwork, NetworkConfig
 from agents.networks.policy import distribution_name
 from replay.recordings.recording import Cuts, Recording, check_recording, observations_of, open_recording
+from replay.slot_store import slots_of
 from replay.trajectory import EPISODE_RETURN, TrajectoryContract
 from workers.base import Block, WorkerError, WorkerSetup, block_of
 from workers.central.device_weights import DeviceWeights
@@ -59,6 +60,7 @@ class RecordedWorkers(InProcessWorkers):
         # ones, because which older ones a GPU has ready depends on timing, and rows carry that version.
         weights = DeviceWeights(network, newest_only=True)
         super().__init__(setup, {}, lambda shared: weights)
+        self.slots = slots_of(self.shared, setup.contract)  # recordings hold no infos
         recording = fitting_recording(setup.config.recording, setup.contract, setup.spec, setup.network)
         self._cuts = Cuts(recording, setup.contract)
         self._clocks = Clocks(self.seconds[0])

@@ -17,6 +17,7 @@ from replay.trajectory import RECURRENT_STATE, RETURN_FIELDS, WITHOUT_ROWS, Arra
 from workers.base import WorkerSetup
 from workers.clocks import Clocks
 from workers.finite import check_environments, float_parts
+from workers.infos import INFO_FIELDS, InfoWriter
 from workers.policy import Policy
 from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
@@ -62,6 +63,7 @@ class Rollout:
         self.policy = policy
         self.slots = slots
         self.clocks = Clocks(seconds)
+        self._infos = InfoWriter(slots)
         self.unroll_length = slots["actions"].shape[1]
         self.environment_ids = environment_ids
         self._packing = Packing(env.spec.leaves) if env.spec.leaves else None
@@ -82,10 +84,12 @@ class Rollout:
 
     def steps(self, first_slot: int) -> Iterator[None]:
         """Collect, and yield once a step while the policy computes, so that another group of environments can step."""
-        rows = {name: array[first_slot : first_slot + self.env.num_envs] for name, array in self.slots.items()}
+        block = slice(first_slot, first_slot + self.env.num_envs)
+        rows = {name: array[block] for name, array in self.slots.items() if name not in INFO_FIELDS}
         self.policy.refresh()
         rows["environment_id"][:] = self.environment_ids
         start = self._begin(rows)
+        self._infos.begin(block, start)
         for t in range(start, self.unroll_length):
             # The state before this row is stored: at row 0 for this trajectory, at later rows for the one that begins there.
             begins = self._recurrent and t % (self.unroll_length - self.overlap) == 0
@@ -93,7 +97,8 @@ class Rollout:
                 self.policy.ask(self.observations, self.first, with_state=begins)
             # The yield is outside the stage, or the steps of another group would be counted as acting too.
             yield
-            self._step(rows, t, begins=begins)
+            self._step(rows, block, t, begins=begins)
+        self._infos.end(block)
         if self.return_discount is not None:
             # Rows of burn-in came with their returns; computing these again would count their rewards twice.
             played = {name: rows[name][:, start:] for name in RETURN_FIELDS}
@@ -133,7 +138,7 @@ class Rollout:
         rows["episode_length"][:, : self.overlap] = 0
         return self.overlap
 
-    def _step(self, rows: Arrays, t: int, *, begins: bool) -> None:
+    def _step(self, rows: Arrays, block: slice, t: int, *, begins: bool) -> None:
         with self.clocks.stage("act"):
             acted = self.policy.answer()
         if begins:
@@ -154,6 +159,8 @@ class Rollout:
             rows["frames"][:, self.env.spec.frames_stacked + t] = step.observations[:, -1]
             for name in ("rewards", "terminated", "truncated", "reset", "action_used", "episode_return", "episode_length"):
                 rows[name][:, t] = getattr(step, name)
+            if step.infos is not None:
+                self._infos.write(block, t, step.infos)
             self.observations, self.first = step.observations, step.reset
             self._check_observations()
 

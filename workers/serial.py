@@ -100,7 +100,7 @@ class SerialWorkers(InProcessWorkers):
         for worker, rows in state["filled"].items():
             present = with_present_names(rows)
             for name, own in self._rows(self._block(worker)).items():
-                own.copy_(present[name])
+                own.copy_(present[name]) if name in present else own.zero_()  # earlier files have no numbers of infos
         self._free = [self._block(worker) for worker in state["free"]]
 
     def _load_acting_state(self, worker: int, state: dict[str, Any]) -> None:

@@ -95,6 +95,8 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
 class EnvPoolVector(NativeVector):
     """N environments of EnvPool."""
 
+    ignored_infos = ("env_id", "elapsed_step", "lives", "reward", "terminated")
+
     def __init__(self, config: EnvConfig, num_envs: int, num_threads: int, render_mode: str | None = None) -> None:
         self._config = config
         self._threads = num_threads

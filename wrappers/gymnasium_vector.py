@@ -8,7 +8,7 @@ one environment of a vector cannot skip a step that the others take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from wrappers.gymnasium_contract import (
     read_vector_step,
 )
 from wrappers.gymnasium_spaces import Decoder, FrameBuffer, ObservationPlan
+from wrappers.infos import InfoCollector, is_mask
 from wrappers.spec import FAILURES, EnvSpec, Step, VectorEnv
 
 Info = Mapping[str, Any]
@@ -78,6 +79,8 @@ class TranslatedEnv(VectorEnv):
     """Translation, stacks and statistics, which both kinds of vectors share."""
 
     needs_close = True
+    ignored_infos: Collection[str] = ()
+    """Entries of info that are no metrics."""
 
     def __init__(self, translation: Translation, num_envs: int) -> None:
         self.spec = translation.spec
@@ -87,6 +90,7 @@ class TranslatedEnv(VectorEnv):
         self._buffer = FrameBuffer(translation.plan, num_envs)
         self._stack = FrameStack(self.spec, num_envs)
         self._statistics = EpisodeStatistics(num_envs)
+        self._infos = InfoCollector(num_envs, self.ignored_infos)
         self._ended = np.zeros(num_envs, dtype=bool)
 
     def lines(self) -> tuple[str, ...]:
@@ -105,7 +109,7 @@ class TranslatedEnv(VectorEnv):
         statistics = self._statistics.update(rewards, reset, self._ended)
         observations = self._stack.push(self._buffer.frames(), reset)
         # An episode that terminates at its time limit has no value to bootstrap from.
-        return Step(observations, rewards, terminated, truncated & ~terminated, reset, ~reset, *statistics)
+        return Step(observations, rewards, terminated, truncated & ~terminated, reset, ~reset, *statistics, self._infos.take())
 
 
 class GymnasiumLoop(TranslatedEnv):
@@ -154,6 +158,8 @@ class GymnasiumLoop(TranslatedEnv):
         observation, reward, terminal, cut, info = returned
         rewards[index], terminated[index], truncated[index] = reward, terminal, cut
         self._buffer.put(index, observation, info, ended=bool(terminal or cut))
+        if isinstance(info, dict) and info:
+            self._infos.put(index, info)
 
     def explain(self, error: BaseException) -> str | None:
         """The line about a first step that broke the contract in a way that only wrappers noticed; None for another error."""
@@ -189,6 +195,8 @@ class NativeVector(TranslatedEnv):
         returned = read_vector_step(self._vector.step(decoded), self.num_envs)
         observations, rewards, terminated, truncated, info = returned
         self._buffer.put(slice(None), observations, info, ended=np.logical_or(terminated, truncated))
+        if info:
+            self._infos.put_all(info, ~reset)
         # The step of an autoreset belongs to no episode, whatever the environment returns for it.
         rewards = np.where(reset, 0, rewards).astype(np.float32)
         return self._finish(rewards, np.array(terminated, bool) & ~reset, np.array(truncated, bool) & ~reset, reset)
@@ -274,5 +282,6 @@ def first_info(info: Info) -> dict[str, Any]:
     return {
         name: value[0]
         for name, value in info.items()
-        if isinstance(value, np.ndarray) and value.ndim and (f"_{name}" not in info or np.ravel(info[f"_{name}"])[0])
+        if isinstance(value, np.ndarray) and value.ndim and not is_mask(name, info)
+        if f"_{name}" not in info or np.ravel(info[f"_{name}"])[0]
     }

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from setting import Setting, check_fields
+from wrappers.infos import Infos
 from wrappers.spaces import ActionSpace, Goals, Leaf, leaves_to_json
 
 # Stored trajectories depend on all of these settings. Each kind with `families` is read by these families only.
@@ -270,6 +271,7 @@ class Step(NamedTuple):
         starts the next life.
     episode_return: float32 `[N]`, raw return of the whole episode that ended at this step, otherwise NaN.
     episode_length: int32 `[N]`, length of that episode in steps, otherwise 0.
+    infos: numbers that the environments report in addition; None as long as there were none.
     """
 
     observations: np.ndarray
@@ -280,6 +282,7 @@ class Step(NamedTuple):
     action_used: np.ndarray
     episode_return: np.ndarray
     episode_length: np.ndarray
+    infos: Infos | None = None
 
 
 class VectorEnv(ABC):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
@@ -42,13 +43,14 @@ class Evaluation:
     """The result of one evaluation.
 
     update, steps: the counters of the evaluated policy. returns: raw returns of whole episodes, at least one.
-    animation: a GIF of one of the episodes; None if none was made this time.
+    animation: a GIF of one of the episodes; None if none was made this time. infos: `NAME_at_end` and `NAME_mean`.
     """
 
     update: int
     steps: int
     returns: tuple[float, ...]
     animation: Path | None = None
+    infos: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean_return(self) -> float:
@@ -154,7 +156,7 @@ class Evaluator:
         if not message.returns:
             return None
         animation = self._setup.animation if message.animated else None
-        return Evaluation(counters.updates, counters.steps, message.returns, animation)
+        return Evaluation(counters.updates, counters.steps, message.returns, animation, message.infos)
 
     def _fail(self, reason: str) -> None:
         """End the process, and start another unless it has failed too often."""

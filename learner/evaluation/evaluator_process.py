@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,6 +20,7 @@ from agents.compute import prepare_torch
 from agents.networks.base import NetworkConfig, make_network
 from learner.evaluation.animation import EpisodeCamera, RenderingCamera, has_pictures, write_animation
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
+from learner.metrics.infos import added, means
 from replay.slot_store import SharedArrays
 from workers.finite import NotFiniteError
 from workers.processes.out_of_memory import describe
@@ -65,11 +66,13 @@ class Answer(NamedTuple):
         returns: raw returns in the order in which the episodes ended. Empty if the evaluation failed.
         animated: whether the GIF is new.
         problem: one line for the user about what failed; empty if nothing did.
+        infos: `NAME_at_end` and `NAME_mean`, see `learner.metrics.infos`.
     """
 
     returns: tuple[float, ...]
     animated: bool = False
     problem: str = ""
+    infos: Mapping[str, float] = {}
 
 
 def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connection, answers: Connection) -> None:
@@ -144,7 +147,8 @@ class EvaluationLoop:
         except Exception as error:  # drivers and users' code may raise anything; the returns still count
             problem = f"Evaluations are no longer animated: {describe(error)}"
             self._last_animation = math.inf  # no other one becomes due
-        return Answer(tuple(episode.episode_return for episode in episodes), animated, problem)
+        infos = means((episode.infos for episode in episodes), added(episode.sums for episode in episodes))
+        return Answer(tuple(episode.episode_return for episode in episodes), animated, problem, infos)
 
     def close(self) -> None:
         """Release environments that need it."""

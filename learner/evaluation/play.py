@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agents.networks.base import Chosen, FeatureNetwork, Thought
 from agents.networks.cores import zeroed
+from learner.metrics.infos import Ends, RunningInfos, Sums
 from replay.recordings.recorder import Recorder
 from workers.finite import NotFiniteError, check_environments, float_parts
 from wrappers import VectorEnv
@@ -20,12 +21,17 @@ from wrappers.spec import Step
 
 
 class EpisodeResult(NamedTuple):
-    """One whole episode: raw return, length in steps, whether a time limit truncated it, and the index of its environment."""
+    """One whole episode: raw return, length in steps, whether a time limit truncated it, and the index of its environment.
+
+    infos: numbers in the info of its last step. sums: those of all its steps added up.
+    """
 
     episode_return: float
     length: int
     truncated: bool
     environment: int
+    infos: Ends = {}
+    sums: Sums = {}
 
 
 class EvaluationPolicy:
@@ -77,9 +83,10 @@ class EvaluationPolicy:
         return zeroed(kept, first.to(self._device))
 
 
-def _result(step: Step, index: int) -> EpisodeResult:
+def _result(step: Step, index: int, running: RunningInfos) -> EpisodeResult:
     """The episode of environment `index` that ended in this step."""
-    return EpisodeResult(float(step.episode_return[index]), int(step.episode_length[index]), bool(step.truncated[index]), index)
+    length, truncated = int(step.episode_length[index]), bool(step.truncated[index])
+    return EpisodeResult(float(step.episode_return[index]), length, truncated, index, *running.end(step.infos, index))
 
 
 def divide_episodes(episodes: int, environments: int) -> np.ndarray:
@@ -113,7 +120,7 @@ def play(
     packing = Packing(env.spec.leaves) if env.spec.leaves else None
     # The quotas are fixed before the first step. If the first M episodes to end counted instead, short episodes would be
     # over-represented, because an environment ends more of them in the same time.
-    left = quotas.copy()
+    left, running = quotas.copy(), RunningInfos(env.num_envs)
     observations, first = env.reset(seed), np.ones(env.num_envs, bool)
     on_step(0)
     while left.any() and not stop():
@@ -125,6 +132,7 @@ def play(
         actions[playing] = chosen.actions.numpy()
         frames = observations[playing, -1]  # a copy: the environment may reuse its array
         step = env.step(actions)
+        running.add(step.infos)
         observations, first = step.observations, step.reset
         ended = playing[step.episode_length[playing] > 0]
         counted = ended[np.isfinite(step.episode_return[ended])]
@@ -132,7 +140,7 @@ def play(
             recorder.add(playing, frames, actions[playing], chosen.fields, step, counted)
         for index in counted:
             left[index] -= 1
-            on_episode(_result(step, int(index)))
+            on_episode(_result(step, int(index), running))
         # The checks come last, because the other environments' episodes count although one environment fails.
         check_environments("rewards", step.rewards[playing], playing)
         check_environments("returns", step.episode_return[ended], ended)

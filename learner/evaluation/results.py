@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from learner.evaluation.reference_scores import SOURCE, human_normalised, reference_scores
+from learner.metrics.infos import PREFIX, success_rate
 
 Summary = dict[str, float | int | None]
 
@@ -68,6 +70,13 @@ def table(summary: Summary, env_id: str) -> list[str]:
         f"Human-normalised: {summary['human_normalised']:.1f} % "
         f"= 100 * ({mean} - {_number(random)}) / ({_number(human)} - {_number(random)}); random and human: {SOURCE}",
     ]
+
+
+def info_lines(infos: Mapping[str, float]) -> list[str]:
+    """Lines of text with `NAME_at_end` and `NAME_mean` of the numbers in infos, see `learner.metrics.infos`."""
+    lines = [f"{PREFIX}{name}  {value:,.4g}" for name, value in infos.items()]
+    rate = success_rate(infos)
+    return lines if rate is None else [*lines, f"Success rate: {100 * rate:.1f} %"]
 
 
 def write_results(folder: Path, update: int, content: dict[str, Any], kind: str = "evaluation") -> Path:

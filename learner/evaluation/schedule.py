@@ -141,6 +141,7 @@ class EvaluationLog:
             "steps": evaluation.steps,
             "mean_return": evaluation.mean_return,
             "returns": evaluation.returns,
+            **({"info": evaluation.infos} if evaluation.infos else {}),
             "protocol": self._protocol,
         }
         try:

@@ -19,8 +19,9 @@ from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_epis
 from learner.evaluation.protocol import describe_protocol, evaluation_protocol
 from learner.evaluation.recording import recorder_of
 from learner.evaluation.render import Screen, open_screen
-from learner.evaluation.results import summarise, table, write_results
+from learner.evaluation.results import info_lines, summarise, table, write_results
 from learner.machine.detect import detect_machine
+from learner.metrics.infos import Sums, added, means, note_left_out, success_rate
 from learner.metrics.progress import ProgressLine, format_duration, steps_and_frames
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
@@ -32,6 +33,7 @@ from workers.failures import failures_of
 from workers.finite import NotFiniteError
 from workers.processes.out_of_memory import describe
 from wrappers import close_quietly, describe_env, make_single_env, make_vector_env
+from wrappers.infos import MOST_NAMES
 
 log = logging.getLogger("springbok")
 
@@ -68,6 +70,7 @@ class Tally:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
         self.episodes: list[dict[str, Any]] = []
+        self._sums: Sums = {}  # of the numbers in infos
         self._progress = ProgressLine()
         self._started = self._shown = time.monotonic()
         self._steps = 0
@@ -82,6 +85,11 @@ class Tally:
         """Seconds since the start."""
         return time.monotonic() - self._started
 
+    @property
+    def infos(self) -> dict[str, float]:
+        """`NAME_at_end` and `NAME_mean` of the numbers in infos, see `learner.metrics.infos`."""
+        return means((episode.get("info", {}) for episode in self.episodes), self._sums)
+
     def add(self, episode: EpisodeResult, *, first_seed: int, shown: bool) -> None:
         """Count an episode. first_seed: seed of environment 0 of the environments that played it."""
         self.episodes.append(
@@ -91,8 +99,12 @@ class Tally:
                 "truncated": episode.truncated,
                 "seed": first_seed + episode.environment,
                 "shown": shown,
+                **({"info": episode.infos} if episode.infos else {}),
             }
         )
+        if len(self._sums) < len(episode.sums) and (left_out := list(episode.sums)[MOST_NAMES:]):
+            note_left_out(left_out)
+        self._sums = added((self._sums, episode.sums))
 
     def count_steps(self, steps: int) -> None:
         """Count steps, and update the progress line every `PROGRESS_PERIOD` seconds."""
@@ -272,7 +284,7 @@ def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
     """Print the table and write the results. Returns the exit code."""
     config, counters = test.config, test.checkpoint.counters
     summary = summarise(tally.episodes, config.env.env)
-    for line in table(summary, config.env.env):
+    for line in (*table(summary, config.env.env), *info_lines(tally.infos)):
         log.info("%s", line)
     content = {
         "env": config.env.env,
@@ -280,6 +292,8 @@ def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
         "training": asdict(counters),
         "protocol": evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon),
         "summary": summary,
+        "success_rate": success_rate(tally.infos),
+        "info": tally.infos,
         "episodes_wanted": tally.wanted,
         "complete": tally.missing == 0,
         "seconds": round(tally.seconds, 3),

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from learner.feeding.host_buffers import HostBuffers
+from learner.metrics.infos import Sums, added, sums_of
 from learner.metrics.statistics import Episode, Record, ended_episodes
 from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Block, Workers
 from workers.base import block_of
+from workers.infos import infos_of
 
 POLL_SECONDS = 0.2
 
@@ -28,10 +30,11 @@ FEEDER_CLOCKS = ("wait_workers", "insert", "sample", "wait_learner")
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Fresh trajectories that arrived since the batch before, and the episodes that ended in them."""
+    """Fresh trajectories that arrived since the batch before, the episodes that ended in them, and sums of their infos."""
 
     trajectories: int
     episodes: list[Episode]
+    infos: Sums = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class BatchFeeder(Feeder):
         self._pending: deque[tuple[Block, int]] = deque()  # block, and how many of its trajectories were inserted
         self._trajectories = 0
         self._episodes: list[Episode] = []
+        self._infos: Sums = {}
 
     @property
     def arrived(self) -> int:
@@ -124,8 +128,8 @@ class BatchFeeder(Feeder):
             columns = self.buffers.take()
             host = self.mixture.sample(columns)
         # Arrivals travel with their batch: counters must match the batches that the loop has taken, not those prepared.
-        arrivals = Arrivals(self._trajectories, self._episodes)
-        self._trajectories, self._episodes = 0, []
+        arrivals = Arrivals(self._trajectories, self._episodes, self._infos)
+        self._trajectories, self._episodes, self._infos = 0, [], {}
         return PreparedBatch(host, arrivals, starved, partial(self.buffers.give_back, columns))
 
     def release_held(self) -> None:
@@ -149,6 +153,7 @@ class BatchFeeder(Feeder):
             "held": [[block.worker, block.number] for block in self._held],
             "trajectories": self._trajectories,
             "episodes": [list(episode) for episode in self._episodes],
+            "infos": {name: list(pair) for name, pair in self._infos.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -157,6 +162,7 @@ class BatchFeeder(Feeder):
         self._held = [block_of(config, worker, number) for worker, number in state.get("held", [])]  # earlier files have none
         self._trajectories = state["trajectories"]
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._infos = {name: (total, count) for name, (total, count) in state.get("infos", {}).items()}
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
@@ -183,7 +189,10 @@ class BatchFeeder(Feeder):
         trajectory = {name: array[slot] for name, array in self.workers.slots.items()}
         self.mixture.insert(trajectory)
         self._trajectories += 1
-        self._episodes += ended_episodes(trajectory)
+        infos = infos_of(trajectory)
+        self._episodes += ended_episodes(trajectory, infos)
+        if infos:
+            self._infos = added((self._infos, sums_of(infos)))
         # Slots go back as a whole block, because a worker fills all slots of a block together.
         if taken + 1 == block.slot_count:
             if self._hold_slots:

@@ -17,6 +17,7 @@ from replay.slot_store import ALIGNMENT, slot_layout
 from replay.trajectory import Field
 from workers.base import RECORDED
 from workers.central.exchange import exchange_layout
+from workers.infos import info_layout
 from workers.weights import weights_layout
 from wrappers import family_of
 
@@ -113,7 +114,8 @@ def _arena_bytes(config: Config) -> int:
     """Bytes of shared memory, see `workers.base.allocate_arena`: slots, worker clocks, a flag, and weights or the exchange."""
     workers = config.workers
     contract = make_contract(config)
-    slots = slot_layout(contract, workers.worker_count * workers.blocks_per_worker * workers.envs_per_group)
+    count = workers.worker_count * workers.blocks_per_worker * workers.envs_per_group
+    slots = {**slot_layout(contract, count), **info_layout(contract, count)}
     acting: Mapping[str, Field] = {}
     if workers.worker_kind == "central":
         acting = exchange_layout(contract, workers)

@@ -36,12 +36,13 @@ class Counting:
         self.learning_rate = resumed.learning_rate if resumed else 0.0
         self.episodes = EpisodeStatistics(config.output.return_window)
         self.episodes.recent.extend(resumed.returns if resumed else [])
+        self.episodes.infos.add(resumed.infos if resumed else [], {})
         self._frames_per_step = make_spec(config.env).frames_per_step
         self._at_start = replace(counters)
 
     def add_arrivals(self, arrivals: Arrivals) -> None:
         """Count the fresh trajectories that arrived for a batch."""
-        self.episodes.add(arrivals.episodes)
+        self.episodes.add(arrivals.episodes, arrivals.infos)
         counters = self.counters
         steps = arrivals.trajectories * self.config.training.unroll_length
         counters.trajectories += arrivals.trajectories

@@ -20,6 +20,7 @@ from learner.metrics.bottleneck import BottleneckReport
 from learner.metrics.cores import CoreUse
 from learner.metrics.counting import Counting
 from learner.metrics.hardware import HardwareMeter
+from learner.metrics.infos import PREFIX, success_rate
 from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.metrics.statistics import LagStatistics, Record, TimeFractions, UpdateMetrics
@@ -131,16 +132,19 @@ class Recorder(Counting):
             "eval/standard_error": evaluation.standard_error,
             "eval/update": evaluation.update,
             "eval/steps": evaluation.steps,
+            **{f"eval/{PREFIX}{name}": value for name, value in evaluation.infos.items()},
         }
         if evaluation.animation:
             self._writer.add_animation("eval/episode", evaluation.animation, evaluation.steps)
         self._progress.clear()
+        rate = success_rate(evaluation.infos)
         log.info(
-            "Evaluation of update %s: mean return %.2f, standard error %.2f, %d episodes",
+            "Evaluation of update %s: mean return %.2f, standard error %.2f, %d episodes%s",
             f"{evaluation.update:,}",
             evaluation.mean_return,
             evaluation.standard_error,
             len(evaluation.returns),
+            "" if rate is None else f", success rate {rate:.2f}",
         )
 
     @contextmanager

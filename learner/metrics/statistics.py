@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from learner.metrics.infos import Ends, InfoStatistics, row_of
+from wrappers.infos import Infos
 
 Record = dict[str, float]
 """One line of metrics: name -> number. `learner.metrics.writer` lists names and units."""
@@ -46,27 +49,34 @@ class UpdateMetrics:
 
 
 class Episode(NamedTuple):
-    """A whole episode: its raw return, and its length in steps."""
+    """A whole episode: its raw return, its length in steps, and the numbers in the info of its last step."""
 
     episode_return: float
     length: int
+    infos: Ends = {}
 
 
-def ended_episodes(trajectory: Mapping[str, np.ndarray]) -> list[Episode]:
-    """The episodes that ended in a trajectory (each field `[*shape]`)."""
+def ended_episodes(trajectory: Mapping[str, np.ndarray], infos: Infos | None = None) -> list[Episode]:
+    """The episodes that ended in a trajectory (each field `[*shape]`). infos: its numbers, with values `[T, names]`."""
     returns, lengths = trajectory["episode_return"], trajectory["episode_length"]
-    return [Episode(float(returns[row]), int(lengths[row])) for row in np.flatnonzero(lengths)]
+    return [
+        Episode(float(returns[row]), int(lengths[row]), row_of(infos, row) if infos else {})
+        for row in np.flatnonzero(lengths).tolist()
+    ]
 
 
 class EpisodeStatistics:
-    """Raw returns and lengths of whole episodes. window: episodes of the running mean."""
+    """Raw returns and lengths of whole episodes. window: episodes of the running mean. infos: numbers of infos."""
 
     def __init__(self, window: int) -> None:
         self.count = 0
         self.recent: deque[float] = deque(maxlen=window)
+        self.infos = InfoStatistics(window)
         self._new: list[Episode] = []
 
-    def add(self, episodes: Iterable[Episode]) -> None:
+    def add(self, episodes: Sequence[Episode], infos: Mapping[str, tuple[float, int]] | None = None) -> None:
+        """Add episodes that ended. infos: sums over the steps since the last call, see `learner.metrics.infos`."""
+        self.infos.add([episode.infos for episode in episodes], infos or {})
         for episode in episodes:
             self.count += 1
             self._new.append(episode)
@@ -81,11 +91,13 @@ class EpisodeStatistics:
         """Means since the last call and over the window. A name is absent if no episode has ended."""
         record: Record = {}
         if self._new:
-            record["charts/episodic_return"], record["charts/episodic_length"] = np.mean(self._new, axis=0).tolist()
+            record["charts/episodic_return"], record["charts/episodic_length"] = np.mean(
+                [new[:2] for new in self._new], axis=0
+            ).tolist()
             self._new = []
         if self.mean_return is not None:
             record["charts/episodic_return_mean"] = self.mean_return
-        return record
+        return {**record, **self.infos.read()}
 
 
 class LagStatistics:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from learner.metrics.bottleneck import Bottleneck
 from learner.metrics.curve import draw_learning_curve
+from learner.metrics.infos import PREFIX, success_rate
 from learner.metrics.progress import format_duration, steps_and_frames
 from learner.metrics.statistics import EpisodeStatistics
 from learner.runs.checkpoint import Counters
@@ -43,6 +44,8 @@ def write_summary(
         **asdict(counters),
         "mean_return": episodes.mean_return,
         "episodes_in_mean": len(episodes.recent),
+        "success_rate": success_rate(episodes.infos.at_end),
+        "info": {f"{PREFIX}{name}": value for name, value in episodes.infos.at_end.items()},
         "frames_per_second": counters.frames / counters.seconds if counters.seconds else 0.0,
         "finished": not interrupted,
         "checkpoint": checkpoint.name if checkpoint else None,
@@ -76,8 +79,10 @@ def log_result(
 
 
 def _mean_return(episodes: EpisodeStatistics) -> str:
-    mean = episodes.mean_return
-    return "no episode has ended yet" if mean is None else f"mean return of the last {len(episodes.recent)}: {mean:.2f}"
+    if (mean := episodes.mean_return) is None:
+        return "no episode has ended yet"
+    count, rate = len(episodes.recent), success_rate(episodes.infos.at_end)
+    return f"mean return of the last {count}: {mean:.2f}" + ("" if rate is None else f", success rate: {rate:.2f}")
 
 
 def log_next_commands(

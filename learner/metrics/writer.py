@@ -7,6 +7,8 @@ A record covers the time since the record before. Names and units:
 | seconds, steps, frames, updates, episodes | since the run began: wall time of training, agent steps, emulator frames, counts |
 | charts/episodic_return, charts/episodic_length | means over episodes that ended: raw return, steps |
 | charts/episodic_return_mean | mean raw return of the last `return_window` episodes |
+| info/NAME_at_end | NAME of `info` at the last step of episodes, mean of the last `return_window`; truth values are 0 or 1 |
+| info/NAME_mean | mean of NAME over all steps at which the environment gave it |
 | charts/policy_lag | updates between acting and learning, mean of fresh columns |
 | charts/learning_rate | of the newest update |
 | charts/SPS, charts/FPS, charts/updates_per_second | agent steps, emulator frames and updates per second |
@@ -25,6 +27,7 @@ A record covers the time since the record before. Names and units:
 | workers/restarts, updates/skipped | counts since the command began |
 | updates/optimizer_steps | steps of the optimiser since the run began, if an update takes several |
 | eval/episodic_return, eval/standard_error | raw return of an evaluation during training |
+| eval/info/NAME_at_end, eval/info/NAME_mean | the same means over the episodes of that evaluation |
 | eval/update, eval/steps | update and agent steps of the weights that were evaluated |
 
 A name is absent, and its cell empty, if there was nothing to measure. Numbers that are not finite are left out.

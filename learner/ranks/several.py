@@ -7,6 +7,7 @@ waits for. All learners see the same reports, so they decide alike, and the coun
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic, process_time
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from agents import Agent
 from learner.feeding.feeder import Arrivals
+from learner.metrics.infos import Ends, Sums, added
 from learner.metrics.statistics import Episode
 from learner.ranks.base import Asked, Ranks
 from learner.ranks.group import Group
@@ -40,6 +42,7 @@ class Report(NamedTuple):
         stop: whether a signal has asked it to stop, 0 or 1.
         trajectories: that arrived for its batch.
         episodes: number of episodes that ended in them.
+        infos: bytes of the message with the numbers of infos; 0 if the environments report none.
         workers: CPU seconds of its workers so far.
         learner: CPU seconds of its own process so far, without workers.
         waited: seconds that it has waited for the batches of others so far.
@@ -50,6 +53,7 @@ class Report(NamedTuple):
     stop: float
     trajectories: float = 0.0
     episodes: float = 0.0
+    infos: float = 0.0
     workers: float = 0.0
     learner: float = 0.0
     waited: float = 0.0
@@ -156,6 +160,7 @@ class Several(Ranks):
             stop=asked(),
             trajectories=arrivals.trajectories if arrivals else 0,
             episodes=len(arrivals.episodes) if arrivals else 0,
+            infos=len(_infos_as_text(arrivals)) if arrivals else 0,
             workers=seconds,
             learner=process_time() - (seconds if isinstance(workers, InProcessWorkers) else 0.0),
             waited=self._waited,
@@ -167,12 +172,27 @@ class Several(Ranks):
         most = max(int(report.episodes) for report in self._reports)
         if most > LISTED:
             listed = self._group.gather_on_host(_padded(arrivals.episodes, most))
+        sums, ends = self._all_infos(arrivals)
         episodes = [
-            Episode(episode_return, int(length))
-            for report, rows in zip(self._reports, listed.tolist(), strict=True)
-            for episode_return, length in rows[: int(report.episodes)]
+            Episode(episode_return, int(length), infos)
+            for report, rows, of_rank in zip(self._reports, listed.tolist(), ends, strict=True)
+            for (episode_return, length), infos in zip(rows[: int(report.episodes)], of_rank, strict=True)
         ]
-        return Arrivals(sum(int(report.trajectories) for report in self._reports), episodes)
+        return Arrivals(sum(int(report.trajectories) for report in self._reports), episodes, sums)
+
+    def _all_infos(self, arrivals: Arrivals) -> tuple[Sums, list[list[Ends]]]:
+        """The numbers of infos of all learners: sums over steps, and those of each learner's episodes."""
+        if not (longest := max(int(report.infos) for report in self._reports)):
+            return {}, [[{}] * int(report.episodes) for report in self._reports]
+        row = torch.zeros(longest, dtype=torch.uint8)
+        own = _infos_as_text(arrivals)
+        row[: len(own)] = torch.tensor(list(own), dtype=torch.uint8)
+        texts = [bytes(part).rstrip(b"\0") for part in self._group.gather_on_host(row).tolist()]
+        sent = [
+            json.loads(text) if text else ({}, [{}] * int(report.episodes))
+            for text, report in zip(texts, self._reports, strict=True)
+        ]
+        return added(sums for sums, _ in sent), [ends for _, ends in sent]
 
     def replay_checksums(self) -> Sequence[str | None]:
         return self.share_checksum(None)[1:]
@@ -223,9 +243,16 @@ class _Reading(NamedTuple):
     waited: list[float]
 
 
+def _infos_as_text(arrivals: Arrivals) -> bytes:
+    """The numbers of infos as JSON; nothing if there are none at all."""
+    if not arrivals.infos and not any(episode.infos for episode in arrivals.episodes):
+        return b""
+    return json.dumps([arrivals.infos, [episode.infos for episode in arrivals.episodes]]).encode()
+
+
 def _padded(episodes: Sequence[Episode], count: int) -> Tensor:
     """The first `count` episodes, float64 `[count, 2]`, with zeros behind the last."""
     rows = torch.zeros(count, 2, dtype=torch.float64)
     if shown := episodes[:count]:
-        rows[: len(shown)] = torch.tensor(shown, dtype=torch.float64)
+        rows[: len(shown)] = torch.tensor([episode[:2] for episode in shown], dtype=torch.float64)
     return rows

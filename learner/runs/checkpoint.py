@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
@@ -76,6 +77,7 @@ class Checkpoint:
         learning_rate: that of the newest update.
         generators: random states of the learner's process.
         returns: of the last `return_window` episodes.
+        infos: numbers in the infos of the last steps of these episodes.
         replay: checksum of the replay file saved with it, or None.
         rank_replays: the checksums of the replay files of ranks 1 and up, None for one that has none.
     """
@@ -88,6 +90,7 @@ class Checkpoint:
     learning_rate: float
     generators: dict[str, Any] = field(default_factory=dict)
     returns: list[float] = field(default_factory=list)
+    infos: list[Mapping[str, float]] = field(default_factory=list)
     replay: str | None = None
     rank_replays: tuple[str | None, ...] = ()
 
@@ -110,6 +113,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             "learning_rate": checkpoint.learning_rate,
             "generators": checkpoint.generators,
             "returns": checkpoint.returns,
+            "infos": checkpoint.infos,
             "replay": checkpoint.replay,
             "rank_replays": list(checkpoint.rank_replays),
         },
@@ -184,6 +188,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         learning_rate=_finite(content["learning_rate"]),
         generators=generators,
         returns=[_finite(value) for value in _of_type(list, content, "returns")],
+        infos=_parse_infos(_of_type(list, {"infos": [], **content}, "infos")),  # earlier files have none
         replay=replay,
         rank_replays=tuple(rank_replays),
     )
@@ -231,6 +236,12 @@ def _finite(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("it holds a number that is not finite")
     return float(value)
+
+
+def _parse_infos(ends: list[Any]) -> list[Mapping[str, float]]:
+    if not all(type(each) is dict and all(type(name) is str for name in each) for each in ends):
+        raise ValueError("infos are not numbers by name")
+    return [{name: _finite(value) for name, value in each.items()} for each in ends]
 
 
 def _parse_counters(values: dict[str, Any]) -> Counters:

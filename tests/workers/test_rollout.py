@@ -35,7 +35,7 @@ class RecordingEnv(VectorEnv):
 
     def step(self, actions: np.ndarray) -> Step:
         step = self.env.step(actions)
-        step = Step(*(np.array(part) for part in step))
+        step = Step(*(np.array(part) for part in step[:8]))
         self.observations.append(step.observations)
         self.steps.append(step)
         return step

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 LENGTH = 3  # steps of an episode
@@ -147,6 +147,20 @@ class MaskInInfo(Counting):
         return {"action_mask": np.array([self.steps % 2 == 0, True, True])}
 
 
+class Reporting(Counting):
+    """Reports numbers in info, also at a reset, and one at the end of an episode only."""
+
+    def info(self) -> Info:
+        over = self.steps == self.length
+        numbers = {"is success": over, "cost": np.array([0.5 * self.steps]), **({"late": np.float32(7)} if over else {})}
+        return {**numbers, "text": "x", "vector": np.zeros(3), "nested": {"number": 1.0}, "bad": np.nan}
+
+
+def reporting_vector(num_envs: int, mode: str = "NEXT_STEP") -> SyncVectorEnv:
+    """Gymnasium's own vector of `Reporting`."""
+    return SyncVectorEnv([Reporting] * num_envs, autoreset_mode=AutoresetMode[mode])
+
+
 class Failing(Counting):
     """Raises where it is asked to."""
 
@@ -251,6 +265,9 @@ _register("TestMoving", Moving)
 _register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)
 _register("TestBoth", Counting, CountingVector)
+_register("TestReporting", Reporting)
+_register("TestReportingBoth", Reporting, reporting_vector)
+_register("TestReportingVector", None, reporting_vector)
 
 
 class Doubled(gymnasium.ObservationWrapper[Any, Any, Any]):

@@ -27,7 +27,7 @@ def config(env: str, **settings: Any) -> EnvConfig:
 
 
 def copies(step: Step) -> Step:
-    return Step(*(field.copy() for field in step))
+    return step._replace(**{name: field.copy() for name, field in step._asdict().items() if isinstance(field, np.ndarray)})
 
 
 def play(env: VectorEnv, count: int, action: int = 1) -> list[Step]:

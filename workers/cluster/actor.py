@@ -15,9 +15,9 @@ import torch
 
 from agents.compute import prepare_torch
 from agents.networks.base import make_network
-from replay.slot_store import slots_of
 from replay.trajectory import Arrays
 from workers.base import WorkerSetup, allocate_arena, worker_clocks
+from workers.infos import INFO_NAMES, INFOS, slots_with_infos
 from workers.policy import cpu_policy
 from workers.processes.out_of_memory import failure_text
 from workers.rollout import Rollout, make_rollout
@@ -88,7 +88,10 @@ class RolloutActor:
         except BaseException as error:
             self.close()
             return Report(self._seconds - before, failure_text(error)), {}
-        return Report(self._seconds - before), self._rollout.slots
+        slots = self._rollout.slots
+        # Most environments report no numbers, so their rows need not travel.
+        unused = () if slots[INFO_NAMES].any() else (INFOS,)
+        return Report(self._seconds - before), {name: array for name, array in slots.items() if name not in unused}
 
     def close(self) -> None:
         """Close environments that may hold processes."""
@@ -107,7 +110,7 @@ class RolloutActor:
         self._seconds: np.ndarray = worker_clocks(arena)[0]
         policy = cpu_policy(setup, self._weights, self._worker, self._seed)
         self._env = env = make_vector_env(setup.env, setup.config.envs_per_worker)
-        slots = slots_of(arena, setup.contract)
+        slots = slots_with_infos(arena, setup.contract)
         self._rollout = make_rollout(setup, env, policy, slots, self._seconds, self._worker, self._seed)
 
 

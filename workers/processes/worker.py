@@ -20,12 +20,13 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from agents.compute import prepare_torch
-from replay.slot_store import SharedArrays, slots_of
+from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.base import WorkerSetup, block_of, worker_clocks
 from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
 from workers.clocks import Clocks
+from workers.infos import slots_with_infos
 from workers.policy import LearnerGone, Policy, cpu_policy
 from workers.processes.out_of_memory import failure_text
 from workers.rollout import Rollout, make_rollout
@@ -96,7 +97,7 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
     turns = []
     with ExitStack() as closing:
         for group in range(config.groups):
-            env, slots = make_vector_env(setup.env, config.envs_per_group), slots_of(task.shared, setup.contract)
+            env, slots = make_vector_env(setup.env, config.envs_per_group), slots_with_infos(task.shared, setup.contract)
             closing.callback(close_if_needed, env)
             _check_ending(task.shared)  # the environments' first resets may take long
             rollout = make_rollout(setup, env, _make_policy(task, group), slots, seconds, task.worker, task.seed, group)

@@ -17,6 +17,7 @@ from tests.builders import network_config, network_of
 from tests.learner.evaluation.support import TimedEpisodes
 from workers.finite import NotFiniteError
 from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
+from wrappers.infos import MOST_NAMES, Infos
 from wrappers.spaces import Discrete
 
 SPEC = make_spec(EnvConfig(env="Catch-v0", frames_stacked=1))
@@ -47,6 +48,24 @@ def test_short_and_long_episodes_count_equally() -> None:
     assert sorted(episode.length for episode in episodes) == [2, 2, 2, 2, 20, 20]
     assert [sum(episode.environment == index for episode in episodes) for index in range(3)] == [2, 2, 2]
     assert np.mean([episode.episode_return for episode in episodes]) == 8.0
+
+
+class Reporting(TimedEpisodes):
+    """Reports the number of the step, and a second name from the third step on."""
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = super().step(actions)
+        values = np.full((self.num_envs, MOST_NAMES), np.nan)
+        values[:, 0] = np.where(step.reset, np.nan, self.steps)
+        values[self.steps >= 3, 1] = 1.0
+        return step._replace(infos=Infos(("step", "late") if (self.steps >= 3).any() else ("step",), values))
+
+
+def test_an_episode_has_the_numbers_of_its_last_step_and_of_all_its_steps() -> None:
+    episodes = played(Reporting([1, 4], SPEC), np.array([2, 1]))
+    short, long = [[each for each in episodes if each.environment == index] for index in (0, 1)]
+    assert [(each.infos, each.sums["step"]) for each in short] == [({"step": 1.0}, (1.0, 1))] * 2
+    assert [(each.infos, each.sums) for each in long] == [({"step": 4.0, "late": 1.0}, {"step": (10.0, 4), "late": (2.0, 2)})]
 
 
 def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: pytest.MonkeyPatch) -> None:

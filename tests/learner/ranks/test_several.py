@@ -54,6 +54,20 @@ def test_arrivals_of_all_learners_are_counted_on_each(many: int) -> None:
     assert together(3, learner) == [Arrivals(2 + 3 + 4, [episode for own in episodes for episode in own])] * 3
 
 
+def test_the_numbers_of_infos_are_those_of_all_learners() -> None:
+    own = [
+        Arrivals(1, [Episode(1.0, 5, {"cost": 2.0}), Episode(2.0, 6)], {"cost": (3.0, 2), "left_out": (0.0, 0)}),
+        Arrivals(1, [Episode(3.0, 7)]),
+        Arrivals(1, [], {"cost": (1.5, 1)}),
+    ]
+
+    def learner(group: Group) -> Arrivals | None:
+        return several(group).meet(own[group.rank], never)
+
+    wanted = Arrivals(3, own[0].episodes + own[1].episodes, {"cost": (4.5, 3), "left_out": (0.0, 0)})
+    assert together(3, learner) == [wanted] * 3
+
+
 def test_an_update_begins_when_the_slowest_learner_has_its_batch() -> None:
     def learner(group: Group) -> tuple[bool, float]:
         ranks, started = several(group), time.monotonic()

@@ -154,6 +154,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "seconds that are no number": lambda content: content["counters"].update(seconds=float("nan")),
     "an infinite learning rate": lambda content: content.update(learning_rate=float("inf")),
     "returns of text": lambda content: content.update(returns=["1"]),
+    "infos of text": lambda content: content.update(infos=[{"cost": "1"}]),
+    "infos without names": lambda content: content.update(infos=[1.0]),
     "a returns tensor": lambda content: content.update(returns=torch.ones(1)),
     "a random state of three bytes": lambda content: content["generators"].update(torch=torch.zeros(3, dtype=torch.uint8)),
     "a random state of another kind": lambda content: content["generators"].update(numpy=json.dumps({"bit_generator": "X"})),
