@@ -18,6 +18,7 @@ from torch import nn
 
 from learner.evaluation.evaluator import Evaluation, Evaluator
 from learner.evaluation.protocol import evaluation_protocol
+from learner.metrics.summary import evaluation_lines
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -171,15 +172,7 @@ class EvaluationLog:
             return None
         returns = [
             line["mean_return"]
-            for line in self._lines()
+            for line in evaluation_lines(self._run.evaluations)
             if line["update"] == best_update <= update and line["protocol"] == self._protocol
         ]
         return returns[-1] if returns and math.isfinite(returns[-1]) else None
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        if self._run.evaluations.is_file():
-            for line in self._run.evaluations.read_text().splitlines():
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue  # a full disk can leave an incomplete line

@@ -43,6 +43,7 @@ from wrappers import describe_env
 log = logging.getLogger("springbok")
 
 SHOW_PERIOD = 0.5  # seconds between two updates of the progress line in a terminal
+ROWS = 20  # least rows of metrics of a whole run, so that a short run has a curve too
 LOG_PERIOD = 60.0  # seconds between two progress lines if the output is not a terminal
 
 
@@ -157,11 +158,18 @@ class Recorder(Counting):
     def report(self) -> None:
         self._profiler.end_update(self.counters.updates)
         now = time.monotonic()
-        if now - self._last_record >= self.config.output.log_period:
+        if now - self._last_record >= self.config.output.log_period or self._has_come_far():
             self.write_record()
         elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
             self._progress.show(self._text())
             self._last_shown = now
+
+    def _has_come_far(self) -> bool:
+        """Whether the run has passed another `ROWS`th of its steps since the last record."""
+        start = self._at_start.steps
+        budget = max(1, self.config.training.environment_max_steps - start)
+        done, before = (ROWS * (counters.steps - start) // budget for counters in (self.counters, self._at_last_record))
+        return done > before
 
     def show_filling(self) -> None:
         arrived, now = self._sources.feeder.arrived, time.monotonic()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 import shlex
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from learner.metrics.bottleneck import Bottleneck
 from learner.metrics.curve import draw_learning_curve
@@ -52,11 +55,33 @@ def write_summary(
     }
     title = f"{config.env.env}, {config.network}, seed {config.training.seed}"
     try:
-        run.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        run.summary.write_text(json.dumps({**summary, **_evaluated(run, counters)}, indent=2) + "\n")
         return run.metrics.is_file() and draw_learning_curve(run.metrics, run.curve, title)
     except (OSError, ValueError) as error:  # or a metrics.csv that was damaged meanwhile
         log.warning("Summary and learning curve were not written: %s", getattr(error, "strerror", None) or error)
         return False
+
+
+def _evaluated(run: RunDirectory, counters: Counters) -> dict[str, Any]:
+    """The newest evaluation with a finite mean, and the best one of the same protocol; None without one. Raises OSError."""
+    lines = [line for line in evaluation_lines(run.evaluations) if line["update"] <= counters.updates]
+    lines = [line for line in lines if math.isfinite(line["mean_return"])]
+    same = [line for line in lines if line["protocol"] == lines[-1]["protocol"]]
+    best = max(same, key=lambda line: float(line["mean_return"]), default=None)
+    shown = {"evaluation": same[-1] if same else None, "best_evaluation": best}
+    return {
+        name: line and {**{key: line[key] for key in ("update", "steps", "mean_return")}, "episodes": len(line["returns"])}
+        for name, line in shown.items()
+    }
+
+
+def evaluation_lines(path: Path) -> list[dict[str, Any]]:
+    """The results in evaluations.jsonl. A full disk can leave an incomplete line, which is left out. Raises OSError."""
+    found = []
+    for text in path.read_text().splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(text))
+    return found
 
 
 def log_result(

@@ -1,6 +1,8 @@
 """Writes metrics: metrics.csv and TensorBoard hold the same numbers under the same names.
 
-A record covers the time since the record before. Names and units:
+A record covers the time since the record before: `log_period` seconds, or a twentieth of the run if that is shorter.
+
+Names and units:
 
 | name | number |
 |---|---|

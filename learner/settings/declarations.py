@@ -188,7 +188,14 @@ class OutputConfig:
         ),
     ] = False
     log_period: Annotated[
-        float, Setting("Seconds between rows of metrics.", "a number of seconds > 0", 1e-3, 1e6, kind="output")
+        float,
+        Setting(
+            "Seconds between rows of metrics; a run has at least 20 rows, if it has as many updates.",
+            "a number of seconds > 0",
+            1e-3,
+            1e6,
+            kind="output",
+        ),
     ] = 10.0
     return_window: Annotated[
         int,

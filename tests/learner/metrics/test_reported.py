@@ -51,6 +51,7 @@ def test_metrics_and_summary_hold_the_end_and_the_mean(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["success_rate"] == 1.0
     assert summary["info"] == {f"info/{name}_at_end": end for name, (end, _) in wanted.items()}
+    assert summary["evaluation"]["mean_return"] == newest(metrics["eval/episodic_return"])
     line = json.loads((folder / "evaluations.jsonl").read_text().splitlines()[-1])
     assert line["info"]["is_success_mean"] == pytest.approx(1 / 3)
 

@@ -42,6 +42,22 @@ def test_a_run_without_an_episode_or_a_second_has_a_summary(run: RunDirectory) -
     write_summary(run, small_config(), Counters(), EpisodeStatistics(window=10), checkpoint=None, interrupted=False)
     summary = json.loads(run.summary.read_text())
     assert (summary["mean_return"], summary["frames_per_second"], summary["checkpoint"]) == (None, 0.0, None)
+    assert summary["evaluation"] is summary["best_evaluation"] is None
+
+
+def test_the_summary_holds_the_newest_and_the_best_evaluation_of_its_protocol(run: RunDirectory) -> None:
+    def line(update: int, protocol: str, *returns: float) -> str:
+        mean = sum(returns) / len(returns)
+        found = {"update": update, "steps": 40 * update, "mean_return": mean, "returns": returns, "protocol": protocol}
+        return json.dumps(found)
+
+    later = line(26, "b", 50.0)  # the run was resumed from before it
+    lines = [line(1, "a", 90.0), line(2, "b", 7.0, 9.0), line(3, "b", 5.0), later, line(4, "b", float("inf")), '{"upd']
+    run.evaluations.write_text("\n".join(lines))
+    write_summary(run, small_config(), COUNTERS, EpisodeStatistics(window=10), checkpoint=None, interrupted=False)
+    summary = json.loads(run.summary.read_text())
+    assert summary["evaluation"] == {"update": 3, "steps": 120, "mean_return": 5.0, "episodes": 1}
+    assert summary["best_evaluation"] == {"update": 2, "steps": 80, "mean_return": 8.0, "episodes": 2}
 
 
 def test_a_summary_that_cannot_be_written_is_one_warning(

@@ -382,14 +382,8 @@ def test_writing_a_tensor_does_not_copy_it(path: Path) -> None:
 
 
 def test_partial_files_are_removed_and_no_others(tmp_path: Path) -> None:
-    for name in (
-        ".update_000000005.pt_77",
-        ".best.pt_1",
-        ".replay_000000005.pt_123456",
-        "update_000000005.pt",
-        ".notes",
-        "a_1",
-    ):
+    partial = (".update_000000005.pt_77", ".best.pt_1", ".replay_000000005.pt_123456")
+    for name in (*partial, "update_000000005.pt", ".notes", "a_1"):
         (tmp_path / name).touch()
     remove_partial_files(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".notes", "a_1", "update_000000005.pt"]
