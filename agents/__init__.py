@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agents.a2c.agent import A2CAgent
 from agents.appo.agent import APPOAgent
-from agents.base import Agent, Needs, Updated
+from agents.base import Agent, Needs
 from agents.bc.agent import BCAgent
 from agents.bcq.agent import BCQAgent
 from agents.cem.agent import CEMAgent
@@ -14,6 +14,7 @@ from agents.es.agent import ESAgent
 from agents.impact.agent import ImpactAgent
 from agents.linucb.agent import LinUCBAgent
 from agents.marwil.agent import MarwilAgent
+from agents.metrics import Report
 from agents.ppo.agent import PPOAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
@@ -21,7 +22,7 @@ from agents.td3.agent import TD3Agent
 from agents.trpo.agent import TRPOAgent
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
-__all__ = ["AGENTS", "Agent", "Needs", "Updated", "VTraceAgent", "VTraceConfig"]
+__all__ = ["AGENTS", "Agent", "Needs", "Report", "VTraceAgent", "VTraceConfig"]
 
 AGENTS: dict[str, type[Agent]] = {
     "vtrace": VTraceAgent,

@@ -1,17 +1,20 @@
-"""The interface of an agent, as the learner's loop uses it."""
+"""The base class of all agents, as the learner's loop uses it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from agents.acting import Acting
+from agents.engine import saving
+from agents.engine.peers import Peers
+from agents.engine.stepper import Stepper
+from agents.metrics import Report
 from agents.networks.base import FeatureNetwork, NetworkConfig
-from agents.peers import Peers
 from replay.batch import Batch, InitialErrors
 
 
@@ -53,40 +56,41 @@ class Needs:
         return self.on_policy or self.updates_per_step is not None
 
 
-class Updated(NamedTuple):
-    """The report of one update.
-
-    scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
-    optimizer_steps: steps of the optimiser since the run began, on a GPU up to the update before; None if each update is one.
-    priorities: sizes of the temporal differences of the batch's columns, float32 `[B]` on the device, by which a prioritised
-    replay draws them again; NaN leaves a priority as it is. None from an agent without them.
-    """
-
-    scalars: Mapping[str, Tensor]
-    learning_rate: float
-    optimizer_steps: int | None = None
-    priorities: Tensor | None = None
-
-
 class Agent(ABC):
-    """Owns the network that learns and its optimiser. Agents never see flags, files or processes.
+    """An algorithm: it owns the network that learns, and its `update` says how. Agents never see flags, files or processes.
+
+    All that updates share is done by the agent's `Stepper`, around the call of `update` and in the functions that it calls.
 
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
     compiles: whether updates may go through torch.compile. exact: whether products of matrices must have the precision of
-    float32, so neither bfloat16 nor TF32. charts: TensorBoard charts of the agent's metrics, title -> regular
-    expressions of their names. defaults: of settings that every run has, in place of the usual ones. unused: settings that
-    every run has, which the agent takes at their defaults only or never reads; `--help` leaves them out.
+    float32, so neither bfloat16 nor TF32. several_steps: whether an update may take several optimiser steps, which are counted
+    and saved. merges_moments: whether each update's batch is merged into the running moments; otherwise the agent does it.
+    charts: TensorBoard charts of the agent's metrics, title -> regular expressions of their names. defaults: of settings that
+    every run has, in place of the usual ones. unused: settings that every run has, which the agent takes at their defaults only
+    or never reads; `--help` leaves them out.
+
+    Args:
+        config: an instance of `config_class`.
+        network: acts, and learns in place.
+        replay_names: the run's replays, in the order of `batch.source`; names of metrics.
+        parts: further parts of the agent that learn, follow or are saved; see `Stepper`.
     """
 
     config_class: ClassVar[type]
     network_class: ClassVar[type[FeatureNetwork]]
     compiles: ClassVar[bool] = True
     exact: ClassVar[bool] = False
+    several_steps: ClassVar[bool] = False
+    merges_moments: ClassVar[bool] = True
     charts: ClassVar[Mapping[str, list[str]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
     unused: ClassVar[tuple[str, ...]] = ()
 
-    network: FeatureNetwork
+    def __init__(self, config: Any, network: Any, replay_names: Sequence[str] = (), **parts: Any) -> None:
+        self.config = config
+        self.network = network
+        self.replay_names = tuple(replay_names)
+        self.stepper = Stepper(self, **parts)
 
     @classmethod
     def name(cls) -> str:
@@ -124,42 +128,68 @@ class Agent(ABC):
     @classmethod
     def value_meaning(cls, config: Any) -> str:
         """One sentence on the quantity that the network's values estimate, for readers of an exported policy."""
-        return "see the agent's documentation"
+        rewards = f"rewards clipped by {config.reward_clipping}" if config.reward_clipping else "raw rewards"
+        if getattr(config, "normalise_rewards", False):
+            rewards = "rewards divided by the running standard deviation of their discounted sum"
+        return f"expected sum of {rewards}, discounted by {config.gamma} per step"
 
-    def calibrate(self, observations: Tensor) -> None:
-        """Learn the scale of observations `[N, *observation_shape]` of random play, before the first update."""
-        if self.network.config.settings.calibrate_input:
-            self.network.calibrate(observations)
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update", "step", ""]:
+        """What can be recorded as a CUDA graph: a whole `update`, each call of `Stepper.launch` in it, or nothing.
+
+        What is recorded depends on its argument, on `variant` and on tensors that are changed in place, and never waits for
+        the device.
+        """
+        return ""
+
+    @property
+    def variant(self) -> Hashable:
+        """A key for the decisions that the host makes in an update. Each key has its own CUDA graph."""
+        return None
 
     @abstractmethod
-    def join(self, peers: Peers) -> None:
-        """Learn together with other learners from now on. All of them have the same state, and keep it."""
+    def update(self, batch: Batch, step: Stepper) -> None:
+        """Learn from a batch.
 
-    @abstractmethod
-    def update(self, batch: Batch, progress: float) -> Updated:
-        """Learn from a batch. progress: the part of the run's budget that is used, in [0, 1].
+        Args:
+            batch: B trajectories of T steps, or B windows, without the rows of burn-in. Rewards are scaled or clipped as the
+                settings say.
+            step: computes the network's outputs and takes the optimiser steps.
+        """
+
+    def learn(self, batch: Batch, progress: float) -> Report:
+        """Learn from a batch of the learner's loop. progress: the part of the run's budget that is used, in [0, 1].
 
         If a number of the update is not finite, the update is skipped: weights and optimiser stay as they were.
         """
+        return self.stepper.learn(batch, progress)
 
-    @abstractmethod
+    def calibrate(self, observations: Tensor) -> None:
+        """Learn the scale of observations `[N, *observation_shape]` of random play, before the first update."""
+        self.stepper.calibrate(observations)
+
+    def join(self, peers: Peers) -> None:
+        """Learn together with other learners from now on. All of them have the same state, and keep it."""
+        self.stepper.join(peers)
+
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.
 
         On a GPU the newest update is left for the next call, so that nothing waits, unless `everything` is asked for.
         """
+        return self.stepper.guard.take_skip_reasons(everything=everything)
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """`modules`, `optimizers` and `numbers` by name, as tensors and plain data.
 
         The tensors are live: the next update changes them.
         """
+        return saving.state_of(self.stepper)
 
-    @abstractmethod
     def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         """Raise ValueError if `load_state_dict` could not load this. The agent's network may lie on the meta device."""
+        saving.check_state(self.stepper, state, load_optimizer=load_optimizer)
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         """Load what `state_dict` returned, by copying. Without the optimiser's part its moments start at zero."""
+        self.stepper.load_state_dict(state, load_optimizer=load_optimizer)

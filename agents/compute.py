@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,20 +34,6 @@ def prepare_torch(threads: int) -> None:
     """Settings of a whole process: how many threads share one operation, and that freed memory is kept."""
     torch.set_num_threads(threads)
     keep_freed_memory()
-
-
-@contextlib.contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Take numbers below 1.2e-38 for zero in this thread, where the CPU can.
-
-    A CPU takes a hundred times as long for them. An optimiser meets many: the moments of a weight without a gradient, as of a
-    unit that never fires, shrink towards zero, and rounding stops them above it.
-    """
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def set_tf32(*, allowed: bool) -> None:

@@ -1,4 +1,6 @@
-"""Loss terms of V-trace: pure functions, each SUMMED over T and B, coefficients not applied. Other agents use `used_mean`.
+"""Terms of a loss, and the loss functions that several agents share. Those of V-trace are SUMMED over T and B.
+
+Coefficients are not applied. Other agents take means (`used_mean`).
 
 Sums, because IMPALA (arXiv:1802.01561) sums over the batch and time dimensions and its published learning rate, RMSProp
 epsilon and clip norm hold for a sum. A step that a `mask` leaves out contributes nothing, whatever its numbers are; the
@@ -7,8 +9,39 @@ entropies that `weights` multiply must be finite.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Term(NamedTuple):
+    """One term of a loss.
+
+    value: a scalar `[]` with gradient. weight: a number, or a scalar `[]` on the device.
+    reduction: whether the value is a sum over the batch's steps or a mean. The gradient is that of weight * value in either
+    case; metrics show the value per step.
+    parameters: the weights that the term changes, if not all. No weight belongs to two such terms, and each has its own clip.
+    """
+
+    value: Tensor
+    weight: float | Tensor = 1.0
+    reduction: Literal["sum", "mean"] = "mean"
+    parameters: Sequence[Tensor] | None = None
+
+
+class Losses(NamedTuple):
+    """What one optimiser step is taken on.
+
+    terms: by name. metrics: further scalars without gradient.
+    priorities: sizes of the temporal differences of the batch's columns, constants `[B]`, by which a prioritised replay draws
+    them again. None from an agent without them.
+    """
+
+    terms: Mapping[str, Term]
+    metrics: Mapping[str, Tensor]
+    priorities: Tensor | None = None
 
 
 def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:

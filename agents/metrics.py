@@ -6,16 +6,55 @@ without a column of some replay) is NaN, which the learner's metrics leave out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from agents.losses import Term
 from agents.returns.vtrace import clipped_rhos
 from replay.batch import Batch
 
 ROUNDING = 1e-6  # standard deviation of float32 targets, in means, that may be rounding alone
+ACTOR_CRITIC_CHARTS: dict[str, list[str]] = {
+    "losses, mean per step": [r"losses/.*_loss$"],
+    "entropy, nats": [r"losses/entropy$"],
+    "explained variance of the value": [r"losses/explained_variance$"],
+}
+"""TensorBoard charts: title -> regular expressions of the metrics' names."""
 LARGEST_LOG_RHO = 20.0  # the square of a larger ratio would overflow
+
+
+class Report(NamedTuple):
+    """The result of one update, for the learner's loop.
+
+    scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
+    optimizer_steps: steps of the optimiser since the run began, on a GPU up to the update before; None if each update is one.
+    priorities: sizes of the temporal differences of the batch's columns, float32 `[B]` on the device, by which a prioritised
+    replay draws them again; NaN leaves a priority as it is. None from an agent without them.
+    """
+
+    scalars: Mapping[str, Tensor]
+    learning_rate: float
+    optimizer_steps: int | None = None
+    priorities: Tensor | None = None
+
+
+class Taken(NamedTuple):
+    """One optimiser step, without gradient.
+
+    applied: bool `[]`, false if the step was refused. terms, metrics, priorities: see `Losses`; terms only where all parameters
+    share one loss. norm: of the gradient before clipping, `[]`; None for a change that is no step of the optimiser.
+    clipped: bool `[]`, where each term is clipped by itself.
+    """
+
+    applied: Tensor
+    terms: Mapping[str, Term]
+    metrics: Mapping[str, Tensor]
+    norm: Tensor | None
+    clipped: Tensor | None = None
+    priorities: Tensor | None = None
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -84,8 +123,43 @@ def replay_metrics(batch: Batch, chosen: Tensor, log_rhos: Tensor, trusted: Tens
     return metrics
 
 
-def means_of_steps(scalars: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Means over the steps of an update. A number that a step does not have is NaN."""
-    if len(scalars) == 1:
-        return scalars[0]
-    return {name: torch.stack([each[name] for each in scalars]).nanmean() for name in scalars[0]}
+def results_of_steps(taken: Sequence[Taken], rows: int, limit: float) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The metrics of an update, as means over its steps, and the priorities of its columns.
+
+    Args:
+        taken: its steps, also those in which only other learners had a part.
+        rows: steps of the environments that it learned from.
+        limit: norm above which a gradient was clipped.
+
+    Returns the metrics, and priorities `[B]` in the order of the columns: NaN where a step was refused, None without any.
+    """
+    stepped = [each for each in taken if each.norm is not None]
+    if not stepped:
+        return {}, None
+    own = [each for each in stepped if each.terms or each.metrics]
+    metrics = [each.metrics for each in own]
+    norms = torch.stack([each.norm for each in stepped if each.norm is not None])
+    clips = [each.clipped for each in stepped if each.clipped is not None]
+    clipped = torch.stack(clips) if clips else norms > limit
+    terms = own[0].terms if own else {}
+    values = [term.value for each in own for term in each.terms.values()]
+    means = values if len(own) == 1 else torch.stack(values).view(len(own), len(terms)).mean(0).unbind() if terms else ()
+    parts = [(name, mean, term) for (name, term), mean in zip(terms.items(), means, strict=True)]
+    # Each term as a mean over the steps of the environments, without its weight, and the weighted total of these.
+    shown = {f"losses/{name}": mean / rows if term.reduction == "sum" else mean for name, mean, term in parts}
+    totals = [term.weight * mean for _, mean, term in parts if term.reduction == "mean"]
+    if sums := [term.weight * mean for _, mean, term in parts if term.reduction == "sum"]:
+        totals.insert(0, torch.stack(sums).sum() / rows)
+    if totals:
+        shown["losses/total_loss"] = torch.stack(totals).sum()
+    scalars = {
+        **shown,
+        # A number that a step does not have is NaN.
+        **{name: torch.stack([each[name] for each in metrics]).nanmean() for name in (metrics[0] if len(metrics) > 1 else ())},
+        **(metrics[0] if len(metrics) == 1 else {}),
+        "losses/gradient_norm": norms.mean(),
+        "losses/gradient_clipped": clipped.float().mean(),
+    }
+    found = [torch.where(each.applied, each.priorities, torch.nan) for each in own if each.priorities is not None]
+    # Several batches of an update take its columns in turn, see `Transitions.split`.
+    return scalars, torch.stack(found, -1).flatten() if found else None

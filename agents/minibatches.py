@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from agents.returns.advantages import EPSILON
-from setting import Setting
-
-Epochs = Annotated[
-    int, Setting("Times that an update goes through its batch.", "a whole number of epochs from 1 to 1000", 1, 1000)
-]
 
 
 def cut(order: Tensor, parts: int) -> tuple[Tensor, ...]:

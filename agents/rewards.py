@@ -19,11 +19,6 @@ _SOFT_SCALE = 5.0
 _SOFT_NEGATIVE_FACTOR = 0.3
 
 
-def abs_one_sign(rewards: Tensor) -> Tensor:
-    """The sign of each reward of any shape: -1, 0 or 1."""
-    return rewards.sign()
-
-
 def abs_one_clamp(rewards: Tensor) -> Tensor:
     """Each reward of any shape, cut to -1 .. 1, as IMPALA (arXiv:1802.01561) does on Atari."""
     return rewards.clamp(-1.0, 1.0)
@@ -38,6 +33,8 @@ def soft_asymmetric(rewards: Tensor) -> Tensor:
     return torch.where(rewards < 0, _SOFT_NEGATIVE_FACTOR * squeezed, squeezed)
 
 
+abs_one_sign = torch.sign
+"""The sign of each reward of any shape: -1, 0 or 1."""
 REWARD_CLIPPING: dict[str, Callable[[Tensor], Tensor]] = {
     "abs_one_sign": abs_one_sign,
     "abs_one_clamp": abs_one_clamp,

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from agents import Agent
+from agents.engine.streams import Fence
 from agents.networks.base import FeatureNetwork
-from agents.streams import Fence
 from benchmarks.building import learner_agent, learner_network
 from learner.building import make_contract
 from learner.feeding.host_buffers import HostBuffers
@@ -130,7 +130,7 @@ def updates_of(config: Config) -> tuple[FeatureNetwork, Callable[[], None]]:
 
     def update() -> None:
         batch = make_batch(HostBatch(columns, nothing.astype(bool), nothing), contract, device)
-        agent.update(batch, ALMOST_OVER)
+        agent.learn(batch, ALMOST_OVER)
         agent.take_skip_reasons()
 
     return network, update
@@ -164,7 +164,7 @@ def replaying(config: Config, budget: float) -> Result:
         host = mixture.sample(columns)
         batch = make_batch(host, contract, device)
         copied.record()
-        agent.update(batch, ALMOST_OVER)
+        agent.learn(batch, ALMOST_OVER)
         agent.take_skip_reasons()
         buffers.give_back(columns, copied)
 

@@ -133,7 +133,7 @@ class Batches:
         self.watch.lap(self._stage)
         batch = make_batch(host, self.mixture.contract, self.device)
         self.watch.lap("make_batch")
-        self.agent.update(batch, PROGRESS)
+        self.agent.learn(batch, PROGRESS)
         self.weights.publish(self.network, self.weights.published_version + 1)
         self.watch.lap("update")
         return self.watch.times

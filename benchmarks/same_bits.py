@@ -75,6 +75,13 @@ def _mixture(**replay: Any) -> dict[str, str]:
     return {"replay_parameters": json.dumps([queue, {"capacity": 50, "sample_ratio": 0.5, **replay}])}
 
 
+REACH = {"env": "Reach-v0", "network": "mlp", "unroll_length": 10}
+WINDOWS = {"learning_starts": 200, "replay_parameters": '[{"type": "standard", "steps": 1000, "sample_ratio": 1.0}]'}
+PRIORITISED = {"learning_starts": 200, "replay_parameters": '[{"type": "prioritised", "steps": 1000, "sample_ratio": 1.0}]'}
+SEQUENCES = {"learning_starts": 200, "replay_parameters": '[{"type": "prioritised", "capacity": 50, "sample_ratio": 1.0}]'}
+RECORDING = "RECORDING"
+"""Stands for the folder of a recording that COMMIT makes first, for agents that learn from one."""
+
 QUEUE = {"replay_parameters": '[{"type": "queue", "capacity": 1, "sample_ratio": 1.0}]'}
 STANDARD = _mixture(type="standard")
 CUSTOM = _mixture(type="custom", sample_strategy="attentive_sampling", insert_strategy="elite_insertion")
@@ -92,6 +99,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "compression": {**CATCH, **STANDARD, "use_replay_compression": True},
     "clear_laser": {**CATCH, **STANDARD, **CLEAR, **LASER},
     "pong": {**PONG, **STANDARD},
+    "vtrace_lstm": {**CATCH, **STANDARD, "core": "lstm", "burn_in": 4, "normalise_rewards": True, "clip_rewards": False},
+    "a2c": {**CATCH, "agent": "a2c"},
+    "ppo": {**CATCH, "agent": "ppo", "clip_end_value": 0.1},
+    "ppo_lstm": {**REACH, "agent": "ppo", "core": "gru", "advantage_normalisation": "batch", "value_clip": 0.2},
+    "ppo_kl": {**CATCH, "agent": "ppo", "policy_objective": "clip_and_kl", "target_kl": 0.01, "recompute_advantages": True},
+    "ppo_early_stop": {**CATCH, "agent": "ppo", "target_kl": 0.001, "lr": 0.003},
+    "trpo": {**REACH, "agent": "trpo", "minibatches": 4},
+    "appo": {**CATCH, **QUEUE, "agent": "appo", "minibatches": 2, "epochs": 2, "kl_weight": 0.5, "core": "lstm", "burn_in": 3},
+    "impact": {**REACH, "agent": "impact", "core": "none"},
+    "dqn": {**CATCH, **WINDOWS, "agent": "dqn", "double": True, "dueling": True, "n_step": 3},
+    "rainbow": {**CATCH, **PRIORITISED, "agent": "dqn", "distributional": "c51", "noisy": True, "double": True},
+    "quantiles": {**CATCH, **WINDOWS, "agent": "dqn", "distributional": "qr", "quantiles": 7, "exploration": "ladder"},
+    "munchausen": {**CATCH, **WINDOWS, "agent": "dqn", "munchausen": True, "normalise_rewards": True},
+    "r2d2": {**CATCH, **SEQUENCES, "agent": "r2d2", "core_size": 16, "burn_in": 4, "updates_per_step": 0.05},
+    "sac": {**REACH, **WINDOWS, "agent": "sac"},
+    "sac_choice": {**CATCH, **WINDOWS, "agent": "sac", "critic_layer_norm": True, "critic_dropout": 0.01},
+    "td3": {**REACH, **PRIORITISED, "agent": "td3", "normalise_observations": True},
+    "ddpg": {**REACH, **WINDOWS, "agent": "ddpg", "exploration_noise_kind": "ou"},
+    "es": {**REACH, "agent": "es", "population": 10, "normalise_observations": True},
+    "cem": {**CATCH, "agent": "cem", "population": 8, "elites": 3},
+    "linucb": {"env": "Bandit-v0", "unroll_length": 4, "agent": "linucb"},
+    "bc": {**CATCH, "agent": "bc", "recording": RECORDING, "worker_kind": "recorded"},
+    "marwil": {**CATCH, "agent": "marwil", "recording": RECORDING, "worker_kind": "recorded"},
+    "bcq": {**CATCH, **WINDOWS, "agent": "bcq", "recording": RECORDING, "worker_kind": "recorded"},
 }
 WIDTH = 1 + max(map(len, SETTINGS))
 TIMED = ("seconds", "time/", "cores/", "hardware/", "feeder/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
@@ -185,7 +216,7 @@ def first_difference(old: Parts, new: Parts, commit: str) -> str | None:
     """Return the first difference between the runs of COMMIT (old) and the working tree (new), None if they are equal."""
     for kind, part in old.items():
         shared = [name for name in part if name in new[kind]]
-        if not any(part[name] and new[kind][name] for name in shared):
+        if any(part.values()) and not any(part[name] and new[kind][name] for name in shared):
             return f"{kind}: wanted values that both have, got none"
         for name in shared:
             before, after = part[name], new[kind][name]
@@ -222,6 +253,18 @@ def one_sided(old: Parts, new: Parts, commit: str) -> str:
         if names := [f"{kind} {name}" for kind, part in these.items() for name in part if name not in others[kind]]:
             lists.append(f"{where}: {', '.join(names)}")
     return f" ({'; '.join(lists)})" if lists else ""
+
+
+def record(tree: Path, folder: Path) -> str:
+    """Record some episodes of Catch with the program of a tree. Returns the recording's folder. Raises RuntimeError."""
+    results, recording = folder / "results", folder / "recording"
+    train = ["main.py", *flags_of({**CATCH, **QUEUE}, 200), f"--results_dir={results}"]
+    test = ["main.py", "--op_mode=test", f"--load={results / 'latest'}", f"--record_to={recording}", "--test_episode_count=100"]
+    for number, arguments in enumerate((train, test)):
+        output = folder / f"output_{number}.txt"
+        with started(tree, arguments, output) as process:
+            finish(process, output)
+    return str(recording)
 
 
 def run_both(trees: Mapping[str, Path], setting: Mapping[str, Any], steps: int) -> list[Parts]:
@@ -276,9 +319,11 @@ def main() -> int:
     except ValueError as error:
         refuse(error)
     differing = 0
-    with unpacked(commit) as tree:
+    with unpacked(commit) as tree, tempfile.TemporaryDirectory(prefix="springbok_recording_") as folder:
+        recording = record(tree, Path(folder)) if any(RECORDING in SETTINGS[name].values() for name in names) else ""
         for name in names:
-            equal, line = verdict({arguments.commit: tree, "the working tree": REPOSITORY}, SETTINGS[name], arguments.steps)
+            setting = {key: recording if value == RECORDING else value for key, value in SETTINGS[name].items()}
+            equal, line = verdict({arguments.commit: tree, "the working tree": REPOSITORY}, setting, arguments.steps)
             print(f"{name:{WIDTH}s} {line}", flush=True)
             differing += not equal
     return 1 if differing else 0

@@ -40,7 +40,7 @@ def make_network_shapes(config: Config) -> FeatureNetwork:
 
 
 def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, compiled: bool = False) -> Agent:
-    """The run's agent, which learns with `network`. threads and compiled: see `agents.guarded.GuardedAgent`."""
+    """The run's agent, which learns with `network`. threads and compiled: see `agents.engine.stepper.Stepper`."""
     make: Any = agent_class(config)
     # Threads that share an operation round its sums in another way than one does, and when they do depends on the time.
     idle_cores = config.needs.workers_wait and config.training.device == "cpu" and not config.training.reproducible

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from agents.graphs import GraphError
+from agents.engine.graphs import GraphError
 from checked_files import LockedError
 from learner.console import log_to_console, log_to_file
 from learner.head_start import HeadStart

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from agents.graphs import GraphError
-from agents.streams import Fence
+from agents.engine.graphs import GraphError
+from agents.engine.streams import Fence
 from learner.evaluation.protocol import evaluation_protocol
 from learner.head_start import HeadStart
 from learner.parts import Parts, build
@@ -128,7 +128,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
             copied = Fence(parts.device)
             copied.record()
         with recorder.stage("update"):
-            updated = parts.agent.update(batch, progress)
+            updated = parts.agent.learn(batch, progress)
         parts.feedback.put(host.tickets, updated.priorities)
         recorder.add_update(updated, host)
         with recorder.stage("publish"):

@@ -58,6 +58,7 @@ class Batch:
     recurrent_state: float32 `[B, K]`, before row 0; None without a core.
     overlap: rows at the beginning that only rebuild the recurrent state (burn-in).
     weights: float32 `[B]`, importance weights of the columns, at most 1; None unless a replay draws by priorities.
+    whole: the same with its rows of burn-in, if they have been cut off.
     """
 
     observations: Tensor
@@ -74,9 +75,10 @@ class Batch:
     recurrent_state: Tensor | None = None
     overlap: int = 0
     weights: Tensor | None = None
+    whole: Batch | None = None
 
     def without_overlap(self) -> Batch:
-        """The rows that are learned from. No loss, metric or statistic sees the others."""
+        """The rows that are learned from. No loss, metric or statistic sees the others; the network's passes take `whole`."""
         if not self.overlap:
             return self
         steps = ("actions", "rewards", "terminated", "reset", "action_used")
@@ -89,11 +91,15 @@ class Batch:
             episode_return=None if episodes is None else episodes[self.overlap :],
             recurrent_state=None,  # that of row 0 is not the state before the first row left
             overlap=0,
+            whole=self,
             **{name: getattr(self, name)[self.overlap :] for name in steps},
         )
 
     def take_columns(self, columns: Tensor) -> Batch:
         """Some columns of the batch, as a batch. columns: int64 `[n]`."""
+        if self.whole is not None:  # the rows that are learned from are a view of all rows, and their rewards may be scaled
+            part = self.whole.take_columns(columns).without_overlap()
+            return replace(part, rewards=self.rewards.index_select(1, columns))
 
         def taken(field: Tensor) -> Tensor:
             return field.index_select(1, columns)
@@ -132,7 +138,7 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
         recurrent_state=up(host.columns[RECURRENT_STATE]) if contract.state_size else None,
         overlap=contract.overlap,
         weights=None if host.weights is None else up(host.weights),
-        **fields,
+        **fields,  # type: ignore[arg-type]
     )
 
 

@@ -23,11 +23,12 @@ def network_config(
     precision: str = "float32",
     leaves: tuple[Leaf, ...] = (),
     network_class: type[FeatureNetwork] = ActorCritic,
+    agent: Any = None,
     **settings: Any,
 ) -> NetworkConfig:
     """An actor-critic. action: a space, or the number of discrete actions. settings: others of `NetworkSettings`."""
     space = Discrete(action) if isinstance(action, int) else action
-    return NetworkConfig(NetworkSettings(name, **settings), observation_shape, space, network_class, precision, leaves)
+    return NetworkConfig(NetworkSettings(name, **settings), observation_shape, space, network_class, precision, leaves, agent)
 
 
 def network_of(
@@ -40,12 +41,14 @@ def network_of(
     generator: torch.Generator | None = None,
     leaves: tuple[Leaf, ...] = (),
     network_class: type[ActorCritic] = ActorCritic,
+    agent: Any = None,
     **settings: Any,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
     with_core = {} if core == "none" else {"core": core, "core_size": 8}
     network: ActorCritic = make_network(
-        network_config(name, observation_shape, action, precision, leaves, network_class, **with_core, **settings), generator
+        network_config(name, observation_shape, action, precision, leaves, network_class, agent, **with_core, **settings),
+        generator,
     )
     return network
 

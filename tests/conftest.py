@@ -19,7 +19,7 @@ SLOW = (
     "tests/agents/dqn/test_agent.py::test_a_fixed_batch",
     "tests/agents/dqn/test_agent.py::test_several_choices_are_learned",
     "tests/agents/test_compute.py",
-    "tests/agents/test_passes.py::test_a_compiled_pass",
+    "tests/agents/engine/test_passes.py::test_a_compiled_pass",
     "tests/benchmarks/",
     "tests/gpu/",
     "tests/learner/evaluation/",
@@ -131,7 +131,7 @@ def heeds_hangup() -> Iterator[None]:
 @pytest.fixture
 def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several threads share every pass, even a small one that would take longer so."""
-    monkeypatch.setattr("agents.passes.WORTH_DIVIDING", 0)
+    monkeypatch.setattr("agents.engine.passes.WORTH_DIVIDING", 0)
 
 
 @pytest.fixture(autouse=True)

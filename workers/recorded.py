@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import BEHAVIOUR_POLICY
+from agents.networks.actor_critic import BEHAVIOUR_POLICY, distribution_name
 from agents.networks.base import FeatureNetwork, NetworkConfig
-from agents.networks.policy import distribution_name
 from replay.recordings.recording import Cuts, Recording, check_recording, observations_of, open_recording
 from replay.slot_store import slots_of
 from replay.trajectory import EPISODE_RETURN, TrajectoryContract

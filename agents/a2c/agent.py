@@ -11,64 +11,96 @@ its five steps; the mean is that of OpenAI baselines and Stable-Baselines3, whos
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from agents.actor_critic import ActorCriticAgent, EntropyWeight, ValueWeight
-from agents.base import Needs
-from agents.guarded import GradientClip, LearningRate, OptimizerName, RmspropEpsilon
-from agents.learned import Loss, Losses
-from agents.losses import used_mean
-from agents.metrics import value_metrics
-from agents.networks.actor_critic import PolicyOutput
-from agents.networks.policy import drawn_actions
-from agents.on_policy import Lambda, OnPolicyConfig, estimate
-from agents.peers import Used
+from torch import Tensor
+
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
+from agents.losses import Losses, Term, used_mean
+from agents.metrics import ACTOR_CRITIC_CHARTS, value_metrics
+from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
+from agents.returns.gae import advantages_of
+from agents.settings import (
+    ActionBoundWeight,
+    AgentConfig,
+    ClipRewards,
+    EntropyWeight,
+    Gamma,
+    GradientClip,
+    Lambda,
+    LastLearningRate,
+    LearningRate,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    ValueWeight,
+)
 from replay.batch import Batch
 
 
 @dataclass(frozen=True)
-class A2CConfig(OnPolicyConfig):
-    """Settings of A2C, by default those of OpenAI baselines."""
+class A2CConfig(AgentConfig):
+    """Settings of A2C, by default those of OpenAI baselines. All losses are means over the used steps."""
 
     lr: LearningRate = 7e-4
+    lr_end_value: LastLearningRate = 0.0
     optimizer: OptimizerName = "rmsprop"
     rmsprop_eps: RmspropEpsilon = 1e-5
+    adam_eps: float = 1e-8
     gradient_clip_by_norm_threshold: GradientClip = 0.5
+    gamma: Gamma = 0.99
     gae_lambda: Lambda = 1.0
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.01
+    action_bound_loss_weight: ActionBoundWeight = 0.0
 
 
-class A2CAgent(ActorCriticAgent):
+class A2CAgent(Agent):
     """Advantage actor-critic."""
 
     config_class = A2CConfig
-    graphed = True
+    network_class = ActorCritic
+    charts = ACTOR_CRITIC_CHARTS
 
     config: A2CConfig
+    network: ActorCritic
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
         return Needs(on_policy=True)
 
+    @classmethod
+    def scales_rewards(cls, settings: Any) -> bool:
+        return True
+
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        outputs = step.forward(batch)
+        step.take(*self.losses(batch, outputs), used=batch.action_used)
+
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
+        """The terms of the loss. outputs: of the network for all T+1 rows: policy `[T+1, B, P]` and values `[T+1, B]`."""
         config, distribution, used = self.config, self.network.distribution, batch.action_used
         # Row T has an observation and a value to bootstrap from, but no action.
-        policy, values = outputs.policy[:-1], outputs.values[:-1]
-        log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))
-        # Advantages and targets are constants: gradients pass through log_probs, values and the entropy alone.
-        advantages, targets = estimate(batch, outputs.values.detach(), config)
+        policy, values = outputs.policy[:-1], outputs.values[:-1]  # [T, B, P], [T, B]
+        log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))  # [T, B]
+        # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
+        advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
         entropy = used_mean(distribution.entropy(policy), used)
         terms = {
-            "policy_loss": Loss(-used_mean(advantages * log_probs, used), 1.0, "mean"),
-            "value_loss": Loss(0.5 * used_mean((targets - values).square(), used), config.value_loss_weight, "mean"),
-            "entropy_loss": Loss(-entropy, config.entropy_loss_weight, "mean"),
+            "policy_loss": Term(-used_mean(advantages * log_probs, used)),
+            "value_loss": Term(0.5 * used_mean((targets - values).square(), used), config.value_loss_weight),
+            "entropy_loss": Term(-entropy, config.entropy_loss_weight),
         }
-        excess = distribution.excess(policy) if config.action_bound_loss_weight else None
+        excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
-            terms["action_bound_loss"] = Loss(used_mean(excess, used), config.action_bound_loss_weight, "mean")
-        metrics = {**value_metrics(values.detach(), targets, used), "losses/entropy": entropy.detach()}
-        return Losses(terms, metrics)
-
-    def used(self, batch: Batch) -> Used:
-        return batch.action_used
+            terms["action_bound_loss"] = Term(used_mean(excess, used), config.action_bound_loss_weight)
+        return Losses(terms, {**value_metrics(values.detach(), targets, used), "losses/entropy": entropy.detach()})

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, Literal
 
-from agents.base import Needs
-from agents.guarded import (
-    GradientClip,
-    HeldLearningRate,
-    LearningRate,
-    OptimizerConfig,
-    OptimizerName,
-    RmspropEpsilon,
-)
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
 from agents.imitation.losses import accuracy, cloning_loss
-from agents.learned import LearnedAgent, Loss, Losses
-from agents.losses import used_mean
+from agents.losses import Losses, Term, used_mean
+from agents.networks.actor_critic import Policy, PolicyAlone, drawn_actions
 from agents.networks.base import NetworkConfig
-from agents.networks.policy import Policy, PolicyAlone, drawn_actions
-from agents.peers import Used
+from agents.settings import AgentConfig, GradientClip, HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon
 from agents.unused_settings import check_unused
 from replay.batch import Batch
 from setting import Setting
@@ -40,15 +32,14 @@ DEFAULTS: Mapping[str, Any] = {"batch_size": 32, "eval_seconds": 60.0}
 
 
 @dataclass(frozen=True)
-class BCConfig(OptimizerConfig):
+class BCConfig(AgentConfig):
     """Settings of behaviour cloning."""
-
-    normalise_rewards: ClassVar[bool] = False  # no loss sees a reward
 
     lr: LearningRate = 1e-3
     lr_end_value: HeldLearningRate = 0.0
     optimizer: OptimizerName = "adam"
     rmsprop_eps: RmspropEpsilon = 1e-5
+    adam_eps: float = 1e-8
     gradient_clip_by_norm_threshold: GradientClip = 10.0
     entropy_loss_weight: Annotated[
         float,
@@ -56,11 +47,10 @@ class BCConfig(OptimizerConfig):
     ] = 0.0
 
 
-class BCAgent(LearnedAgent):
+class BCAgent(Agent):
     """Behaviour cloning."""
 
     config_class = BCConfig
-    graphed = True
     network_class = Policy
     charts = CHARTS
     defaults = DEFAULTS
@@ -77,17 +67,23 @@ class BCAgent(LearnedAgent):
     def check(cls, config: Any, network: NetworkConfig) -> None:
         check_unused(network, cls.name(), cls.unused)
 
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        outputs = step.forward(batch)
+        step.take(*self.losses(batch, outputs), used=batch.action_used)
+
     def losses(self, batch: Batch, outputs: PolicyAlone) -> Losses:
+        """The terms of the loss. outputs: the policy for all T+1 rows, `[T+1, B, P]`."""
         distribution, used, drawn = self.network.distribution, batch.action_used, drawn_actions(batch.actions, batch.acting)
         policy = outputs.policy[:-1]  # row T has an observation, but no action
         entropy = used_mean(distribution.entropy(policy), used)
-        terms = {"cloning_loss": Loss(cloning_loss(distribution.log_prob(policy, drawn), used), 1.0, "mean")}
+        terms = {"cloning_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used))}
         if self.config.entropy_loss_weight:
-            terms["entropy_loss"] = Loss(-entropy, self.config.entropy_loss_weight, "mean")
+            terms["entropy_loss"] = Term(-entropy, self.config.entropy_loss_weight)
         metrics = {"losses/entropy": entropy.detach()}
         if not drawn.is_floating_point():
             metrics["losses/accuracy"] = accuracy(distribution.mode(policy.detach()), drawn, used)
         return Losses(terms, metrics)
-
-    def used(self, batch: Batch) -> Used:
-        return batch.action_used

@@ -16,39 +16,51 @@ With a threshold of 0 it is double DQN, and near 1 cloning.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from agents.base import Agent, Needs
 from agents.bcq.network import BCQNetwork, BCQOutput, allowed_choices
 from agents.distributions import ILLEGAL_LOGIT, make_distribution
 from agents.dqn.errors import Window, expected_errors, expected_targets
+from agents.engine.stepper import Stepper
+from agents.engine.targets import TargetNetwork
 from agents.imitation.losses import accuracy
+from agents.losses import Losses, Term
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
 from agents.networks.exploration import SCHEDULE
 from agents.networks.q_network import EXPECTATION, QOutput, ReturnDistribution, as_choices, best_choices, chosen_values
-from agents.off_policy import (
-    DEFAULTS,
+from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
+from agents.settings import (
+    AdamEpsilon,
+    AgentConfig,
+    BatchesAtOnce,
+    ClipOfEachLoss,
+    ClipRewards,
+    Gamma,
+    HeldLearningRate,
     LearningRate,
     LearningStarts,
-    Objective,
-    Objectives,
-    OffPolicyAgent,
-    OffPolicyConfig,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
     UpdatesPerStep,
+    WindowRows,
 )
-from agents.transitions import Transitions
-from agents.unused_settings import OF_CORES
-from agents.values.agent import ValueAgent
-from agents.values.config import AdamEpsilon, Dueling, Epsilon, TargetPeriod, TargetRate
+from agents.unused_settings import OF_CORES, OF_POLICIES
+from agents.values.acting import TARGET, VALUE_MEANING, check_choices
 from agents.values.q_learning import weighted_mean
+from agents.values.settings import Dueling, Epsilon, TargetPeriod, TargetRate
+from replay.batch import Batch
 from setting import Setting
 
 
 @dataclass(frozen=True)
-class BCQConfig(OffPolicyConfig):
+class BCQConfig(AgentConfig):
     """Settings of discrete BCQ."""
 
     # The network of value-based agents reads these. Nothing explores here.
@@ -58,13 +70,23 @@ class BCQConfig(OffPolicyConfig):
     distribution: ClassVar[ReturnDistribution] = EXPECTATION
 
     lr: LearningRate = 3e-4
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
     adam_eps: AdamEpsilon = 1e-8
+    gradient_clip_by_norm_threshold: ClipOfEachLoss = 0.0
+    gamma: Gamma = 0.99
+    n_step: WindowRows = 1
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    updates_per_step: UpdatesPerStep = 0.25
+    learning_starts: LearningStarts = 1000
+    batches_at_once: BatchesAtOnce = 8
     dueling: Dueling = False
     epsilon: Epsilon = 0.0
     target_update_period: TargetPeriod = 1
     target_update_rate: TargetRate = 0.005
-    updates_per_step: UpdatesPerStep = 0.25
-    learning_starts: LearningStarts = 1000
     threshold: Annotated[
         float,
         Setting(
@@ -84,14 +106,15 @@ class BCQConfig(OffPolicyConfig):
             raise ValueError(f"threshold: wanted a number in [0, 1), got {self.threshold:g}")
 
 
-class BCQAgent(ValueAgent, OffPolicyAgent):
+class BCQAgent(Agent):
     """Q-learning on windows of recordings, constrained to recorded actions."""
 
     config_class = BCQConfig
-    graphed = True
     network_class = BCQNetwork
+    compiles = False
+    several_steps = True
     defaults = {**DEFAULTS, "batch_size": 64, "eval_seconds": 60.0}
-    unused = (*ValueAgent.unused, *OF_CORES)
+    unused = (*OF_POLICIES, *OF_CORES)
     charts: ClassVar[dict[str, list[str]]] = {
         "losses": [r"losses/(loss|value_loss|behaviour_loss)$"],
         "values of recorded actions": [r"losses/value_mean$"],
@@ -102,31 +125,44 @@ class BCQAgent(ValueAgent, OffPolicyAgent):
     config: BCQConfig
     network: BCQNetwork
 
+    def __init__(self, config: BCQConfig, network: BCQNetwork, *arguments: Any, **options: Any) -> None:
+        self.target = TargetNetwork(network, config.target_update_period, config.target_update_rate)
+        super().__init__(config, network, *arguments, targets={TARGET: self.target}, steps_some=True, **options)
+
     @classmethod
-    def needs(cls, config: Any) -> Any:
-        return replace(config.needs, recorded=True)
+    def needs(cls, config: Any) -> Needs:
+        return replace(needs_of_windows(config), recorded=True)
+
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
+
+    @classmethod
+    def value_meaning(cls, config: Any) -> str:
+        return VALUE_MEANING
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        super().check(config, network)
+        check_choices(network)
         if network.settings.core != NO_CORE:
             raise ValueError(f"core: wanted {NO_CORE} with agent bcq, got {network.settings.core}")
 
-    @property
-    def has_schedule(self) -> bool:
-        return False
+    def update(self, batch: Batch, step: Stepper) -> None:
+        for part in transitions(batch, self.config.gamma).split(self.config.batches_at_once):
+            step.take_rows(self.losses, part, self._targets(part, step))
 
-    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
-        """The targets y, `[N]`."""
+    def _targets(self, part: Transitions, step: Stepper) -> Tensor:
+        """The targets y of N transitions, `[N]`, without gradient: the best of the actions that were recorded."""
         window = Window(self._choices(part), part.returns, part.discounts)
-        target: BCQOutput = self.target_passes.without_gradient(part.next_observations)
-        online: BCQOutput = self.passes.without_gradient(part.next_observations)
-        return (expected_targets(window, QOutput(target.q), self.network.constrained(online), self.network.counts),)
+        target: BCQOutput = step.passes.without_gradient(part.next_observations, network=self.target.network)
+        online: BCQOutput = step.passes.without_gradient(part.next_observations)
+        return expected_targets(window, QOutput(target.q), self.network.constrained(online), self.network.counts)
 
-    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+    def losses(self, part: Transitions, targets: Tensor) -> Losses:
+        """The losses of N transitions, as means over them. targets: y, `[N]`."""
         online: BCQOutput = self.network(part.observations)
         choices, counts = self._choices(part), self.network.counts
-        errors = expected_errors(QOutput(online.q), constants[0], choices, counts)
+        errors = expected_errors(QOutput(online.q), targets, choices, counts)
         value_loss = weighted_mean(errors.losses, part.weights)
         behaviour_loss = -make_distribution(self.network.config.action).log_prob(online.behaviour, part.actions).mean()
         penalty = mean_square_of_legal(online.behaviour)
@@ -141,7 +177,7 @@ class BCQAgent(ValueAgent, OffPolicyAgent):
             "losses/allowed": allowed.float().mean(),
             "losses/accuracy": accuracy(best_choices(online.behaviour, counts), choices, used),
         }
-        return Objectives({"loss": Objective(loss, self._parameters)}, metrics, errors.sizes)
+        return Losses({"loss": Term(loss)}, metrics, errors.sizes)
 
     def _choices(self, part: Transitions) -> Tensor:
         """The recorded actions, int64 `[N, D]`."""

@@ -13,19 +13,19 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from agents.evolution.agent import CHARTS, Population, PopulationAgent, PopulationConfig
+from agents.engine.stepper import Stepper
+from agents.evolution.agent import CHARTS, Population, PopulationAgent
 from agents.evolution.policy import PopulationPolicy
 from agents.evolution.search import best_members, cross_entropy
+from agents.settings import AgentConfig
 from setting import Setting
 
 
 @dataclass(frozen=True)
-class CEMConfig(PopulationConfig):
+class CEMConfig(AgentConfig):
     """Settings of the cross-entropy method."""
 
-    # No weight has a gradient, so the optimiser that every agent has stays empty.
-    optimizer: ClassVar[str] = "adam"
-    adam_eps: ClassVar[float] = 1e-8
+    epsilon: ClassVar[float] = 0.0  # evaluations take the best action
 
     population: Population = 64
     elites: Annotated[
@@ -85,7 +85,7 @@ class CEMAgent(PopulationAgent):
     network: DrawnPolicy
 
     @torch.no_grad()
-    def improve(self, progress: float) -> dict[str, Tensor]:
+    def improve(self, step: Stepper) -> dict[str, Tensor]:
         config, own = self.config, [weights.data for weights in self.network.parameters()]
         mean = torch.cat([weights.flatten() for weights in own])
         elites = [mean + self.network.perturbation(index + 1) for index in best_members(self.returns, config.elites)]

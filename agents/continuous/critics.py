@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agents.continuous.actors import Actor
+from agents.networks.base import NetworkConfig
+from agents.networks.cores import NO_CORE
+from agents.networks.settings import parse_hidden_sizes
 from agents.networks.torsos import ACTIVATIONS
+from agents.unused_settings import OF_DEVIATIONS, check_unused
+from setting import Setting
+from wrappers.spaces import Box
+
+CRITICS, TARGETS = "critics", "target_critics"
+"""Names of modules in a checkpoint."""
+CHARTS: dict[str, list[str]] = {
+    "values, discounted": [r"losses/q$", r"losses/target$"],
+    "losses": [r"losses/critic_loss$", r"losses/actor_loss$"],
+    "gradient norm": [r"losses/gradient_norm$"],
+}
+BOUNDED = "actions that are real numbers between finite bounds"
+LayerNorm = Annotated[bool, Setting("Normalise the hidden layers of the critics.")]
+Dropout = Annotated[
+    float,
+    Setting(
+        "Probability with which a hidden unit of a critic is left out (DroQ: 0.01, with --critic_layer_norm and 20 "
+        "updates a step).",
+        "a probability in [0, 0.9]",
+        0,
+        0.9,
+    ),
+]
 
 
 class StackedLinear(nn.Module):
@@ -82,3 +110,38 @@ class Critics(nn.Module):
         # All critics read the same rows, so `expand` copies nothing.
         values: Tensor = self.layers(inputs.expand(self.count, *inputs.shape))
         return values if actions is None else values.squeeze(-1)
+
+
+def make_critics(count: int, network: Actor, config: Any) -> Critics:
+    """Critics for an actor, on its device. Their hidden layers are those of `--hidden_sizes` and `--activation`."""
+    settings, action = network.config.settings, network.config.action
+    size, outputs = (len(action.low), 1) if isinstance(action, Box) else (0, network.parameter_count)
+    critics = Critics(
+        count,
+        network.encoded_size + size,
+        outputs,
+        parse_hidden_sizes(settings.hidden_sizes),
+        settings.activation,
+        layer_norm=config.critic_layer_norm,
+        dropout=config.critic_dropout,
+    )
+    return critics.to(network.policy_head.weight.device)
+
+
+def check_network(network: NetworkConfig, agent: str) -> None:
+    """Raise ValueError in one line if an actor with critics cannot use the settings of the network."""
+    settings = network.settings
+    if settings.core != NO_CORE:
+        wanted = f"{NO_CORE} with agent {agent}, whose critics have no memory; ppo, vtrace and r2d2, among others, have one"
+        raise ValueError(f"core: wanted {wanted}, got {settings.core}")
+    check_unused(network, agent, OF_DEVIATIONS)
+    if settings.separate_value:
+        raise ValueError(f"separate_value: wanted false with agent {agent}, whose critics are always separate, got true")
+
+
+def check_bounded(
+    network: NetworkConfig, agent: str, actions: str = "actions that are real numbers between finite bounds"
+) -> None:
+    """Raise ValueError in one line unless actions are real numbers between finite bounds. actions: that the agent can take."""
+    if not isinstance(network.action, Box) or not network.action.bounded.all():
+        raise ValueError(f"env: wanted {actions} with agent {agent}, got {network.action.summary()}")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from agents.continuous.deterministic import DeterministicAgent, DeterministicConfig
+from agents.td3.agent import DeterministicConfig, TD3Agent
 
 
 @dataclass(frozen=True)
 class DDPGConfig(DeterministicConfig):
     """Settings of DDPG. Those of Stable-Baselines3 are the defaults."""
 
+    delay: ClassVar[int] = 1
+    target_noise: ClassVar[float] = 0.0
 
-class DDPGAgent(DeterministicAgent):
+
+class DDPGAgent(TD3Agent):
     """TD3 with one critic, without delay and without noise on the target policy's actions."""
 
     config_class = DDPGConfig
-    graphed = True
     critic_count = 1
-
-    config: DDPGConfig

@@ -7,39 +7,51 @@ of epsilons, and Munchausen targets. Prioritised replay is a replay kind, whose 
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from torch import Tensor
 
+from agents.base import Agent, Needs
 from agents.dqn.config import DqnConfig
 from agents.dqn.errors import ERRORS, Output, Window, categorical_targets, expected_targets, quantile_targets
+from agents.engine.stepper import Stepper
+from agents.engine.targets import TargetNetwork
+from agents.losses import Losses, Term
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
-from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, as_choices, choice_counts, chosen_values
-from agents.off_policy import (
-    DEFAULTS,
-    Objective,
-    Objectives,
-    OffPolicyAgent,
-)
-from agents.transitions import Transitions
-from agents.unused_settings import OF_CORES
-from agents.values.agent import ValueAgent, stored_errors
+from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, QNetwork, as_choices, choice_counts, chosen_values
+from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
+from agents.unused_settings import OF_CORES, OF_POLICIES
+from agents.values.acting import CHARTS, TARGET, VALUE_MEANING, check_choices, epsilon_metrics, move_epsilon, stored_errors
 from agents.values.q_learning import munchausen_targets, weighted_mean
-from replay.batch import InitialErrors
+from replay.batch import Batch, InitialErrors
 
 
-class DqnAgent(ValueAgent, OffPolicyAgent):
+class DqnAgent(Agent):
     """Q-learning on windows. Each of the batches that are drawn at once gives one optimiser step."""
 
     config_class = DqnConfig
-    graphed = True
+    network_class = QNetwork
+    compiles = False  # compiled networks took longer
+    several_steps = True
+    charts = CHARTS
     defaults = {**DEFAULTS, "batch_size": 32}
-    unused = (*ValueAgent.unused, *OF_CORES)
+    unused = (*OF_POLICIES, *OF_CORES)
 
     config: DqnConfig
+    network: QNetwork
+
+    def __init__(self, config: DqnConfig, network: QNetwork, *arguments: Any, **options: Any) -> None:
+        self.target = TargetNetwork(network, config.target_update_period, config.target_update_rate)
+        super().__init__(config, network, *arguments, targets={TARGET: self.target}, steps_some=True, **options)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return needs_of_windows(config)
 
     @classmethod
     def check(cls, config: DqnConfig, network: NetworkConfig) -> None:
-        super().check(config, network)
+        check_choices(network)
         if network.settings.core != NO_CORE:
             raise ValueError(f"core: wanted {NO_CORE} with agent dqn, got {network.settings.core}; --agent=r2d2 has a memory")
         if len(choice_counts(network.action)) == 1:
@@ -65,46 +77,49 @@ class DqnAgent(ValueAgent, OffPolicyAgent):
             return None
         return lambda trajectory: stored_errors(trajectory, config).squeeze(1).numpy()
 
-    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
-        """The targets of the rows: values y `[N]`, quantiles `[N, K]`, or probabilities of the atoms `[N, K]`."""
-        window = Window(self._choices(part), part.returns, part.discounts)
-        target, selecting = self._following(part.next_observations)
-        # The online network draws last, because the pass with gradient in `objectives` uses this noise.
-        now = self._of_target(part.observations) if self.config.munchausen else None
-        self.network.draw_noise()
-        return (self._targets(window, target, selecting, now),)
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
 
-    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
-        # Only this pass has a gradient; the targets came from `constants`.
-        online: Output = self.network(part.observations)
-        choices = self._choices(part)
-        errors = ERRORS[self.config.distributional](online, constants[0], choices, self.network.counts)
-        loss = Objective(weighted_mean(errors.losses, part.weights), self._parameters)
+    @classmethod
+    def value_meaning(cls, config: Any) -> str:
+        return VALUE_MEANING
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        for part in transitions(batch, self.config.gamma).split(self.config.batches_at_once):
+            # The targets y [N], quantiles [N, K] or probabilities of the atoms [N, K] are constants of the step.
+            step.take_rows(self.losses, part, self._targets(part, step))
+        move_epsilon(self.config, self.network, step)
+
+    def losses(self, part: Transitions, targets: Tensor) -> Losses:
+        """The losses of N transitions, as means over them. Only this pass of the network has a gradient."""
+        network, choices = self.network, self._choices(part)
+        online: Output = network(part.observations)
+        errors = ERRORS[self.config.distributional](online, targets, choices, network.counts)
         metrics = {
             "losses/td_error": errors.sizes.mean(),
-            "losses/value_mean": chosen_values(online.q.detach(), choices, self.network.counts).mean(),
-            **self.acting_metrics(),
+            "losses/value_mean": chosen_values(online.q.detach(), choices, network.counts).mean(),
+            **epsilon_metrics(self.config, network),
         }
-        return Objectives({"value_loss": loss}, metrics, errors.sizes)
+        return Losses({"value_loss": Term(weighted_mean(errors.losses, part.weights))}, metrics, errors.sizes)
 
-    def _following(self, observations: Tensor) -> tuple[Output, Output]:
-        """Outputs at the next observations: of the target network, and of the network that selects the actions."""
-        target = self._of_target(observations)
-        if not self.config.double:
-            return target, target
+    def _targets(self, part: Transitions, step: Stepper) -> Tensor:
+        """The targets of N transitions, without gradient."""
+        config, lagged = self.config, self.target.network
+        window = Window(self._choices(part), part.returns, part.discounts)
+        lagged.draw_noise()
+        target: Output = step.passes.without_gradient(part.next_observations, network=lagged)
+        selecting = target
+        if config.double:
+            # The learned network selects the action and the target network values it, so their errors do not add up.
+            self.network.draw_noise()
+            selecting = step.passes.without_gradient(part.next_observations)
+        now: Output | None = None
+        if config.munchausen:
+            lagged.draw_noise()
+            now = step.passes.without_gradient(part.observations, network=lagged)
+        # The online network draws last, because the pass with gradient in `losses` uses this noise.
         self.network.draw_noise()
-        # Double: the learned network selects the action and the target network values it, so their errors do not add up.
-        selecting: Output = self.passes.without_gradient(observations)
-        return target, selecting
-
-    def _of_target(self, observations: Tensor) -> Output:
-        self.target.network.draw_noise()
-        output: Output = self.target_passes.without_gradient(observations)
-        return output
-
-    def _targets(self, window: Window, target: Output, selecting: Output, now: Output | None) -> Tensor:
-        """now: outputs of the target network at x_t, for Munchausen targets; otherwise None."""
-        config = self.config
         if config.distributional == C51:
             return categorical_targets(window, target, selecting, self.network.get_buffer("support"))
         if config.distributional == QUANTILES:

@@ -7,10 +7,37 @@ from typing import Annotated, Literal
 
 import torch
 
-from agents.guarded import LearningRate
 from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, ReturnDistribution
-from agents.off_policy import Clip, LearningStarts, UpdatesPerStep
-from agents.values.config import ValueConfig
+from agents.settings import (
+    AdamEpsilon,
+    AgentConfig,
+    BatchesAtOnce,
+    ClipOfEachLoss,
+    ClipRewards,
+    Gamma,
+    HeldLearningRate,
+    LearningRate,
+    LearningStarts,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    UpdatesPerStep,
+    WindowRows,
+)
+from agents.values.acting import check_exploration
+from agents.values.settings import (
+    Double,
+    Dueling,
+    Epsilon,
+    EpsilonEnd,
+    EpsilonFraction,
+    EpsilonStart,
+    Exploration,
+    Noisy,
+    TargetPeriod,
+    TargetRate,
+)
 from setting import Setting
 
 Distributional = Annotated[
@@ -26,13 +53,33 @@ Quantiles = Annotated[
 
 
 @dataclass(frozen=True)
-class DqnConfig(ValueConfig):
+class DqnConfig(AgentConfig):
     """Settings of DQN. All losses are means over the windows of a batch, with importance weights if a replay gives them."""
 
     lr: LearningRate = 1e-4
-    gradient_clip_by_norm_threshold: Clip = 10.0
-    learning_starts: LearningStarts = 1000
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: AdamEpsilon = 1e-8
+    gradient_clip_by_norm_threshold: ClipOfEachLoss = 10.0
+    gamma: Gamma = 0.99
+    n_step: WindowRows = 1
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
     updates_per_step: UpdatesPerStep = 0.25
+    learning_starts: LearningStarts = 1000
+    batches_at_once: BatchesAtOnce = 8
+    double: Double = False
+    dueling: Dueling = False
+    noisy: Noisy = False
+    exploration: Exploration = "schedule"
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    epsilon_fraction: EpsilonFraction = 0.1
+    epsilon: Epsilon = 0.0
+    target_update_period: TargetPeriod = 1000
+    target_update_rate: TargetRate = 1.0
     distributional: Distributional = "none"
     atoms: Atoms = 51
     v_min: LowestValue = -10.0
@@ -51,6 +98,7 @@ class DqnConfig(ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_exploration(self)
         if self.distributional == C51 and self.v_min >= self.v_max:
             raise ValueError(f"v_min: wanted less than v_max {self.v_max:g}, got {self.v_min:g}")
         if self.distributional == C51 and (gap := (self.v_max - self.v_min) / (self.atoms - 1)) < self._least_gap:

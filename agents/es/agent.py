@@ -9,27 +9,32 @@ the centred ranks of all returns, and Adam ascends
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from agents.evolution.agent import PopulationAgent, PopulationConfig
+from agents.engine.guard import give_gradients
+from agents.engine.stepper import Stepper
+from agents.evolution.agent import Population, PopulationAgent
 from agents.evolution.policy import PopulationPolicy
 from agents.evolution.search import centred_ranks, evolution_gradient
-from agents.guarded import HeldLearningRate, LearningRate, OptimizerConfig, OptimizerName, RmspropEpsilon
-from agents.optimizers import give_gradients
+from agents.settings import AgentConfig, HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon
 from setting import Setting
 
 
 @dataclass(frozen=True)
-class ESConfig(OptimizerConfig, PopulationConfig):
+class ESConfig(AgentConfig):
     """Settings of evolution strategies, by default those of OpenAI's program; its population is 10,000."""
 
+    epsilon: ClassVar[float] = 0.0  # evaluations take the best action
+
+    population: Population = 100
     lr: LearningRate = 0.01
     lr_end_value: HeldLearningRate = -1.0
     optimizer: OptimizerName = "adam"
     rmsprop_eps: RmspropEpsilon = 1e-5
+    adam_eps: float = 1e-8
     noise_std: Annotated[
         float, Setting("Standard deviation sigma of the members' weights.", "a number in (0, 10]", 1e-6, 10)
     ] = 0.02
@@ -38,7 +43,7 @@ class ESConfig(OptimizerConfig, PopulationConfig):
     ] = 0.005
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # of `OptimizerConfig`, which checks the fields of both bases
+        super().__post_init__()
         if self.population % 2:
             raise ValueError(f"population: wanted an even number with agent es, whose members are pairs, got {self.population}")
 
@@ -61,7 +66,7 @@ class ESAgent(PopulationAgent):
     network: MirroredPolicy
 
     @torch.no_grad()
-    def improve(self, progress: float) -> dict[str, Tensor]:
+    def improve(self, step: Stepper) -> dict[str, Tensor]:
         weights = centred_ranks(self.returns.view(-1, 2))
         noise = (self.network.noise(pair) for pair in range(len(weights)))
         gradient = evolution_gradient(weights, noise, self.config.noise_std)
@@ -69,10 +74,5 @@ class ESAgent(PopulationAgent):
         # The optimiser descends.
         parts = self.network.parts_of(-gradient)
         give_gradients(own, [part + self.config.weight_decay * theta for part, theta in zip(parts, own, strict=True)])
-        self.set_learning_rate(progress)
-        self._step()
+        step.step_optimizer()
         return {"losses/gradient_norm": torch.linalg.vector_norm(gradient)}
-
-    @property
-    def learning_rate(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])

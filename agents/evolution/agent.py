@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from agents.base import Needs, Updated
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
 from agents.evolution.policy import GENERATION, MEMBER, PopulationPolicy
-from agents.guard import Guard
-from agents.guarded import GuardedAgent
+from agents.metrics import Report
 from agents.networks.base import NetworkConfig
 from agents.unused_settings import OF_DEVIATIONS, OF_POLICIES, check_distribution, check_unused
 from replay.batch import Batch
-from setting import Setting, check_fields
+from setting import Setting
 
 CHARTS: dict[str, list[str]] = {
     "returns of the members": [r"evolution/mean_return$", r"evolution/best_return$", r"evolution/worst_return$"],
@@ -38,30 +37,17 @@ Population = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class PopulationConfig:
-    """Settings of every agent that compares the episodes of a population."""
-
-    normalise_rewards: ClassVar[bool] = False  # only the order of the returns matters
-    epsilon: ClassVar[float] = 0.0  # evaluations take the best action
-
-    population: Population = 100
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-class PopulationAgent(GuardedAgent):
+class PopulationAgent(Agent):
     """Learns from whole episodes of a population's members. Subclasses say how the weights follow from the returns.
 
     Attributes:
         returns: float64 `[population]`, the return of each member of this generation, NaN until its episode has ended.
     """
 
-    config_class = PopulationConfig
     network_class = PopulationPolicy
     charts = CHARTS
     compiles = False  # an update has no pass through the network
+    merges_moments = False  # the members of a generation are compared with the same scale
     exact = True  # bfloat16 would round the perturbations
     defaults: ClassVar[Mapping[str, Any]] = {"unroll_length": 16}
     unused: ClassVar[tuple[str, ...]] = OF_POLICIES
@@ -69,12 +55,12 @@ class PopulationAgent(GuardedAgent):
     config: Any
     network: PopulationPolicy
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        # Returns are compared on the host, so no step needs to be reverted on a GPU.
-        self.guard = Guard(self.optimizer, torch.device("cpu"))
-        self.returns = torch.full((self.config.population,), math.nan, dtype=torch.float64)
+    def __init__(self, config: Any, network: PopulationPolicy, *arguments: Any, **options: Any) -> None:
+        self.returns = torch.full((config.population,), math.nan, dtype=torch.float64)
         self._steps = torch.zeros(2, dtype=torch.int64)  # of this generation: all, and those that counted
+        state = {GENERATION: {"returns": self.returns, "steps": self._steps}}
+        # Returns are compared on the host, so no step needs to be reverted on a GPU.
+        super().__init__(config, network, *arguments, extra_state=state, checks_on_host=True, **options)
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
@@ -85,37 +71,33 @@ class PopulationAgent(GuardedAgent):
         check_unused(network, cls.name(), ("separate_value", *OF_DEVIATIONS))
         check_distribution(network, cls.name())
 
+    @classmethod
+    def value_meaning(cls, config: Any) -> str:
+        return "see the agent's documentation"
+
+    def learn(self, batch: Batch, progress: float) -> Report:
+        report = super().learn(batch, progress)
+        return report._replace(optimizer_steps=int(self.network.generation) - 1)  # a generation makes one step
+
     @abstractmethod
-    def improve(self, progress: float) -> dict[str, Tensor]:
-        """Move the weights by the returns of all members. Returns metrics.
+    def improve(self, step: Stepper) -> dict[str, Tensor]:
+        """Move the weights by the returns of all members. Returns metrics."""
 
-        progress: the part of the run's budget that is used, in [0, 1].
-        """
+    def update(self, batch: Batch, step: Stepper) -> None:
+        step.apply({}, lambda: step.note(self._learn(batch, step)))
 
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of the last step; 0 without an optimiser."""
-        return 0.0
-
-    def update(self, batch: Batch, progress: float) -> Updated:
-        found: dict[str, Tensor] = {}
-        self.guard.step(self.finite_inputs(batch), lambda: found.update(self._learn(batch, progress)), ends_update=False)
-        self.end_update()
-        return Updated(found, self.learning_rate, int(self.network.generation) - 1)
-
-    def _learn(self, batch: Batch, progress: float) -> dict[str, Tensor]:
-        """Take the batch's returns, and end the generation if they are the last ones."""
+    def _learn(self, batch: Batch, step: Stepper) -> dict[str, Tensor]:
+        """Take the batch's returns, and end the generation if they are the last ones. Returns metrics."""
         found = self._take_returns(batch)
-        if self.observation_moments:  # the members of a generation are compared with the same scale
-            self.observation_moments.merge(batch, rescales=False)
+        step.merge_moments(batch, None, rescales=False)
         if self.returns.isnan().any():
             return found
-        found |= self._report() | {name: value.cpu() for name, value in self.improve(progress).items()}
+        found |= self._report() | {name: value.cpu() for name, value in self.improve(step).items()}
         self.network.generation += 1
         self.returns.fill_(math.nan)
         self._steps.zero_()
-        if self.observation_moments:
-            self.observation_moments.rescale()
+        if step.observation_moments:
+            step.observation_moments.rescale()
         return found
 
     @torch.no_grad()
@@ -142,12 +124,3 @@ class PopulationAgent(GuardedAgent):
             "evolution/worst_return": self.returns.min(),
             "evolution/counted_steps": self._steps[1] / self._steps[0],
         }
-
-    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        return {**super().own_numbers(), GENERATION: {"returns": self.returns, "steps": self._steps}}
-
-    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        super().load_own_numbers(numbers)
-        if GENERATION in numbers:
-            self.returns.copy_(numbers[GENERATION]["returns"])
-            self._steps.copy_(numbers[GENERATION]["steps"])

@@ -22,7 +22,7 @@ from agents.compute import PRECISIONS
 from agents.distributions import ILLEGAL_LOGIT, make_distribution
 from agents.evolution.turns import CENTRE, Turns
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
-from agents.networks.observing import Observations
+from agents.networks.inputs import Observations
 from replay.trajectory import Field
 from wrappers.spaces import Box
 

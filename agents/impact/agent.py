@@ -18,7 +18,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from agents.asynchronous import AsynchronousAgent, AsynchronousConfig, Estimates, LogProbs, vtrace_of
+from agents.appo.agent import APPOAgent, Estimates, LogProbs, vtrace_of
+from agents.appo.config import SurrogateConfig
 from agents.losses import used_mean
 from agents.surrogate import Clip
 from replay.batch import Batch
@@ -26,7 +27,7 @@ from setting import Setting
 
 
 @dataclass(frozen=True)
-class ImpactConfig(AsynchronousConfig):
+class ImpactConfig(SurrogateConfig):
     """Settings of IMPACT, by default those of RLlib for discrete actions."""
 
     clip: Clip = 0.4
@@ -41,11 +42,10 @@ class ImpactConfig(AsynchronousConfig):
     ] = 2.0
 
 
-class ImpactAgent(AsynchronousAgent):
+class ImpactAgent(APPOAgent):
     """IMPACT. It replays each batch a few times, and its target network keeps the replayed batches from being clipped away."""
 
     config_class = ImpactConfig
-    graphed = True
     defaults: ClassVar[Mapping[str, Any]] = {"replay_parameters": '[{"type": "circular", "sample_ratio": 1.0}]'}
     has_target = True
     config: ImpactConfig

@@ -6,7 +6,6 @@ action. In other environments it ignores all later rewards.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -14,27 +13,25 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from agents.base import Agent, Needs, Updated
-from agents.guarded import NETWORK
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
 from agents.linucb.arms import Sums, estimates_and_widths, solved, sums_of
 from agents.linucb.network import LinUCBNetwork
 from agents.losses import used_mean
 from agents.networks.base import NetworkConfig
-from agents.optimizers import check_weights
-from agents.peers import Peers
+from agents.settings import AgentConfig
 from agents.unused_settings import OF_CORES, OF_DEVIATIONS, OF_POLICIES, check_distribution, check_unused
 from replay.batch import Batch
-from setting import Setting, check_fields
+from setting import Setting
 
 SUMS = "sums"
 """Name of the arms' sums among the agent's numbers."""
 
 
 @dataclass(frozen=True)
-class LinUCBConfig:
+class LinUCBConfig(AgentConfig):
     """Settings of LinUCB."""
 
-    normalise_rewards: ClassVar[bool] = False  # a running scale would give equal rewards different weights
     epsilon: ClassVar[float] = 0.0  # evaluations take the best action
 
     alpha: Annotated[
@@ -50,9 +47,6 @@ class LinUCBConfig:
     thompson: Annotated[
         bool, Setting("Add normally distributed numbers with that standard deviation instead (Thompson sampling).")
     ] = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class LinUCBAgent(Agent):
@@ -75,11 +69,11 @@ class LinUCBAgent(Agent):
 
     network: LinUCBNetwork
 
-    def __init__(self, config: LinUCBConfig, network: LinUCBNetwork, replay_names: object = (), **_: object) -> None:
-        self.config, self.network, self.peers = config, network, Peers()
+    def __init__(self, config: LinUCBConfig, network: LinUCBNetwork, *arguments: Any, **options: Any) -> None:
         theta, inverse = network.theta.double(), network.inverse.double()
         self.sums = Sums(torch.zeros_like(inverse), torch.zeros_like(theta))
-        self._reasons: list[str | None] = []
+        state = {SUMS: self.sums._asdict()}
+        super().__init__(config, network, *arguments, extra_state=state, checks_on_host=True, **options)
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
@@ -94,40 +88,26 @@ class LinUCBAgent(Agent):
     def value_meaning(cls, config: Any) -> str:
         return "the expected reward of the step"
 
-    def join(self, peers: Peers) -> None:
-        self.peers = peers
-
     @torch.no_grad()
-    def update(self, batch: Batch, progress: float) -> Updated:
+    def update(self, batch: Batch, step: Stepper) -> None:
         rows = batch.observations[:-1].flatten(0, 1)
         arms, rewards, used = (field.flatten() for field in (batch.actions, batch.rewards, batch.action_used))
-        inputs = {"rewards": rewards, **self.network.float_inputs(batch.observations.flatten(0, 1))}
-        wrong = next((name for name, numbers in inputs.items() if not numbers.isfinite().all()), None)
-        contexts = self.network.contexts(rows)
-        metrics = self._metrics(contexts, arms, rewards, used)
+        contexts = self.network.contexts(rows)  # [N, F]
+        step.note(self._metrics(contexts, arms, rewards, used))
         pulled = sums_of(contexts[used].double(), arms[used], rewards[used].double(), len(self.network.theta))
-        self._reasons.append(self._add(pulled, wrong))
-        return Updated(metrics, 0.0)
-
-    def _add(self, pulled: Sums, wrong: str | None) -> str | None:
-        """Add the pulls of all learners, unless a number is not finite: then it is named.
-
-        wrong: what is not finite on this learner.
-        """
-        sizes = [part.numel() for part in pulled]
-        own = torch.cat([part.flatten() for part in pulled])
-        together = self.peers.gather(own if wrong is None else own * math.nan).sum(0)
-        if not together.isfinite().all():
-            return wrong or "the sums of all learners"
-        parts = zip(self.sums, together.split(sizes), strict=True)
+        # A number that is not finite goes to all learners with the sums, so that none of them takes the step.
+        poison = torch.stack(list(step.inputs.values())).sum() * 0.0
+        together = step.peers.gather(torch.cat([part.flatten() for part in pulled]) + poison.double()).sum(0)
+        parts = zip(self.sums, together.split([part.numel() for part in pulled]), strict=True)
         sums = Sums(*(kept + added.view_as(kept) for kept, added in parts))
-        theta, inverse = solved(sums, self.config.ridge)
-        if not inverse.isfinite().all():
-            return "inverse matrices"
-        self.sums = sums
-        self.network.theta.copy_(theta)
-        self.network.inverse.copy_(inverse)
-        return None
+        known = bool(together.isfinite().all())
+        theta, inverse = solved(sums, self.config.ridge) if known else (self.network.theta, self.network.inverse)
+        numbers = {"the sums of all learners": together, "inverse matrices": inverse}
+        step.apply(numbers, lambda: self._take(sums, theta, inverse))
+
+    def _take(self, sums: Sums, theta: Tensor, inverse: Tensor) -> None:
+        for kept, new in zip((*self.sums, self.network.theta, self.network.inverse), (*sums, theta, inverse), strict=True):
+            kept.copy_(new)
 
     def _metrics(self, contexts: Tensor, arms: Tensor, rewards: Tensor, used: Tensor) -> dict[str, Tensor]:
         found = estimates_and_widths(contexts, self.network.theta, self.network.inverse)
@@ -137,23 +117,3 @@ class LinUCBAgent(Agent):
             "bandit/squared_error": used_mean((rewards - estimates).square(), used),
             "bandit/width": used_mean(widths, used),
         }
-
-    def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
-        reasons, self._reasons = self._reasons, []
-        return reasons
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "modules": {NETWORK: self.network.state_dict()},
-            "optimizers": {},
-            "numbers": {SUMS: self.sums._asdict()},
-        }
-
-    def check_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        check_weights(self.network.state_dict(), state["modules"][NETWORK])
-        check_weights(self.sums._asdict(), state["numbers"][SUMS])
-
-    def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
-        self.network.load_state_dict(state["modules"][NETWORK])
-        for name, kept in self.sums._asdict().items():
-            kept.copy_(state["numbers"][SUMS][name])

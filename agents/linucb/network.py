@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from agents.acting import Acting
 from agents.linucb.arms import estimates_and_widths
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
-from agents.networks.observing import Observations
+from agents.networks.inputs import Observations
 from agents.networks.q_network import ILLEGAL_VALUE, Q_VALUES
 from wrappers.spaces import Discrete
 

@@ -12,27 +12,36 @@ has a rate of 1e-8, with which c stays 10 whatever the rewards are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from agents.actor_critic import CHARTS, ActionBoundWeight, ActorCriticAgent, ActorCriticConfig, EntropyWeight, ValueWeight
-from agents.base import Needs
+from agents.base import Agent, Needs
 from agents.bc.agent import DEFAULTS
-from agents.guarded import GradientClip, LearningRate, OptimizerName
+from agents.engine.stepper import Stepper
 from agents.imitation.losses import accuracy, advantage_weights, cloning_loss, squared_scale
-from agents.learned import Loss, Losses
-from agents.losses import used_mean
-from agents.metrics import value_metrics
-from agents.networks.actor_critic import PolicyOutput
+from agents.losses import Losses, Term, used_mean
+from agents.metrics import ACTOR_CRITIC_CHARTS, value_metrics
+from agents.networks.actor_critic import ActorCritic, Policy, PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
-from agents.networks.policy import Policy, drawn_actions
-from agents.peers import Used
-from agents.returns.gae import gae
-from agents.rewards import clip_rewards
+from agents.returns.gae import advantages_of
+from agents.settings import (
+    ActionBoundWeight,
+    AgentConfig,
+    ClipRewards,
+    EntropyWeight,
+    Gamma,
+    GradientClip,
+    LastLearningRate,
+    LearningRate,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    ValueWeight,
+)
 from replay.batch import Batch
 from setting import Setting
 
@@ -42,12 +51,19 @@ FIRST_SCALE = 100.0
 
 
 @dataclass(frozen=True)
-class MarwilConfig(ActorCriticConfig):
+class MarwilConfig(AgentConfig):
     """Settings of MARWIL. All losses are means over the used steps."""
 
     lr: LearningRate = 1e-3
+    lr_end_value: LastLearningRate = 0.0
     optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
     gradient_clip_by_norm_threshold: GradientClip = 10.0
+    gamma: Gamma = 0.99
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = True
+    reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
@@ -69,49 +85,72 @@ class MarwilConfig(ActorCriticConfig):
     weight_limit: Annotated[float, Setting("Largest weight of an action.", "a number >= 1", 1, 1e9)] = 20.0
 
 
-class MarwilAgent(ActorCriticAgent):
+class MarwilAgent(Agent):
     """Cloning weighted by advantages."""
 
     config_class = MarwilConfig
-    graphed = True
-    charts = {**CHARTS, "weights of the actions": [r"losses/mean_weight$", r"losses/cut_weights$"]}
+    network_class = ActorCritic
+    charts = {**ACTOR_CRITIC_CHARTS, "weights of the actions": [r"losses/mean_weight$", r"losses/cut_weights$"]}
     defaults = DEFAULTS
 
     config: MarwilConfig
+    network: ActorCritic
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        device = next(self.network.parameters()).device
-        self.squared_scale = torch.full((), FIRST_SCALE, device=device)
-        self._next_scale = self.squared_scale
+    def __init__(self, config: MarwilConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
+        self.squared_scale = torch.full((), FIRST_SCALE, device=network.policy_head.weight.device)  # c^2
+        state = {SCALE: {"squared_scale": self.squared_scale}}
+        super().__init__(config, network, *arguments, extra_state=state, **options)
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
         return Needs(recorded=True)
 
     @classmethod
+    def scales_rewards(cls, settings: Any) -> bool:
+        return True
+
+    @classmethod
     def acting(cls, config: Any, network: NetworkConfig) -> Any:
         return Policy.acting(network)  # the policy that was recorded need not be known
 
-    def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        outputs, used = step.forward(batch), batch.action_used
+        values = outputs.values.detach()  # [T+1, B]
+        # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
+        advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
+        scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)
+        scale = step.peers.mean(scale, used)
+        applied = step.take(*self.losses(batch, outputs, advantages, returns, scale), used=used)
+        self.squared_scale.copy_(torch.where(applied, scale, self.squared_scale))
+
+    def losses(self, batch: Batch, outputs: PolicyOutput, advantages: Tensor, returns: Tensor, scale: Tensor) -> Losses:
+        """The terms of the loss.
+
+        Args:
+            batch: recorded steps.
+            outputs: of the network for all T+1 rows: policy `[T+1, B, P]` and values `[T+1, B]`.
+            advantages: A, `[T, B]`, constants.
+            returns: R, `[T, B]`, constants.
+            scale: c^2, `[]`, with this batch's advantages.
+        """
         config, distribution, used = self.config, self.network.distribution, batch.action_used
         drawn = drawn_actions(batch.actions, batch.acting)
-        policy, values = outputs.policy[:-1], outputs.values[:-1]
-        advantages, returns = self._estimate(batch, outputs.values.detach())
-        self._next_scale = self.peers.mean(
-            squared_scale(self.squared_scale, advantages, used, config.advantage_scale_rate), used
-        )
-        weights = advantage_weights(advantages, self._next_scale, config.advantage_weight, config.weight_limit)
+        policy, values = outputs.policy[:-1], outputs.values[:-1]  # row T has no action
+        weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)
         entropy = used_mean(distribution.entropy(policy), used)
         terms = {
-            "policy_loss": Loss(cloning_loss(distribution.log_prob(policy, drawn), used, weights), 1.0, "mean"),
-            "value_loss": Loss(0.5 * used_mean((returns - values).square(), used), config.value_loss_weight, "mean"),
+            "policy_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used, weights)),
+            "value_loss": Term(0.5 * used_mean((returns - values).square(), used), config.value_loss_weight),
         }
         if config.entropy_loss_weight:
-            terms["entropy_loss"] = Loss(-entropy, config.entropy_loss_weight, "mean")
+            terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
-            terms["action_bound_loss"] = Loss(used_mean(excess, used), config.action_bound_loss_weight, "mean")
+            terms["action_bound_loss"] = Term(used_mean(excess, used), config.action_bound_loss_weight)
         metrics = {
             **value_metrics(values.detach(), returns, used),
             "losses/entropy": entropy.detach(),
@@ -121,28 +160,3 @@ class MarwilAgent(ActorCriticAgent):
         if not drawn.is_floating_point():
             metrics["losses/accuracy"] = accuracy(distribution.mode(policy.detach()), drawn, used)
         return Losses(terms, metrics)
-
-    def _estimate(self, batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
-        """A and R of every row, `[T, B]` each. values: `[T+1, B]`, constants."""
-        return gae(
-            rewards=clip_rewards(batch.rewards, self.config.reward_clipping),
-            discounts=self.config.gamma * (~batch.terminated).to(values.dtype),
-            values=values[:-1],
-            bootstrap_value=values[-1],
-            lambda_=1.0,
-            mask=batch.action_used,
-        )
-
-    def used(self, batch: Batch) -> Used:
-        return batch.action_used
-
-    def after_update(self, progress: float, sound: Tensor) -> None:
-        self.squared_scale.copy_(torch.where(sound, self._next_scale, self.squared_scale))
-
-    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        return {**super().own_numbers(), SCALE: {"squared_scale": self.squared_scale}}
-
-    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        super().load_own_numbers(numbers)
-        if SCALE in numbers:
-            self.squared_scale = numbers[SCALE]["squared_scale"].to(self.squared_scale.device)

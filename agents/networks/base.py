@@ -1,7 +1,7 @@
 """The base of every network: a torso turns observations into features, and the heads that the agent names use them.
 
 A recurrent core may stand between the two. The features are the last hidden layer: the core's output if there is a core.
-`agents/networks/observing.py` has the part of the network that reads observations.
+`agents/networks/inputs.py` has the part of the network that reads observations.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agents.distributions import Distribution
 from agents.networks.cores import CorePair, make_core, zeroed
 from agents.networks.exploration import begun
 from agents.networks.initial_weights import INITIAL_WEIGHTS
+from agents.networks.inputs import ObservationEncoder, Observations
 from agents.networks.joint import make_joint_torso
-from agents.networks.observing import Observations, Observing
 from agents.networks.settings import NetworkSettings
 from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
@@ -83,12 +83,12 @@ class Chosen(NamedTuple):
     exploration: Tensor | None = None
 
 
-class FeatureNetwork(Observing, ABC):
+class FeatureNetwork(ObservationEncoder, ABC):
     """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
 
     head_feature_count: features that one head reads. feature_count: F, twice as many where policy and value read features of
-    their own (`--separate_value`, but with a core only if `separates_cores`). state_size: K, numbers of one environment's
-    recurrent state; 0 without a core.
+    their own (`--separate_value`, but with a core only if the agent separates cores). state_size: K, numbers of one
+    environment's recurrent state; 0 without a core.
     """
 
     distribution: Distribution | None = None
@@ -99,8 +99,6 @@ class FeatureNetwork(Observing, ABC):
     """Outputs of the heads that an exported policy returns beside its action."""
     heads_read: ClassVar[tuple[str, ...]] = ()
     """Settings of `NetworkSettings` that the heads depend on, beside the torso."""
-    separates_cores: ClassVar[bool] = False
-    """Whether `--separate_value` gives the value a core of its own too, beside its torso."""
     bytes_per_environment: int = 0
     """Bytes of weights that acting keeps for each environment."""
     explores_by_epsilon: ClassVar[bool] = False
@@ -114,17 +112,15 @@ class FeatureNetwork(Observing, ABC):
         self.torso = make_torso()
         self.value_torso = make_torso() if settings.separate_value else None
         torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
-        pair = settings.separate_value and self.separates_cores
+        # An agent whose policy and value may share no weight gives each a core of its own, too.
+        pair = settings.separate_value and getattr(config.agent, "separates_cores", False)
         self.core = make_core(settings.core, torso_features, settings.core_size, settings.core_memory, pair=pair)
         self.state_size = self.core.state_size if self.core else 0
         self.feature_count = self.core.size if self.core else torso_features
+        # Whether policy and value read features of their own.
+        self._has_halves = settings.separate_value and (self.core is None or isinstance(self.core, CorePair))
         self.head_feature_count = self.feature_count // (2 if self._has_halves else 1)
         self.make_heads()
-
-    @property
-    def _has_halves(self) -> bool:
-        """Whether policy and value read features of their own."""
-        return self.value_torso is not None and (self.core is None or isinstance(self.core, CorePair))
 
     @abstractmethod
     def make_heads(self) -> None:
@@ -263,7 +259,7 @@ class FeatureNetwork(Observing, ABC):
 
     def split_features(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The features that the policy and the value read, `[N, head_feature_count]` each. Both read a core that they share."""
-        if not self._has_halves:
+        if self.value_torso is None or not self._has_halves:  # a copy may have left the torso of values out
             return features, features
         policy, value = features.split(self.head_feature_count, -1)
         return policy, value

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agents.engine.peers import Peers
 from agents.networks.base import FeatureNetwork
 from agents.networks.inputs import VARIANCE_EPSILON
-from agents.peers import Peers
 from replay.batch import Batch
 
 OLD_START = 1e-4

@@ -10,97 +10,123 @@ Means are over used steps. mu, A_t, G_t and the values before the update are con
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from agents.actor_critic import CHARTS as SHARED_CHARTS
-from agents.base import Updated
-from agents.graphs import copied
-from agents.learned import Loss, Losses
-from agents.losses import used_mean
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
+from agents.losses import Losses, Term, used_mean
+from agents.metrics import ACTOR_CRITIC_CHARTS
 from agents.networks.actor_critic import ActorCritic, PolicyOutput
-from agents.peers import Used
+from agents.networks.base import NetworkConfig
 from agents.ppo.config import PPOConfig
-from agents.ppo.epochs import EpochsAgent, value_loss
-from agents.ppo.minibatch import Clipping, Minibatch, Rows
-from agents.ppo.report import Report, Taken
+from agents.ppo.minibatch import Clipping, Minibatch, Rows, epochs_of, most_minibatches, rows_of, takes_columns
 from agents.returns.advantages import normalised
 from agents.schedules import linear_schedule
-from agents.surrogate import KL_WEIGHT, approx_kl, clipped_value_errors, next_kl_weight, stops_early, surrogate
+from agents.surrogate import (
+    KL_WEIGHT,
+    STOP_FACTOR,
+    RatioBounds,
+    approx_kl,
+    clip_fraction,
+    clipped_value_errors,
+    next_kl_weight,
+    surrogate,
+    zero_gradient_fraction,
+)
 from replay.batch import Batch
 
 CHARTS = {
-    **SHARED_CHARTS,
+    **ACTOR_CRITIC_CHARTS,
     "divergence from the policy that acted, nats": [r"losses/approx_kl$"],
     "clipped ratios, fraction of steps": [r"losses/clip_fraction$", r"losses/zero_gradient_fraction$"],
 }
 
 
-class PPOAgent(EpochsAgent):
+class Before(NamedTuple):
+    """The policy before a step on a minibatch, without gradient.
+
+    log_ratios: log R, of the shape of the minibatch's advantages; 0 where a step is masked. policy: `[..., P]`.
+    """
+
+    log_ratios: Tensor
+    policy: Tensor
+
+
+class PPOAgent(Agent):
     """PPO with clipped ratios, an adaptive KL penalty, or both."""
 
     config_class = PPOConfig
-    graphed = True
+    network_class = ActorCritic
+    several_steps = True
     charts = CHARTS
 
     config: PPOConfig
+    network: ActorCritic
 
     def __init__(self, config: PPOConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
-        super().__init__(config, network, *arguments, **options)
         self.kl_weight = torch.full((), config.kl_weight, dtype=torch.float64, device=next(network.parameters()).device)
+        self._columns = takes_columns(config, network.config.settings)
+        state = {KL_WEIGHT: {"weight": self.kl_weight}} if config.penalises else {}
+        super().__init__(config, network, *arguments, extra_state=state, **options)
 
-    def update(self, batch: Batch, progress: float) -> Updated:
-        config = self.config
-        inputs = self.finite_inputs(batch)
-        learned = self.scaled(batch)
-        learning_rate = self.set_learning_rate(progress)
-        clip = linear_schedule(config.clip, config.last_clip, progress)
-        report = Report(clip)
-        metrics: dict[str, Tensor] = {}
-        for epoch in range(config.epochs):
-            # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
-            if epoch == 0 or config.recompute_advantages:
-                rows, values = self.rows(learned)
-                if config.advantage_normalisation == "batch":
-                    rows = rows._replace(advantages=normalised(rows.advantages, learned.action_used))
-                epochs = self._epochs(rows, learned, clip)  # without end; each `next` is one epoch over these rows
-                metrics = metrics or values
-            if not self._learn(next(epochs), batch, inputs, report):
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return Needs(on_policy=True)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        takes_columns(config, network.settings)
+
+    @classmethod
+    def scales_rewards(cls, settings: Any) -> bool:
+        return True
+
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["step", ""]:
+        """Not with an early stop, which the host decides before each step."""
+        return "" if config.stops_early else "step"
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        clip = linear_schedule(self.config.clip, self.config.last_clip, step.progress)
+        seen: list[tuple[Minibatch, Before]] = []
+        size = math.ceil(batch.rewards.numel() / most_minibatches(batch, self.config.minibatches, columns=self._columns))
+        for minibatch in self._minibatches(batch, step, clip):
+            if step.records_steps:  # all calls of a CUDA graph have the same shapes
+                minibatch = minibatch.filled_up(size)
+            before = step.launch(lambda part: self._learn_from(part, step), minibatch)
+            if before is None:
                 break
-        self.end_update()
-        taken = report.any_taken(batch.rewards.device)
-        if config.penalises:
-            metrics["losses/kl_weight"] = self.kl_weight.clone()
-            self._adapt_kl_weight(learned, taken)
-        self.merge_moments(learned, taken)
-        scalars = {**report.scalars(self.network.distribution), **metrics}
-        if report.steps:
-            scalars |= self.gradient_metrics(report.gradient_norms())
-        return Updated(scalars, learning_rate, self.guard.steps)
+            seen.append((minibatch, before))
+        step.note(self._metrics(seen, clip))
+        if self.config.penalises:
+            step.note({"losses/kl_weight": self.kl_weight.clone()})
+            self._adapt_kl_weight(batch, step)
 
     def losses(self, batch: Minibatch, outputs: PolicyOutput) -> Losses:
-        """The loss of a minibatch, and its log-ratios. outputs: of the minibatch's rows, of their shape."""
+        """The loss of a minibatch; its log-ratios are among the metrics. outputs: of the minibatch's rows, of their shape."""
         config, distribution, rows, mask = self.config, self.network.distribution, batch.rows, batch.mask
-        log_ratios = distribution.log_prob(outputs.policy, rows.drawn) - rows.log_mu
+        log_ratios = distribution.log_prob(outputs.policy, rows.drawn) - rows.log_mu  # [n] or [T, b]
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
         objective = surrogate(log_ratios, rows.advantages, batch.bounds)
         terms = {
-            "policy_loss": Loss(-used_mean(objective, mask), 1.0, "mean"),
-            "value_loss": Loss(self._value_loss(outputs.values, rows, mask), config.value_loss_weight, "mean"),
+            "policy_loss": Term(-used_mean(objective, mask)),
+            "value_loss": Term(self._value_loss(outputs.values, rows, mask), config.value_loss_weight),
         }
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
-            terms["entropy_loss"] = Loss(-entropy, config.entropy_loss_weight, "mean")
+            terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
         if config.penalises:
             divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)
-            terms["kl_loss"] = Loss(divergence, self.kl_weight.to(divergence.dtype), "mean")
+            terms["kl_loss"] = Term(divergence, self.kl_weight.to(divergence.dtype))
         excess = distribution.excess(outputs.policy) if config.action_bound_loss_weight else None
         if excess is not None:
-            terms["action_bound_loss"] = Loss(used_mean(excess, mask), config.action_bound_loss_weight, "mean")
+            terms["action_bound_loss"] = Term(used_mean(excess, mask), config.action_bound_loss_weight)
         return Losses(terms, {"log_ratios": log_ratios.detach()})
 
     def _value_loss(self, values: Tensor, rows: Rows, mask: Tensor | None) -> Tensor:
@@ -108,72 +134,80 @@ class PPOAgent(EpochsAgent):
             return used_mean(clipped_value_errors(values, rows.old_values, rows.targets, self.config.value_clip), mask)
         return value_loss(values, rows.targets, mask)
 
-    def own_numbers(self) -> dict[str, dict[str, Tensor]]:
-        weight = {KL_WEIGHT: {"weight": self.kl_weight}} if self.config.penalises else {}
-        return {**super().own_numbers(), **weight}
-
-    def load_own_numbers(self, numbers: Mapping[str, Mapping[str, Tensor]]) -> None:
-        super().load_own_numbers(numbers)
-        if self.config.penalises and KL_WEIGHT in numbers:
-            self.kl_weight = numbers[KL_WEIGHT]["weight"].to(self.kl_weight.device, copy=True)
-
-    def _epochs(self, rows: Rows, batch: Batch, clip: float) -> Iterator[Iterable[Minibatch]]:
+    def _minibatches(self, batch: Batch, step: Stepper, clip: float) -> Iterator[Minibatch]:
+        """The minibatches of all epochs, of this learner."""
         config = self.config
+        most = most_minibatches(batch, config.minibatches, columns=self._columns)
         clipping = Clipping(None if config.policy_objective == "kl" else clip, config.dual_clip or None)
-        return self.epochs(rows, batch, clipping, config.advantage_normalisation)
-
-    def _learn(self, minibatches: Iterable[Minibatch], batch: Batch, inputs: Mapping[str, Tensor], report: Report) -> bool:
-        """Take a step on each minibatch of the batch. Returns whether the update continues; an early stop ends it."""
-        most = self.most_minibatches(batch)
-        for minibatch in self.peers.turns(minibatches, most):
-            if minibatch is None:  # other learners have one; all of them decide and step together
-                if self._stops_early(self._parameters[0].new_zeros(1), 0):
-                    return False
-                report.steps.append(self.absent_step(inputs))
-                continue
-            if self._graphs:  # all calls of a graph have the same shapes
-                minibatch = minibatch.filled_up(math.ceil(batch.rewards.numel() / most))
-            taken = self.launched((minibatch, inputs))
-            if taken is None:
-                return False
-            # The next launch of a graph overwrites its results, and the report is made after the last step.
-            report.add(minibatch, copied(taken) if self._graphs else taken)
-        return True
+        for epoch in range(config.epochs):
+            # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
+            if epoch == 0 or config.recompute_advantages:
+                rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, config)
+                if config.advantage_normalisation == "batch":
+                    rows = rows._replace(advantages=normalised(rows.advantages, batch.action_used))
+                shared = (rows, batch, config.minibatches, config.advantage_normalisation, clipping)
+                epochs = epochs_of(*shared, columns=self._columns)  # without end; each `next` is one epoch over these rows
+            if epoch == 0:
+                step.note(metrics)
+            if (yield from step.turns(next(epochs), most, self._limit)):
+                return
 
     @property
-    def recorded(self) -> Callable[[Any], Any]:
-        return self.learn_from
+    def _limit(self) -> float:
+        """The divergence above which an update stops before a step."""
+        return STOP_FACTOR * self.config.target_kl if self.config.stops_early else math.inf
 
-    def learn_from(self, given: tuple[Minibatch, Mapping[str, Tensor]]) -> Taken | None:
-        """Take a step on a minibatch; None if the update stops before it. given: with the inputs that must be finite."""
-        minibatch, inputs = given
-        leaves, outputs = self.forward_minibatch(minibatch)
-        terms, seen = self.losses(minibatch, outputs)
+    def _learn_from(self, minibatch: Minibatch, step: Stepper) -> Before | None:
+        """Take a step on a minibatch; None if the update stops before it."""
+        outputs = step.forward(minibatch)
+        terms, seen, _ = self.losses(minibatch, outputs)
         log_ratios, used = seen["log_ratios"], minibatch.used
         # The check precedes the step: a minibatch on which the policy is too far from mu is not learned from.
-        if self._stops_early(log_ratios, used, minibatch.mask):
+        if self.config.stops_early and step.exceeds(used_mean(approx_kl(log_ratios), minibatch.mask), used, self._limit):
             return None
-        step = self.take_step(terms, leaves, inputs, used)
-        values = {name: term._replace(value=term.value.detach()) for name, term in terms.items()}
-        return Taken(values, log_ratios, outputs.policy.detach(), step)
+        step.take(terms, {}, used=used)
+        return Before(log_ratios, outputs.policy.detach())
 
-    @property
-    def can_be_graphed(self) -> bool:
-        """Not with an early stop, which the host decides before each step."""
-        return super().can_be_graphed and not self.config.stops_early
-
-    def _stops_early(self, log_ratios: Tensor, used: Used, mask: Tensor | None = None) -> bool:
-        """Whether the update ends before this step, on all learners alike. mask: of the used steps, all by default."""
-        if not self.config.stops_early:
-            return False
-        divergence = self.peers.mean(used_mean(approx_kl(log_ratios), mask), used)
-        return stops_early(float(divergence), self.config.target_kl)
-
-    def _adapt_kl_weight(self, batch: Batch, taken: Tensor) -> None:
-        """Let the weight of the KL penalty follow the divergence after an update of which a step was taken, bool `[]`."""
+    def _adapt_kl_weight(self, batch: Batch, step: Stepper) -> None:
+        """Let the weight of the KL penalty follow the divergence after the update."""
         # Forwards, KL(mu || pi), over the whole batch and with the weights after the last step.
-        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], self.outputs(batch).policy[:-1])
-        divergence = self.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
+        policy = step.without_gradient(batch).policy[:-1]
+        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], policy)
+        divergence = step.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
         following = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
         # A refused update leaves the policy where it was, so its divergence says nothing of the weight.
-        self.kl_weight.copy_(torch.where(taken, following, self.kl_weight))
+        self.kl_weight.copy_(torch.where(step.applied, following, self.kl_weight))
+
+    @torch.no_grad()
+    def _metrics(self, seen: Sequence[tuple[Minibatch, Before]], clip: float) -> dict[str, Tensor]:
+        """Means over all used steps of this learner's minibatches. Computed once, so that a step costs no more than it must.
+
+        seen: the minibatches, with the policy before each step. clip: eps of the update.
+        """
+        if not seen:
+            return {}
+        masks = [minibatch.mask for minibatch, _ in seen if minibatch.mask is not None]
+        mask = _joined(masks) if masks else None
+        log_ratios = _joined([before.log_ratios for _, before in seen])
+        bounds = RatioBounds(*(_joined([minibatch.bounds[side] for minibatch, _ in seen]) for side in (0, 1)))
+        policies = torch.cat([before.policy.flatten(0, -2) for _, before in seen])
+        return {
+            "losses/entropy": used_mean(self.network.distribution.entropy(policies), mask),
+            "losses/approx_kl": used_mean(approx_kl(log_ratios), mask),
+            "losses/clip_fraction": used_mean(clip_fraction(log_ratios, clip), mask),
+            "losses/zero_gradient_fraction": used_mean(zero_gradient_fraction(log_ratios, bounds), mask),
+            # 0 but for rounding: another number means that acting and learning compute different policies.
+            "losses/first_ratio_error": seen[0][1].log_ratios.expm1().abs().max(),
+        }
+
+
+def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """mean (G - V)^2 / 2 over the used steps, a scalar. mask: bool, of the values' shape; None if all are used."""
+    if mask is None:
+        return 0.5 * functional.mse_loss(values, targets)  # one operation in each direction
+    return 0.5 * used_mean((targets - values).square(), mask)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """All entries of the parts, `[n]`."""
+    return torch.cat([part.flatten() for part in parts])

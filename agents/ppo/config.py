@@ -5,22 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from agents.actor_critic import EntropyWeight
-from agents.guarded import GradientClip, LearningRate, OptimizerName
-from agents.ppo.epochs import EpochsConfig
+from agents.settings import (
+    ActionBoundWeight,
+    AgentConfig,
+    ClipRewards,
+    EntropyWeight,
+    Epochs,
+    Gamma,
+    GradientClip,
+    Lambda,
+    LastLearningRate,
+    LearningRate,
+    Minibatches,
+    MinibatchUnit,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    ValueWeight,
+)
 from agents.surrogate import Clip, LastClip, last_clip
 from setting import Setting
 
 
 @dataclass(frozen=True)
-class PPOConfig(EpochsConfig):
-    """Settings of PPO."""
+class PPOConfig(AgentConfig):
+    """Settings of PPO. All losses are means over the used steps."""
 
     lr: LearningRate = 2.5e-4
+    lr_end_value: LastLearningRate = 0.0
     optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
     adam_eps: float = 1e-5
     gradient_clip_by_norm_threshold: GradientClip = 0.5
+    gamma: Gamma = 0.99
+    gae_lambda: Lambda = 0.95
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    action_bound_loss_weight: ActionBoundWeight = 0.0
+    epochs: Epochs = 4
+    minibatches: Minibatches = 4
+    minibatch_unit: MinibatchUnit = "auto"
     clip: Clip = 0.2
     clip_end_value: LastClip = -1.0
     policy_objective: Annotated[

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from agents.distributions import Distribution
+from agents.metrics import value_metrics
 from agents.minibatches import cut, normalised_runs, shuffled, used_steps
+from agents.networks.actor_critic import drawn_actions
+from agents.networks.cores import NO_CORE
+from agents.networks.settings import NetworkSettings
 from agents.returns.advantages import normalised
+from agents.returns.gae import advantages_of
 from agents.surrogate import RatioBounds, ratio_bounds
+from replay.batch import Batch
 
 Normalisation = Literal["minibatch", "batch", "none"]
 
@@ -42,6 +49,38 @@ class Rows(NamedTuple):
     targets: Tensor
 
 
+@torch.no_grad()
+def rows_of(batch: Batch, values: Tensor, distribution: Distribution, config: Any) -> tuple[Rows, dict[str, Tensor]]:
+    """The constants of an update, and metrics of its values.
+
+    Args:
+        batch: with the rewards that are learned from.
+        values: `[T+1, B]` of the network before the update.
+        distribution: of the actions.
+        config: with the discount and lambda.
+    """
+    behaviour, drawn = batch.acting["behaviour_policy"], drawn_actions(batch.actions, batch.acting)
+    advantages, targets = advantages_of(batch, values, config.gamma, config.gae_lambda)
+    metrics = value_metrics(values[:-1], targets, batch.action_used)
+    log_mu = distribution.log_prob(behaviour, drawn)
+    # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
+    return Rows(batch.observations[:-1], behaviour, drawn, log_mu, values[:-1], advantages, targets), metrics
+
+
+def takes_columns(config: Any, network: NetworkSettings) -> bool:
+    """Whether minibatches are made of whole trajectories. Raises ValueError for single steps of a network with a core."""
+    if network.core != NO_CORE and config.minibatch_unit == "steps":
+        raise ValueError(
+            f"minibatch_unit: wanted columns or auto with --core={network.core}, whose memory links steps, got steps"
+        )
+    return network.core != NO_CORE or config.minibatch_unit == "columns"
+
+
+def most_minibatches(batch: Batch, parts: int, *, columns: bool) -> int:
+    """The most minibatches of an epoch: fewer are made if steps or columns of the batch are not used."""
+    return min(parts, batch.action_used.shape[1] if columns else batch.action_used.numel())
+
+
 @dataclass(frozen=True)
 class Minibatch:
     """The part of a batch that one step learns from.
@@ -50,15 +89,21 @@ class Minibatch:
         rows: of n steps, `[n, ...]` each, or of b whole columns, `[T, b, ...]` each.
         bounds: of the log-ratios, of the advantages' shape.
         mask: bool `[T, b]`, the used steps; None if all are used.
-        state: `[b, K]`, recurrent state before row 0; None without a core.
+        recurrent_state: `[b, K]`, before row 0; None without a core.
         reset: bool `[T-1, b]`; None without a core.
     """
 
     rows: Rows
     bounds: RatioBounds
     mask: Tensor | None = None
-    state: Tensor | None = None
+    recurrent_state: Tensor | None = None
     reset: Tensor | None = None
+    overlap: ClassVar[int] = 0
+    whole: ClassVar[None] = None
+
+    @property
+    def observations(self) -> Tensor:
+        return self.rows.observations
 
     def filled_up(self, size: int) -> Minibatch:
         """The same with `size` rows, of which the mask leaves out those that were added. Whole columns stay as they are."""
@@ -88,6 +133,14 @@ class Clipping:
 
     def bounds(self, advantages: Tensor) -> RatioBounds:
         return ratio_bounds(advantages, self.clip, self.dual_clip)
+
+
+def epochs_of(
+    rows: Rows, batch: Batch, parts: int, normalisation: Normalisation, clipping: Clipping, *, columns: bool
+) -> Iterator[Iterable[Minibatch]]:
+    """The minibatches of each epoch, without end, of whole columns or of single steps. Arguments as for `epochs_of_columns`."""
+    shared = (rows, batch.action_used, parts, normalisation, clipping)
+    return epochs_of_columns(*shared, batch.recurrent_state, batch.reset) if columns else epochs_of_steps(*shared)
 
 
 def epochs_of_steps(

@@ -15,25 +15,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agents.base import Needs
-from agents.graphs import Outcome
-from agents.guarded import LearningRate
-from agents.learned import LearnedAgent, Loss, Losses, per_step
-from agents.losses import used_mean
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
+from agents.engine.targets import TargetNetwork
+from agents.losses import Losses, Term, used_mean
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
-from agents.networks.q_network import QOutput, as_choices, best_choices, chosen_values
-from agents.off_policy import DEFAULTS, Clip, Gamma, LearningStarts, Steps, UpdatesPerStep
-from agents.values.agent import ValueAgent, stored_errors
-from agents.values.config import AdamEpsilon, Double, Dueling, Exploration, TargetPeriod, ValueConfig
+from agents.networks.q_network import (
+    EXPECTATION,
+    QNetwork,
+    QOutput,
+    ReturnDistribution,
+    as_choices,
+    best_choices,
+    chosen_values,
+)
+from agents.returns.nstep import DEFAULTS, needs_of_windows
+from agents.settings import (
+    AdamEpsilon,
+    AgentConfig,
+    ClipOfEachLoss,
+    ClipRewards,
+    Gamma,
+    HeldLearningRate,
+    LearningRate,
+    LearningStarts,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    UpdatesPerStep,
+    WindowRows,
+)
+from agents.unused_settings import OF_POLICIES
+from agents.values.acting import (
+    CHARTS,
+    TARGET,
+    VALUE_MEANING,
+    check_choices,
+    check_exploration,
+    epsilon_metrics,
+    move_epsilon,
+    stored_errors,
+)
 from agents.values.q_learning import weighted_mean
 from agents.values.sequences import ETA, sequence_losses, sequence_priorities
+from agents.values.settings import (
+    Double,
+    Dueling,
+    Epsilon,
+    EpsilonEnd,
+    EpsilonFraction,
+    EpsilonStart,
+    Exploration,
+    Noisy,
+    TargetPeriod,
+    TargetRate,
+)
 from agents.values.windows import targets_of, windows_of_rows
 from replay.batch import Batch, InitialErrors
 from setting import Setting
@@ -45,21 +89,33 @@ REPLAY = (
 
 
 @dataclass(frozen=True)
-class R2d2Config(ValueConfig):
+class R2d2Config(AgentConfig):
     """Settings of R2D2."""
 
     lr: LearningRate = 1e-4
-    gradient_clip_by_norm_threshold: Clip = 40.0
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
     adam_eps: AdamEpsilon = 1e-3
+    gradient_clip_by_norm_threshold: ClipOfEachLoss = 40.0
     gamma: Gamma = 0.997
-    n_step: Steps = 5
+    n_step: WindowRows = 5
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    updates_per_step: UpdatesPerStep = 0.0003
+    learning_starts: LearningStarts = 10_000
+    batches_at_once: int = 1
     double: Double = True
     dueling: Dueling = True
+    noisy: Noisy = False
     exploration: Exploration = "ladder"
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    epsilon_fraction: EpsilonFraction = 0.1
+    epsilon: Epsilon = 0.0
     target_update_period: TargetPeriod = 2500
-    learning_starts: LearningStarts = 10_000
-    updates_per_step: UpdatesPerStep = 0.0003
-    batches_at_once: int = 1
+    target_update_rate: TargetRate = 1.0
     eta: Annotated[
         float,
         Setting(
@@ -78,29 +134,23 @@ class R2d2Config(ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_exploration(self)
         if self.value_rescaling and self.clip_rewards:
             raise ValueError("clip_rewards: wanted false with --value_rescaling, which takes its place, got true")
 
     @property
-    def needs(self) -> Needs:
-        return replace(super().needs, window=0)
+    def distribution(self) -> ReturnDistribution:
+        """The heads learn the expected return."""
+        return EXPECTATION
 
 
-class Sequences(NamedTuple):
-    """B sequences of T learned rows.
-
-    batch: without rows of burn-in. target: values by the target network, `[T+1, B, P]`.
-    """
-
-    batch: Batch
-    target: Tensor
-
-
-class R2d2Agent(ValueAgent, LearnedAgent):
+class R2d2Agent(Agent):
     """Double Q-learning with a recurrent network on sequences."""
 
     config_class = R2d2Config
-    graphed = True
+    network_class = QNetwork
+    charts = CHARTS
+    unused = OF_POLICIES
     defaults = {
         **DEFAULTS,
         "batch_size": 64,
@@ -114,17 +164,30 @@ class R2d2Agent(ValueAgent, LearnedAgent):
     }
 
     config: R2d2Config
+    network: QNetwork
+
+    def __init__(self, config: R2d2Config, network: QNetwork, *arguments: Any, **options: Any) -> None:
+        self.target = TargetNetwork(network, config.target_update_period, config.target_update_rate)
+        super().__init__(config, network, *arguments, targets={TARGET: self.target}, **options)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return replace(needs_of_windows(config), window=0)  # a batch has whole trajectories
+
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
 
     @classmethod
     def check(cls, config: R2d2Config, network: NetworkConfig) -> None:
-        super().check(config, network)
+        check_choices(network)
         if network.settings.core == NO_CORE:
             raise ValueError(f"core: wanted lstm or gru with agent r2d2, got {NO_CORE}; --agent=dqn has no memory")
 
     @classmethod
     def value_meaning(cls, config: Any) -> str:
         rescaled = "h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the " if config.value_rescaling else ""
-        return rescaled + super().value_meaning(config)
+        return rescaled + VALUE_MEANING
 
     @classmethod
     def initial_errors(cls, config: R2d2Config, network: NetworkConfig) -> InitialErrors:
@@ -138,47 +201,41 @@ class R2d2Agent(ValueAgent, LearnedAgent):
 
         return errors
 
-    def take_steps(self, batch: Batch) -> Outcome:
-        inputs = self.finite_inputs(batch)
-        if not self.config.stored_state and batch.recurrent_state is not None:
-            batch = replace(batch, recurrent_state=torch.zeros_like(batch.recurrent_state))
-        learned = self.scaled(batch.without_overlap())
+    def update(self, batch: Batch, step: Stepper) -> None:
+        if not self.config.stored_state:
+            whole = batch.whole or batch
+            assert whole.recurrent_state is not None
+            batch = replace(batch, whole=replace(whole, recurrent_state=torch.zeros_like(whole.recurrent_state)))
         self.target.network.draw_noise()
-        target: QOutput = self.target_passes.without_gradient(batch.observations, batch.recurrent_state, batch.reset)
+        target: QOutput = step.without_gradient(batch, self.target.network)  # q [T+1, B, P]
         self.network.draw_noise()
-        leaves, outputs = self._forward(batch)
-        # Burn-in rows only make the state. The learned network's pass leaves them out; those of the target's are cut off.
-        errors = self.errors(Sequences(learned, target.q[batch.overlap :]), outputs)
-        terms, metrics = self.losses(learned, (outputs, errors))
-        step = self.take_step(terms, leaves, inputs)
-        self.merge_moments(learned, step.sound)
-        priorities = sequence_priorities(errors, learned.action_used, self.config.eta)
-        scalars = {**per_step(terms, 1), **metrics, **self.gradient_metrics(step.gradient_norm)}
-        return Outcome(scalars, step.sound, torch.where(step.sound, priorities, torch.nan))
+        # Burn-in rows only make the state of both networks' cores.
+        step.take(*self.losses(batch, step.forward(batch), target.q))
+        move_epsilon(self.config, self.network, step)
 
-    def losses(self, batch: Batch, outputs: tuple[QOutput, Tensor]) -> Losses:
-        """The loss of one step. outputs: of the network, `[T+1, B, ...]`, and the temporal differences `[T, B]`."""
-        online, errors = outputs
-        used = batch.action_used
+    def losses(self, batch: Batch, outputs: QOutput, target: Tensor) -> Losses:
+        """The loss of one step. outputs: of the network, `[T+1, B, P]`. target: values by the target network, `[T+1, B, P]`."""
+        used, counts = batch.action_used, self.network.counts
+        errors = self.errors(batch, outputs, target)  # [T, B]
         loss = weighted_mean(sequence_losses(errors, used), batch.weights)
-        values = chosen_values(online.q[:-1].detach(), self._choices(batch), self.network.counts).mean(-1)
+        values = chosen_values(outputs.q[:-1].detach(), self._choices(batch), counts).mean(-1)
         metrics = {
             "losses/td_error": used_mean(errors.detach().abs(), used),
             "losses/value_mean": used_mean(values, used),
-            **self.acting_metrics(),
+            **epsilon_metrics(self.config, self.network),
         }
-        return Losses({"value_loss": Loss(loss, 1.0, "mean")}, metrics)
+        return Losses({"value_loss": Term(loss)}, metrics, sequence_priorities(errors, used, self.config.eta))
 
-    def errors(self, sequences: Sequences, outputs: QOutput) -> Tensor:
-        """The temporal differences of all rows, `[T, B]`, with gradient. outputs: of the network, `[T+1, B, ...]`.
+    def errors(self, batch: Batch, outputs: QOutput, target: Tensor) -> Tensor:
+        """The temporal differences of all rows, `[T, B]`, with gradient. Arguments as for `losses`.
 
         Rows without a window have a number without a meaning, which the losses leave out.
         """
-        config, batch, counts = self.config, sequences.batch, self.network.counts
+        config, counts = self.config, self.network.counts
         # Row T has values to bootstrap from, but no action: values of actions are those of rows 0 to T-1.
-        selecting = outputs.q.detach() if config.double else sequences.target
-        values = chosen_values(sequences.target, best_choices(selecting, counts), counts).mean(-1)  # [T+1, B]
-        taken = chosen_values(outputs.q[:-1], self._choices(batch), counts).mean(-1)
+        selecting = outputs.q.detach() if config.double else target
+        values = chosen_values(target, best_choices(selecting, counts), counts).mean(-1)  # [T+1, B]
+        taken = chosen_values(outputs.q[:-1], self._choices(batch), counts).mean(-1)  # [T, B]
         return sequence_targets(batch, values, config) - taken
 
     def _choices(self, batch: Batch) -> Tensor:
@@ -190,9 +247,9 @@ def sequence_targets(batch: Batch, values: Tensor, config: R2d2Config) -> Tensor
     """y for each row, `[T, B]`, without gradient.
 
     Args:
-        batch: B sequences of T learned rows.
+        batch: B sequences of T learned rows, with the rewards that are learned from.
         values: `[T+1, B]`, of the best action by the target network, as the network learns them.
         config: the discount, n, and whether values are rescaled.
     """
-    windows = windows_of_rows(config.clipped(batch.rewards), batch.terminated, batch.action_used, config.n_step, config.gamma)
+    windows = windows_of_rows(batch.rewards, batch.terminated, batch.action_used, config.n_step, config.gamma)
     return targets_of(windows, values, rescaling=config.value_rescaling)

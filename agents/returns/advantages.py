@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.peers import Peers
+from agents.engine.peers import Peers
 
 EPSILON = 1e-8  # OpenAI baselines; a batch of one step has advantage 0
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.returns.accumulate import accumulate_backwards
+from agents.returns.vtrace import accumulate_backwards
+from replay.batch import Batch
 
 
 class Advantages(NamedTuple):
@@ -61,3 +62,23 @@ def gae(
     # A masked step has decay 0, which also keeps the next episode's advantages out of this one's.
     advantages = accumulate_backwards(errors, torch.where(mask, lambda_ * discounts, 0.0))
     return Advantages(advantages, advantages + values)
+
+
+def advantages_of(batch: Batch, values: Tensor, gamma: float, lambda_: float) -> Advantages:
+    """Advantages and value targets of a batch. Rows whose action was ignored, such as autoreset rows, have advantage 0.
+
+    Args:
+        batch: with the rewards that are learned from.
+        values: `[T+1, B]`, constants; the last row bootstraps.
+        gamma: discount per step.
+        lambda_: decay of the trace, 0 to 1.
+    """
+    return gae(
+        rewards=batch.rewards,
+        # Only a termination has no future. After a time limit the value of the final observation follows, in the next row.
+        discounts=gamma * (~batch.terminated).to(values.dtype),
+        values=values[:-1],
+        bootstrap_value=values[-1],
+        lambda_=lambda_,
+        mask=batch.action_used,
+    )

@@ -1,11 +1,36 @@
-"""Returns of n steps out of windows of rows (Sutton 1988, doi:10.1007/BF00115009; used by Rainbow, arXiv:1710.02298)."""
+"""Returns of n steps out of windows of rows (Sutton 1988, doi:10.1007/BF00115009; used by Rainbow, arXiv:1710.02298).
+
+A batch has B windows of n consecutive rows, drawn from all stored rows, uniformly or by their priorities. Each window becomes
+one transition: the observation and action of its first row, the discounted sum of its rewards, and the observation to bootstrap
+from.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from agents.base import Needs
+from replay.batch import Batch
+
+REPLAY = '[{"type": "standard", "steps": 1000000, "sample_ratio": 1.0}]'
+"""The usual replay: the newest million steps, drawn uniformly."""
+DEFAULTS = {"batch_size": 256, "unroll_length": 8, "replay_fill_fraction": 0.0, "replay_parameters": REPLAY}
+"""Defaults of settings that every run has. Short trajectories reach the replay soon."""
+
+
+def needs_of_windows(config: Any) -> Needs:
+    """The requirements of an agent that learns from windows. config: with the settings of `agents.settings` for them."""
+    return Needs(
+        window=config.n_step,
+        updates_per_step=config.updates_per_step,
+        learning_starts=config.learning_starts,
+        batches_at_once=config.batches_at_once,
+        priorities=True,
+    )
 
 
 class NStep(NamedTuple):
@@ -44,3 +69,38 @@ def n_step(rewards: Tensor, terminated: Tensor, action_used: Tensor, gamma: floa
     returns = (torch.where(kept, rewards, 0.0) * powers[:-1, None]).sum(0)
     goes_on = ~(terminated & kept).any(0) & (rows > 0)  # on a row whose action was ignored, terminated means nothing
     return NStep(returns, torch.where(goes_on, powers[rows], 0.0), rows)
+
+
+class Transitions(NamedTuple):
+    """N transitions.
+
+    observations, next_observations: `[N, S, *frame_shape]`; next ones are those to bootstrap from. actions: `[N, *shape]`.
+    returns: sums of discounted rewards, `[N]`. discounts: factor of the next observation's value, `[N]`, 0 if terminated.
+    weights: importance weights of prioritised replay, which multiply the losses of the rows, `[N]`; 1 without priorities.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    returns: Tensor
+    discounts: Tensor
+    next_observations: Tensor
+    weights: Tensor
+
+    def split(self, parts: int) -> Iterator[Transitions]:
+        """Equal parts. Every replay of a mixture gives each part its share, and the largest weight of a part is 1."""
+        for index in range(parts):
+            part = Transitions(*(tensor[index::parts] for tensor in self))  # the columns of a replay stand together
+            yield part._replace(weights=part.weights / part.weights.amax())
+
+
+@torch.no_grad()
+def transitions(batch: Batch, gamma: float) -> Transitions:
+    """The transitions of a batch of B windows of n rows, whose first rows are actions that were used. gamma: per step."""
+    # A window ends early where an episode does; its discount is 0 only if the episode terminated.
+    found = n_step(batch.rewards, batch.terminated, batch.action_used, gamma)
+    if len(batch.rewards) == 1:
+        following = batch.observations[1]
+    else:  # a window ends early at the end of an episode or of its trajectory, so each has a row of its own to bootstrap from
+        following = batch.observations[found.rows, torch.arange(len(found.rows), device=found.rows.device)]
+    weights = torch.ones_like(found.returns) if batch.weights is None else batch.weights
+    return Transitions(batch.observations[0], batch.actions[0], found.returns, found.discounts, following, weights)

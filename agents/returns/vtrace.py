@@ -22,8 +22,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.returns.accumulate import accumulate_backwards
-
 
 class VTraceReturns(NamedTuple):
     """Targets of one batch of trajectories; neither carries a gradient.
@@ -117,3 +115,12 @@ def _check_shapes(log_rhos: Tensor, bootstrap_value: Tensor, **others: Tensor | 
             raise ValueError(f"{name}: wanted {list(log_rhos.shape)} as log_rhos, got {list(tensor.shape)}")
     if bootstrap_value.shape != log_rhos.shape[1:]:
         raise ValueError(f"bootstrap_value: wanted {list(log_rhos.shape[1:])}, got {list(bootstrap_value.shape)}")
+
+
+def accumulate_backwards(errors: Tensor, decays: Tensor) -> Tensor:
+    """`[T, B]` e_t = errors_t + decays_t e_{t+1} with e_T = 0, row by row from the end: one fused operation a row."""
+    rows = list(errors.unbind(0))
+    decay_rows = decays.unbind(0)
+    for t in range(len(rows) - 2, -1, -1):  # row T-1 has nothing behind it
+        rows[t] = torch.addcmul(rows[t], decay_rows[t], rows[t + 1])
+    return torch.stack(rows)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from agents.base import Agent, Needs
 from agents.continuous.actors import StochasticActor
-from agents.continuous.agent import CHARTS, ContinuousAgent, ContinuousConfig
+from agents.continuous.critics import CHARTS, CRITICS, TARGETS, Dropout, LayerNorm, check_bounded, check_network, make_critics
 from agents.continuous.losses import (
     critic_errors,
     critic_loss,
@@ -22,10 +23,30 @@ from agents.continuous.losses import (
     temperature_loss,
 )
 from agents.distributions import ILLEGAL_LOGIT, SquashedGaussian
+from agents.engine.stepper import Stepper
+from agents.engine.targets import TargetNetwork
+from agents.losses import Losses, Term
 from agents.networks.base import NetworkConfig
-from agents.off_policy import Objective, Objectives
-from agents.transitions import Transitions
-from agents.unused_settings import check_distribution
+from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
+from agents.settings import (
+    AgentConfig,
+    BatchesAtOnce,
+    ClipOfEachLoss,
+    ClipRewards,
+    Gamma,
+    HeldLearningRate,
+    LearningRate,
+    LearningStarts,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    TargetRate,
+    UpdatesPerStep,
+    WindowRows,
+)
+from agents.unused_settings import OF_CORES, OF_DEVIATIONS, check_distribution
+from replay.batch import Batch
 from setting import Setting
 from wrappers.spaces import Discrete
 
@@ -38,9 +59,26 @@ CRITIC_WEIGHT = 0.5
 
 
 @dataclass(frozen=True)
-class SACConfig(ContinuousConfig):
-    """Settings of SAC. Those of Stable-Baselines3 are the defaults."""
+class SACConfig(AgentConfig):
+    """Settings of SAC. Those of Stable-Baselines3 are the defaults. All losses are means over the windows of a batch."""
 
+    lr: LearningRate = 3e-4
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: ClipOfEachLoss = 0.0
+    gamma: Gamma = 0.99
+    n_step: WindowRows = 1
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    updates_per_step: UpdatesPerStep = 1.0
+    learning_starts: LearningStarts = 10_000
+    batches_at_once: BatchesAtOnce = 8
+    target_update_rate: TargetRate = 0.005
+    critic_layer_norm: LayerNorm = False
+    critic_dropout: Dropout = 0.0
     learn_temperature: Annotated[
         bool, Setting("Let the temperature alpha follow the entropy of the policy; otherwise it stays at --temperature.")
     ] = True
@@ -85,65 +123,84 @@ class Found(NamedTuple):
     usual_entropy: Tensor | float
 
 
-class SACAgent(ContinuousAgent):
+class SACAgent(Agent):
     """Twin critics, a stochastic policy that is rewarded for entropy, and a learned temperature."""
 
     config_class = SACConfig
-    graphed = True
     network_class = StochasticActor
+    compiles = False  # compiled networks took 1.2 times as long
+    several_steps = True
     charts = {**CHARTS, "temperature": [r"losses/temperature$"], "entropy, nats": [r"losses/entropy$"]}
-
-    taken_actions = "one choice, or actions that are real numbers between finite bounds,"
+    defaults = DEFAULTS
+    unused = ("separate_value", *OF_CORES, *OF_DEVIATIONS)
 
     config: SACConfig
     network: StochasticActor
 
+    def __init__(self, config: SACConfig, network: StochasticActor, *arguments: Any, **options: Any) -> None:
+        self.critics = make_critics(2, network, config)
+        self.target_critics = TargetNetwork(self.critics, rate=config.target_update_rate)
+        self.temperature = Temperature(config.temperature).to(network.policy_head.weight.device)
+        # The critics' loss alone changes an encoder that they share with the actor.
+        self.critic_parameters = [*self.critics.parameters(), *network.encoder_parameters]
+        self.actor_parameters = network.actor_parameters
+        modules = {CRITICS: self.critics, TEMPERATURE: self.temperature}
+        targets = {TARGETS: self.target_critics}
+        super().__init__(config, network, *arguments, modules=modules, targets=targets, steps_some=True, **options)
+
     @classmethod
-    def check_actions(cls, config: Any, network: NetworkConfig) -> None:
+    def needs(cls, config: Any) -> Needs:
+        return needs_of_windows(config)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        check_network(network, "sac")
         if isinstance(network.action, Discrete):
             check_distribution(network, "sac", "categorical")
             return
-        super().check_actions(config, network)
+        check_bounded(network, "sac", "one choice, or actions that are real numbers between finite bounds,")
         check_distribution(network, "sac", "squashed_gaussian")
 
-    def make_modules(self) -> dict[str, nn.Module]:
-        modules = super().make_modules()
-        self.temperature = Temperature(self.config.temperature).to(self.network.policy_head.weight.device)
-        return {**modules, TEMPERATURE: self.temperature}
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
 
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:
         super().load_state_dict(state, load_optimizer=load_optimizer)
         if not self.config.learn_temperature:  # then it is a setting, which a resumed run may change
             self.temperature.log_alpha.data.fill_(math.log(self.config.temperature))
 
-    @property
-    def is_choice(self) -> bool:
-        return isinstance(self.network.config.action, Discrete)
+    def update(self, batch: Batch, step: Stepper) -> None:
+        self.network.acts_randomly.zero_()  # the first update comes when learning starts
+        for part in transitions(batch, self.config.gamma).split(self.config.batches_at_once):
+            step.take_rows(self.losses, part, *self._normals(part), draws=self.config.critic_dropout > 0)
 
-    def constants(self, part: Transitions) -> tuple[Tensor, ...]:
-        if self.is_choice:  # expectations over all actions need no sample
-            return ()
-        shape = (len(part.actions), 2, *part.actions.shape[1:])
-        return (torch.randn(shape, device=part.actions.device),)
-
-    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+    def losses(self, part: Transitions, *normals: Tensor) -> Losses:
+        """The losses of N transitions, as means over them. normals: `[N, 2, D]`, which draw the policy's actions."""
         alpha = self.temperature()
-        found = self._choice(part, alpha) if self.is_choice else self._numbers(part, alpha, *constants[0].unbind(1))
+        found = self._numbers(part, alpha, *normals[0].unbind(1)) if normals else self._choice(part, alpha)
+        loss = CRITIC_WEIGHT * critic_loss(found.q, found.targets, part.weights)
         terms = {
-            "critic_loss": Objective(CRITIC_WEIGHT * critic_loss(found.q, found.targets, part.weights), self.critic_parameters),
-            "actor_loss": Objective(found.actor_loss, self.actor_parameters),
+            "critic_loss": Term(loss, parameters=self.critic_parameters),
+            "actor_loss": Term(found.actor_loss, parameters=self.actor_parameters),
         }
         if self.config.learn_temperature:
             wanted = self.config.target_entropy_scale * found.usual_entropy
             loss = temperature_loss(self.temperature.log_alpha, found.entropy, wanted)
-            terms["temperature_loss"] = Objective(loss, [self.temperature.log_alpha])
+            terms["temperature_loss"] = Term(loss, parameters=[self.temperature.log_alpha])
         metrics = {
             "losses/q": found.q.detach().mean(),
             "losses/target": found.targets.mean(),
             "losses/entropy": found.entropy,
             "losses/temperature": alpha,
         }
-        return Objectives(terms, metrics, critic_errors(found.q, found.targets))
+        return Losses(terms, metrics, critic_errors(found.q, found.targets))
+
+    def _normals(self, part: Transitions) -> tuple[Tensor, ...]:
+        """Standard normal numbers `[N, 2, D]`. Expectations over all actions of one choice need none."""
+        if isinstance(self.network.config.action, Discrete):
+            return ()
+        return (torch.randn((len(part.actions), 2, *part.actions.shape[1:]), device=part.actions.device),)
 
     def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor, next_normals: Tensor) -> Found:
         """For actions of D real numbers. normals, next_normals: `[N, D]`, which draw the policy's actions."""

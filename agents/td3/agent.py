@@ -1,12 +1,105 @@
-"""TD3: twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477)."""
+"""Deterministic policies with replay: TD3 (Fujimoto et al. 2018, arXiv:1802.09477), of which DDPG is a special case.
+
+y = G + D min_k Q'_k(x', pi'(x') + clip(noise))        critics: mean (Q_k - y)^2, summed over k
+actor, every `delay` steps: - mean Q_1(x, pi(x)),      then targets follow: Q', pi' += rate (Q - Q', pi - pi')
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from agents.continuous.deterministic import DeterministicAgent, DeterministicConfig
+import torch
+from torch import Tensor
+
+from agents.base import Agent, Needs
+from agents.continuous.actors import CORRELATED, DeterministicActor
+from agents.continuous.critics import CHARTS, CRITICS, TARGETS, Dropout, LayerNorm, check_bounded, check_network, make_critics
+from agents.continuous.losses import critic_errors, critic_loss, deterministic_policy_loss, hard_targets, smoothed_actions
+from agents.engine.stepper import Stepper
+from agents.engine.targets import TargetNetwork
+from agents.losses import Losses, Term
+from agents.networks.base import NetworkConfig
+from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
+from agents.settings import (
+    AgentConfig,
+    BatchesAtOnce,
+    ClipOfEachLoss,
+    ClipRewards,
+    Gamma,
+    HeldLearningRate,
+    LearningRate,
+    LearningStarts,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    TargetRate,
+    UpdatesPerStep,
+    WindowRows,
+)
+from agents.unused_settings import OF_CORES, OF_POLICIES, check_distribution
+from replay.batch import Batch
 from setting import Setting
+
+TARGET_ACTOR = "target_actor"
+"""Name of the module in a checkpoint."""
+STEPS = "steps"
+"""Name of the count of steps among the agent's numbers."""
+
+NoiseSize = Annotated[
+    float,
+    Setting("Size of the noise on actions in training, which are in [-1, 1].", "a standard deviation in [0, 10]", 0, 10),
+]
+NoiseKind = Annotated[
+    Literal["gaussian", "ou"],
+    Setting("Noise on actions: gaussian (independent), or ou (Ornstein-Uhlenbeck: correlated from step to step)."),
+]
+NoiseTheta = Annotated[float, Setting("Part of ou noise that a unit of time takes away.", "a number in [0, 100]", 0, 100)]
+NoiseTime = Annotated[float, Setting("Time of a step, for ou noise.", "a number in (0, 1]", 1e-6, 1)]
+
+
+@dataclass(frozen=True)
+class DeterministicConfig(AgentConfig):
+    """What the settings of TD3 and DDPG share. All losses are means over the windows of a batch."""
+
+    lr: LearningRate = 1e-3
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: ClipOfEachLoss = 0.0
+    gamma: Gamma = 0.99
+    n_step: WindowRows = 1
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    updates_per_step: UpdatesPerStep = 1.0
+    learning_starts: LearningStarts = 10_000
+    batches_at_once: BatchesAtOnce = 8
+    target_update_rate: TargetRate = 0.005
+    critic_layer_norm: LayerNorm = False
+    critic_dropout: Dropout = 0.0
+    exploration_noise: NoiseSize = 0.1
+    exploration_noise_kind: NoiseKind = "gaussian"
+    noise_theta: NoiseTheta = 0.15
+    noise_dt: NoiseTime = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pull = self.noise_theta * self.noise_dt
+        if self.exploration_noise_kind == CORRELATED and pull >= 2:
+            raise ValueError(
+                f"noise_theta: wanted less than 2 / noise_dt {self.noise_dt:g}, or noise grows, got {self.noise_theta:g}"
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """Evaluations act without noise, so they are greedy."""
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -22,19 +115,83 @@ class TD3Config(DeterministicConfig):
     ] = 0.2
     target_noise_clip: Annotated[float, Setting("Largest such noise.", "a number in [0, 2]", 0, 2)] = 0.5
 
-    @property
-    def policy_delay(self) -> int:
-        return self.delay
 
-    @property
-    def smoothing(self) -> tuple[float, float]:
-        return self.target_noise, self.target_noise_clip
-
-
-class TD3Agent(DeterministicAgent):
+class TD3Agent(Agent):
     """Twin critics, noise on the target policy's actions, and an actor that moves every second step."""
 
-    config_class = TD3Config
-    graphed = True
+    config_class: ClassVar[type] = TD3Config
+    network_class = DeterministicActor
+    compiles = False  # compiled networks took 1.2 times as long for SAC
+    several_steps = True
+    charts = CHARTS
+    defaults = DEFAULTS
+    unused = (*OF_POLICIES, *OF_CORES)
+    critic_count: ClassVar[int] = 2
 
-    config: TD3Config
+    config: Any
+    network: DeterministicActor
+
+    def __init__(self, config: Any, network: DeterministicActor, *arguments: Any, **options: Any) -> None:
+        rate = config.target_update_rate
+        self.critics = make_critics(self.critic_count, network, config)
+        self.target_critics, self.target_actor = TargetNetwork(self.critics, rate=rate), TargetNetwork(network, rate=rate)
+        # The critics' loss alone changes an encoder that they share with the actor.
+        self.critic_parameters = [*self.critics.parameters(), *network.encoder_parameters]
+        self.actor_parameters = network.actor_parameters
+        self.asked = torch.zeros((), dtype=torch.int64)  # steps of the critics, also refused ones: the host waits for no GPU
+        modules, state = {CRITICS: self.critics}, {STEPS: {"count": self.asked}}
+        targets = {TARGETS: self.target_critics, TARGET_ACTOR: self.target_actor}
+        options |= {"targets": targets, "extra_state": state, "asked": self.asked, "steps_some": True}
+        super().__init__(config, network, *arguments, modules=modules, **options)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return needs_of_windows(config)
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig) -> None:
+        check_network(network, cls.name())
+        check_bounded(network, cls.name())
+        check_distribution(network, cls.name())
+
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
+
+    @property
+    def variant(self) -> Hashable:
+        return int(self.asked) % self.config.delay
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        config = self.config
+        self.network.acts_randomly.zero_()  # the first update comes when learning starts
+        parts = transitions(batch, config.gamma).split(config.batches_at_once)
+        for number, part in enumerate(parts, int(self.asked) + 1):
+            noise = (torch.randn_like(part.actions),) if config.target_noise else ()
+            # Actor and targets move together, and seldom: the critics come near their targets first.
+            moves = number % config.delay == 0
+            losses = partial(self.losses, actor_learns=moves)
+            step.take_rows(losses, part, *noise, draws=config.critic_dropout > 0, moves_targets=moves)
+
+    def losses(self, part: Transitions, *noise: Tensor, actor_learns: bool = True) -> Losses:
+        """The losses of N transitions, as means over them. noise: standard normal `[N, D]`, on the target policy's actions."""
+        network, target_actor, config = self.network, self.target_actor.network, self.config
+        encoded = network.encode(part.observations)
+        with torch.no_grad():
+            next_encoded = network.encode(part.next_observations)
+            # The action of the target policy, not the stored one: windows of any age teach the value of the present policy.
+            next_actions = target_actor.policy(part.next_observations, next_encoded)
+            if noise:
+                next_actions = smoothed_actions(next_actions, noise[0], config.target_noise, config.target_noise_clip)
+            targets = hard_targets(part.returns, part.discounts, self.target_critics.network(next_encoded, next_actions))
+        q = self.critics(encoded, part.actions)  # [critics, N]
+        terms = {"critic_loss": Term(critic_loss(q, targets, part.weights), parameters=self.critic_parameters)}
+        if actor_learns:
+            # The gradient passes through the critic to the action; the term names the actor's weights, so no critic changes.
+            actions = network.policy(part.observations, encoded)
+            loss = deterministic_policy_loss(self.critics(encoded.detach(), actions))
+            terms["actor_loss"] = Term(loss, parameters=self.actor_parameters)
+        # A metric has a value in every step; NaN where there is nothing to measure.
+        missing = {} if actor_learns else {"losses/actor_loss": torch.full_like(targets[0], math.nan)}
+        metrics = {"losses/q": q.detach().mean(), "losses/target": targets.mean(), **missing}
+        return Losses(terms, metrics, critic_errors(q, targets))

@@ -15,26 +15,43 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from agents.actor_critic import CHARTS as SHARED_CHARTS
-from agents.base import Updated
-from agents.guarded import LearningRate, OptimizerName, Step
-from agents.learned import Loss, Losses
-from agents.losses import used_mean
-from agents.minibatches import Epochs
-from agents.networks.actor_critic import PolicyOutput, SeparateActorCritic
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
+from agents.losses import Term, used_mean
+from agents.metrics import ACTOR_CRITIC_CHARTS
+from agents.networks.actor_critic import ActorCritic, PolicyOutput
 from agents.networks.base import NetworkConfig
-from agents.ppo.epochs import EpochsAgent, EpochsConfig, Minibatches, value_loss
-from agents.ppo.minibatch import Clipping, Minibatch, Rows
+from agents.ppo.agent import value_loss
+from agents.ppo.minibatch import Clipping, Rows, epochs_of, most_minibatches, rows_of, takes_columns
 from agents.returns.advantages import normalised
+from agents.settings import (
+    ActionBoundWeight,
+    AgentConfig,
+    ClipRewards,
+    EntropyWeight,
+    Epochs,
+    Gamma,
+    GradientClip,
+    Lambda,
+    LastLearningRate,
+    LearningRate,
+    Minibatches,
+    MinibatchUnit,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    ValueWeight,
+)
 from agents.surrogate import LARGEST_LOG_RATIO
 from agents.trpo.region import Found, TrustRegion, line_search, natural_step
 from replay.batch import Batch
 from setting import Setting
 
 CHARTS = {
-    **SHARED_CHARTS,
+    **ACTOR_CRITIC_CHARTS,
     "divergence from the policy before, nats": [r"losses/kl$"],
     "steps tried by the line search": [r"trpo/steps_tried$"],
 }
@@ -44,13 +61,28 @@ NUMBERS_AT_ONCE = 16_000_000
 
 
 @dataclass(frozen=True)
-class TRPOConfig(EpochsConfig):
+class TRPOConfig(AgentConfig):
     """Settings of TRPO. The learning rate, the optimiser, the epochs and the minibatches are those of the values."""
 
+    separates_cores: ClassVar[bool] = True  # policy and value share no weight
+
     lr: LearningRate = 1e-3
+    lr_end_value: LastLearningRate = 0.0
     optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: GradientClip = 40.0
+    gamma: Gamma = 0.99
+    gae_lambda: Lambda = 0.95
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    value_loss_weight: ValueWeight = 0.5
+    entropy_loss_weight: EntropyWeight = 0.0
+    action_bound_loss_weight: ActionBoundWeight = 0.0
     epochs: Epochs = 10
     minibatches: Minibatches = 16
+    minibatch_unit: MinibatchUnit = "auto"
     max_kl: Annotated[
         float,
         Setting(
@@ -84,70 +116,66 @@ class TRPOConfig(EpochsConfig):
     ] = 10
 
 
-class TRPOAgent(EpochsAgent):
+class TRPOAgent(Agent):
     """TRPO: a step of the policy within its trust region, then a fit of the values."""
 
     config_class = TRPOConfig
-    network_class = SeparateActorCritic
+    network_class = ActorCritic
     charts = CHARTS
     compiles = False  # torch.compile has no second derivatives
     exact = True
-    steps_some = True  # the policy moves without the optimiser
+    several_steps = True
     defaults: ClassVar[Mapping[str, Any]] = {"separate_value": True, "unroll_length": 64}
     unused = ("separate_value",)
 
     config: TRPOConfig
-    network: SeparateActorCritic
+    network: ActorCritic
 
-    def passed_network(self) -> nn.Module:
-        return self.network.alone("values")
+    def __init__(self, config: TRPOConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
+        self._columns = takes_columns(config, network.config.settings)
+        # The optimiser steps the values alone; the policy moves without it.
+        values = network.alone("values")
+        super().__init__(config, network, *arguments, learned=values, steps_some=True, **options)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return Needs(on_policy=True)
+
+    @classmethod
+    def scales_rewards(cls, settings: Any) -> bool:
+        return True
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        super().check(config, network)
+        takes_columns(config, network.settings)
         if not network.settings.separate_value:
             raise ValueError("separate_value: wanted true with agent trpo, whose values must not move the policy, got false")
 
-    def update(self, batch: Batch, progress: float) -> Updated:
-        inputs = self.finite_inputs(batch)
-        learned = self.scaled(batch)
-        learning_rate = self.set_learning_rate(progress)
-        rows, metrics = self.rows(learned)
-        sound, of_policy = self._improve_policy(rows, learned, inputs)
-        steps, value_losses = self._fit_values(rows, learned, inputs)
-        self.end_update()
-        self.merge_moments(learned, torch.stack([sound, *(step.sound for step in steps)]).any())
-        scalars = {**metrics, **of_policy}
-        if value_losses:
-            scalars["losses/value_loss"] = torch.stack(value_losses).mean()
-        if steps:
-            scalars |= self.gradient_metrics(torch.stack([step.gradient_norm for step in steps]))
-        return Updated(scalars, learning_rate, self.guard.steps)
+    def update(self, batch: Batch, step: Stepper) -> None:
+        rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, self.config)
+        step.note(metrics)
+        self._improve_policy(rows, batch, step)
+        self._fit_values(rows, batch, step)
 
-    def losses(self, batch: Minibatch, outputs: PolicyOutput) -> Losses:
-        """The loss of the values on a minibatch. outputs: of the minibatch's rows, of their shape."""
-        loss = value_loss(outputs.values, batch.rows.targets, batch.mask)
-        return Losses({"value_loss": Loss(loss, self.config.value_loss_weight, "mean")}, {})
-
-    def _improve_policy(self, rows: Rows, batch: Batch, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Take the policy's step. Returns whether all numbers of the step were finite, bool `[]`, and metrics."""
+    def _improve_policy(self, rows: Rows, batch: Batch, step: Stepper) -> None:
+        """Take the policy's step."""
         used = batch.action_used
-        rows = rows._replace(advantages=normalised(rows.advantages, used, self.peers))
+        rows = rows._replace(advantages=normalised(rows.advantages, used, step.peers))
         region = TrustRegion(
             self.network.policy_parameters,
             lambda columns: self._policy(batch, columns),
             self.network.distribution,
             lambda policy, old, columns: self._objective(policy, old, rows, columns),
             used,
-            self.peers,
-            inputs,
+            step.peers,
+            step.inputs,
             parts=-(-batch.observations.numel() // NUMBERS_AT_ONCE),
         )
         for weights in self.network.parameters():
             weights.grad = None  # the optimiser has no part in this step, so the guard must count none of its steps
         searches: list[Found] = []
-        sound = self.guard.step(region.numbers, lambda: searches.append(self._search(region)), ends_update=False)
-        return sound, self._metrics(region, rows, used, searches)
+        step.apply(region.numbers, lambda: searches.append(self._search(region)))
+        step.note(self._metrics(region, rows, used, searches))
 
     def _search(self, region: TrustRegion) -> Found:
         """Move the policy to the first good step, or leave it where it is."""
@@ -211,20 +239,16 @@ class TRPOAgent(EpochsAgent):
             metrics |= {name: torch.full((), float(number), device=used.device) for name, number in numbers.items()}
         return metrics
 
-    def _fit_values(self, rows: Rows, batch: Batch, inputs: Mapping[str, Tensor]) -> tuple[list[Step], list[Tensor]]:
-        """Take the values' steps. Returns them, and the losses of this learner's minibatches, `[]` each.
+    def _fit_values(self, rows: Rows, batch: Batch, step: Stepper) -> None:
+        """Take the values' steps.
 
         Their loss has no gradient in the policy's head, so the optimiser leaves the policy as it is, to the bit.
         """
-        steps, losses = [], []
-        epochs = self.epochs(rows, batch, Clipping(None, None))
-        for _ in range(self.config.epochs):
-            for minibatch in self.peers.turns(next(epochs), self.most_minibatches(batch)):
-                if minibatch is None:  # only other learners have one
-                    steps.append(self.absent_step(inputs))
-                    continue
-                leaves, outputs = self.forward_minibatch(minibatch)
-                terms = self.losses(minibatch, outputs).terms
-                steps.append(self.take_step(terms, leaves, inputs, minibatch.used))
-                losses.append(terms["value_loss"].value.detach())
-        return steps, losses
+        config = self.config
+        most = most_minibatches(batch, config.minibatches, columns=self._columns)
+        epochs = epochs_of(rows, batch, config.minibatches, "none", Clipping(None, None), columns=self._columns)
+        for _ in range(config.epochs):
+            for minibatch in step.turns(next(epochs), most):
+                outputs: PolicyOutput = step.forward(minibatch)
+                loss = value_loss(outputs.values, minibatch.rows.targets, minibatch.mask)
+                step.take({"value_loss": Term(loss, config.value_loss_weight)}, {}, used=minibatch.used)

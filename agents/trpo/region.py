@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Distribution
-from agents.optimizers import give_gradients
-from agents.peers import Peers
+from agents.engine.guard import give_gradients
+from agents.engine.peers import Peers
 
 SMALL_RESIDUAL = 1e-10
 """Squared norm of the residual at which conjugate gradients stop."""

@@ -10,22 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from agents.actor_critic import ActorCriticAgent, ActorCriticConfig
+from agents.base import Agent
 from agents.distributions import Categorical, make_distribution
-from agents.learned import Loss, Losses
-from agents.losses import entropy_loss, masked_sum, policy_gradient_loss, value_loss
+from agents.engine.stepper import Stepper
+from agents.losses import Losses, Term, entropy_loss, masked_sum, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
-from agents.networks.actor_critic import PolicyOutput
+from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
-from agents.networks.policy import drawn_actions
 from agents.returns.advantages import normalised
 from agents.returns.vtrace import VTraceReturns, vtrace
-from agents.rewards import clip_rewards
+from agents.settings import (
+    ActionBoundWeight,
+    AgentConfig,
+    ClipRewards,
+    EntropyWeight,
+    Gamma,
+    GradientClip,
+    LastLearningRate,
+    LearningRate,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    TraceFactor,
+    ValueWeight,
+)
 from agents.vtrace.charts import CHARTS
 from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
 from agents.vtrace.laser import RELEVANCES, relevance_divergence
@@ -34,9 +48,22 @@ from setting import Setting
 
 
 @dataclass(frozen=True)
-class VTraceConfig(ActorCriticConfig):
+class VTraceConfig(AgentConfig):
     """Settings of the V-trace agent. CLEAR and LASER are for replayed data."""
 
+    lr: LearningRate = 6e-4
+    lr_end_value: LastLearningRate = 0.0
+    optimizer: OptimizerName = "rmsprop"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
+    gradient_clip_by_norm_threshold: GradientClip = 40.0
+    gamma: Gamma = 0.99
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = True
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    value_loss_weight: ValueWeight = 0.5
+    entropy_loss_weight: EntropyWeight = 0.01
+    action_bound_loss_weight: ActionBoundWeight = 1.0
     rho_bar: Annotated[
         float,
         Setting(
@@ -58,7 +85,7 @@ class VTraceConfig(ActorCriticConfig):
     pg_rho_bar: Annotated[
         float, Setting("Clip of the importance ratio in the policy gradient.", "an importance ratio > 0", 1e-9, 1e9)
     ] = 1.0
-    vtrace_lambda: Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1)] = 1.0
+    vtrace_lambda: TraceFactor = 1.0
     policy_gradient_loss_weight: Annotated[float, Setting("Weight of the policy-gradient loss.", "a weight >= 0", 0, 1e9)] = 1.0
     normalise_advantages: Annotated[
         bool,
@@ -114,30 +141,23 @@ class Masks(NamedTuple):
     trusted: Tensor
 
 
-class Current(NamedTuple):
-    """The current network's results for rows 0 to T-1 of a batch, with gradient.
-
-    policy: `[T, B, P]`. log_probs: `[T, B]` of the actions taken. entropies: `[T, B]`. values: `[T, B]`.
-    """
-
-    policy: Tensor
-    log_probs: Tensor
-    entropies: Tensor
-    values: Tensor
-
-
-class VTraceAgent(ActorCriticAgent):
+class VTraceAgent(Agent):
     """V-trace on a mixture of fresh and replayed trajectories."""
 
     config_class = VTraceConfig
-    graphed = True
+    network_class = ActorCritic
     charts = CHARTS
 
     config: VTraceConfig
+    network: ActorCritic
 
     @classmethod
     def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
         return not settings["use_value_cloning_loss"]  # see `check_learning`
+
+    @classmethod
+    def graphed(cls, config: Any) -> Literal["update"]:
+        return "update"
 
     @classmethod
     def check(cls, config: VTraceConfig, network: NetworkConfig) -> None:
@@ -156,33 +176,50 @@ class VTraceAgent(ActorCriticAgent):
                 "normalise_rewards; drop one with --nouse_value_cloning_loss or --nonormalise_rewards"
             )
 
+    def update(self, batch: Batch, step: Stepper) -> None:
+        outputs = step.forward(batch)
+        step.take(*self.losses(batch, outputs))
+
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
+        """The terms of the loss. outputs: of the network for all T+1 rows: policy `[T+1, B, P]` and values `[T+1, B]`."""
+        distribution, mu = self.network.distribution, batch.acting["behaviour_policy"]  # mu [T, B, P]
         # Row T has an observation and a value to bootstrap from, but no action: policies are compared on rows 0 to T-1.
-        policy, values = outputs.policy[:-1], outputs.values
-        fixed_values = values.detach()
-        log_probs = self._log_probs(policy, batch)
-        entropies = self.network.distribution.entropy(policy)
+        policy, values, drawn = outputs.policy[:-1], outputs.values[:-1], drawn_actions(batch.actions, batch.acting)
+        log_probs = distribution.log_prob(policy, drawn)  # [T, B], log pi(a_t|x_t)
+        # log pi - log mu [T, B] is 0 where the environment replaced or ignored the action: neither policy decided.
+        log_rhos = torch.where(batch.action_used, log_probs.detach() - distribution.log_prob(mu, drawn), 0.0)
         masks = self._masks(policy.detach(), batch)
-        log_rhos = self._log_rhos(log_probs.detach(), batch)
-        # Targets and advantages are constants of the update: gradients pass through log_probs, entropies and values alone.
-        targets = self._targets(batch, log_rhos, fixed_values, masks)
-        current = Current(policy, log_probs, entropies, values[:-1])
-        terms = self._terms(batch, current, targets, masks)
-        clips = (("rho", self.config.rho_bar), ("c", self.config.c_bar), ("pg_rho", self.config.pg_rho_bar))
         kept = masks.episode & masks.trusted
+        # Targets and advantages are constants of the update: gradients pass through log_probs, entropies and values alone.
+        targets = self._targets(batch, log_rhos, outputs.values.detach(), kept)
+        entropies = distribution.entropy(policy)  # [T, B]
+        # With the trust region, entropy is rewarded on fresh columns only (LASER).
+        explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen
+        learned = masks.chosen & masks.trusted
+        # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
+        advantages = targets.pg_advantages
+        if self.config.normalise_advantages:
+            advantages = normalised(advantages, learned)
+        config = self.config
+        terms = {
+            "policy_loss": Term(
+                policy_gradient_loss(log_probs, advantages, learned), config.policy_gradient_loss_weight, "sum"
+            ),
+            "value_loss": Term(value_loss(values, targets.vs, kept), config.value_loss_weight, "sum"),
+            "entropy_loss": Term(entropy_loss(entropies, explores), config.entropy_loss_weight, "sum"),
+            **self._further_terms(batch, policy, values, learned),
+        }
+        clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
         metrics = {
             "vtrace/kept_fraction": kept.float().mean(),
-            **value_metrics(fixed_values[:-1], targets.vs, kept),
+            **value_metrics(values.detach(), targets.vs, kept),
             **ratio_metrics(entropies.detach(), log_rhos, masks.chosen, clips),
             **replay_metrics(batch, masks.chosen, log_rhos, masks.trusted, self.replay_names),
         }
         return Losses(terms, metrics)
 
-    def _log_probs(self, policy: Tensor, batch: Batch) -> Tensor:
-        """Log-probabilities `[T, B]` that policies `[T, B, P]` give to the actions taken, one number for all components."""
-        return self.network.distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))
-
     def _masks(self, policy: Tensor, batch: Batch) -> Masks:
+        """The steps that count. policy: `[T, B, P]`, constants."""
         episode, chosen = ~batch.reset, batch.action_used
         if not self.config.use_kl_mask:
             return Masks(episode, chosen, torch.ones_like(chosen))
@@ -195,54 +232,38 @@ class VTraceAgent(ActorCriticAgent):
         )
         return Masks(episode, chosen, (divergence < self.config.kl_div_threshold) | ~chosen)
 
-    def _log_rhos(self, log_probs: Tensor, batch: Batch) -> Tensor:
-        """log pi - log mu of the actions taken, `[T, B]`.
-
-        It is 0 where the environment replaced or ignored the action: neither policy decided, so the ratio is 1.
-        """
-        behaviour = self._log_probs(batch.acting["behaviour_policy"], batch)
-        return torch.where(batch.action_used, log_probs - behaviour, 0.0)
-
-    def _targets(self, batch: Batch, log_rhos: Tensor, values: Tensor, masks: Masks) -> VTraceReturns:
-        """values: `[T+1, B]` of the current network; the last row bootstraps."""
+    def _targets(self, batch: Batch, log_rhos: Tensor, values: Tensor, kept: Tensor) -> VTraceReturns:
+        """values: `[T+1, B]` of the current network; the last row bootstraps. kept: bool `[T, B]`, where traces pass."""
         config = self.config
         return vtrace(
             log_rhos=log_rhos,
             # Only a termination has no future. After a time limit the next row holds the final observation, whose value
             # follows.
             discounts=config.gamma * (~batch.terminated).to(values.dtype),
-            rewards=clip_rewards(batch.rewards, config.reward_clipping),
+            rewards=batch.rewards,
             values=values[:-1],
             bootstrap_value=values[-1],
             rho_bar=config.rho_bar,
             c_bar=config.c_bar,
             pg_rho_bar=config.pg_rho_bar,
             lambda_=config.vtrace_lambda,
-            mask=masks.episode & masks.trusted,
+            mask=kept,
         )
 
-    def _terms(self, batch: Batch, current: Current, targets: VTraceReturns, masks: Masks) -> dict[str, Loss]:
-        """Each term with its weight. A term of your own is one more entry; see docs/extending.md."""
-        config, behaviour, values = self.config, batch.acting, current.values
-        # Cloning ignores the trust region. With the trust region, entropy is rewarded on fresh columns only (LASER).
-        explores = masks.chosen & ~batch.is_replay if config.use_kl_mask else masks.chosen
-        learned = masks.chosen & masks.trusted
-        # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
-        advantages = normalised(targets.pg_advantages, learned) if config.normalise_advantages else targets.pg_advantages
-        policy_loss = policy_gradient_loss(current.log_probs, advantages, learned)
-        terms = {
-            "policy_loss": Loss(policy_loss, config.policy_gradient_loss_weight),
-            "value_loss": Loss(value_loss(values, targets.vs, masks.episode & masks.trusted), config.value_loss_weight),
-            "entropy_loss": Loss(entropy_loss(current.entropies, explores), config.entropy_loss_weight),
-        }
-        excess = self.network.distribution.excess(current.policy) if config.action_bound_loss_weight else None
+    def _further_terms(self, batch: Batch, policy: Tensor, values: Tensor, learned: Tensor) -> dict[str, Term]:
+        """Terms that some runs have. A term of your own is one more entry; see docs/extending.md.
+
+        policy, values: of rows 0 to T-1, with gradient. learned: bool `[T, B]`, the steps of the policy gradient.
+        """
+        config, distribution, terms = self.config, self.network.distribution, {}
+        excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
-            terms["action_bound_loss"] = Loss(masked_sum(excess, learned), config.action_bound_loss_weight)
+            terms["action_bound_loss"] = Term(masked_sum(excess, learned), config.action_bound_loss_weight, "sum")
+        # Cloning keeps every row of replayed columns, whatever the trust region says (CLEAR).
         if config.use_policy_cloning_loss:
-            divergences = self.network.distribution.kl(behaviour["behaviour_policy"], current.policy)
-            cloning = policy_cloning_loss(divergences, batch.is_replay)
-            terms["policy_cloning_loss"] = Loss(cloning, config.policy_cloning_loss_weight)
+            loss = policy_cloning_loss(distribution.kl(batch.acting["behaviour_policy"], policy), batch.is_replay)
+            terms["policy_cloning_loss"] = Term(loss, config.policy_cloning_loss_weight, "sum")
         if config.use_value_cloning_loss:
-            cloning = value_cloning_loss(values, behaviour["behaviour_values"], batch.is_replay)
-            terms["value_cloning_loss"] = Loss(cloning, config.value_cloning_loss_weight)
+            loss = value_cloning_loss(values, batch.acting["behaviour_values"], batch.is_replay)
+            terms["value_cloning_loss"] = Term(loss, config.value_cloning_loss_weight, "sum")
         return terms

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import BEHAVIOUR_POLICY
+from agents.networks.actor_critic import BEHAVIOUR_POLICY, RAW_ACTION, Policy, distribution_name, distribution_of
 from agents.networks.base import FeatureNetwork, make_network
 from agents.networks.cores import zeroed
-from agents.networks.policy import RAW_ACTION, Policy, distribution_name, distribution_of
 from agents.returns.estimates import Estimates, estimate
 from learner.building import make_contract, make_network_config
 from learner.evaluation.results import write_results

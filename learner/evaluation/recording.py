@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agents.networks.actor_critic import BEHAVIOUR_POLICY
-from agents.networks.policy import distribution_name
+from agents.networks.actor_critic import BEHAVIOUR_POLICY, distribution_name
 from learner.building import agent_class, make_network_config
 from learner.evaluation.protocol import evaluation_protocol
 from learner.runs.directory import check_writable

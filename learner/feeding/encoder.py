@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Categorical, MultiCategorical
+from agents.engine.streams import Fence
 from agents.networks.base import FeatureNetwork
-from agents.streams import Fence
 from replay import Encoded
 from replay.batch import stack_frames
 from replay.kinds.distances import FORBIDDEN, LOG_OF_FORBIDDEN, Divergence

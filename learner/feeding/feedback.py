@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.streams import Fence
+from agents.engine.streams import Fence
 from replay import Mixture
 from replay.batch import BatchTickets
 
@@ -37,7 +37,7 @@ class PriorityFeedback:
     def put(self, tickets: BatchTickets, priorities: Tensor | None) -> None:
         """Set the priorities of the update before, if they are still on their way, and begin with those of this update.
 
-        priorities: `[B]`, as `Updated.priorities`; None from an agent that has none.
+        priorities: `[B]`, as `Report.priorities`; None from an agent that has none.
         """
         self.settle()
         if not tickets or priorities is None:

@@ -6,7 +6,7 @@ from collections import deque
 
 import torch
 
-from agents.streams import Fence
+from agents.engine.streams import Fence
 from replay.trajectory import Arrays, TrajectoryContract
 
 

@@ -186,7 +186,7 @@ def learning(config: Config, batch_size: int) -> Part:
     def update() -> None:
         for _ in range(updates):
             batch = make_batch(HostBatch(columns, nothing.astype(bool), nothing), contract, device)
-            agent.update(batch, ALMOST_OVER)
+            agent.learn(batch, ALMOST_OVER)
             # A run reads these once per update too; unread ones would accumulate.
             agent.take_skip_reasons()
         if gpu:

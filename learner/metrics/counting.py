@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from agents import Updated
+from agents import Report
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import Arrivals
 from learner.metrics.statistics import EpisodeStatistics
@@ -50,7 +50,7 @@ class Counting:
         counters.frames += steps * self._frames_per_step
         counters.episodes = self._at_start.episodes + self.episodes.count
 
-    def add_update(self, updated: Updated, batch: HostBatch) -> None:
+    def add_update(self, updated: Report, batch: HostBatch) -> None:
         """Count an update: what the agent reports, and the policy lag of the batch."""
         self.learning_rate = updated.learning_rate
         self.counters.updates += 1

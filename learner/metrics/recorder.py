@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from agents import Updated
+from agents import Report
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import FEEDER_CLOCKS, Feeder
 from learner.machine.detect import available_cores
@@ -115,7 +115,7 @@ class Recorder(Counting):
         self._to_fill_in = to_fill_in
         self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
-    def add_update(self, updated: Updated, batch: HostBatch) -> None:
+    def add_update(self, updated: Report, batch: HostBatch) -> None:
         # Rows of burn-in are not learned from, so their versions do not count.
         versions = batch.columns["policy_version"][:, self._sources.mixture.contract.overlap :]
         # The lag counts from the version that computed this update, so it comes before the counter grows.

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from agents.guard import largest
-from agents.learned import Loss
-from agents.peers import Part, Peers, Used, counted
+from agents.engine.guard import largest
+from agents.engine.peers import Part, Peers, Used, counted
+from agents.losses import Term
 from learner.ranks.base import RankError
 
 LOCALHOST = "127.0.0.1"
@@ -76,7 +76,7 @@ class Group(Peers):
             self._host = _gloo(dist.PrefixStore("host", store), rank, count)
             self._device = self._host if device.type == "cpu" else _nccl(dist.PrefixStore("device", store), rank, count)
 
-    def weights(self, terms: Mapping[str, Loss]) -> list[float | Tensor]:
+    def weights(self, terms: Mapping[str, Term]) -> list[float | Tensor]:
         """The weight of each term. Means are averaged with equal weight if other terms are sums."""
         share = 1 / self.count if any(term.reduction == "sum" for term in terms.values()) else 1.0
         return [term.weight * (share if term.reduction == "mean" else 1.0) for term in terms.values()]

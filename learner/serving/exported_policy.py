@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from agents.networks.base import FeatureNetwork
-from agents.networks.observing import Observations
+from agents.networks.inputs import Observations
 from wrappers.spaces import Box, Leaf
 
 INPUT = "observations"

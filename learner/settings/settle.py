@@ -12,9 +12,9 @@ from typing import Any
 
 from agents import AGENTS
 from agents.distributions import DiagonalGaussian, make_distribution
+from agents.networks.actor_critic import Policy
 from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
-from agents.networks.policy import Policy
 from agents.networks.torsos import suitable_network
 from learner.settings.schema import Settings, agent_of, build
 from replay import ReplayConfig

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.asynchronous import AsynchronousAgent, AsynchronousConfig, Columns
+from agents.appo.agent import APPOAgent, Columns
+from agents.appo.config import SurrogateConfig
 from agents.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from agents.learned import Losses
+from agents.losses import Losses
 from agents.networks.actor_critic import PolicyOutput
 from replay.batch import Batch
 from tests.agents.test_distributions import distribution_of, parameters_of
@@ -21,7 +22,7 @@ from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 class Recorded:
     """A recorded case: its losses as an agent computes them in float32, and their gradient."""
 
-    def __init__(self, agent_class: type[AsynchronousAgent], config: AsynchronousConfig, case: dict[str, Any]) -> None:
+    def __init__(self, agent_class: type[APPOAgent], config: SurrogateConfig, case: dict[str, Any]) -> None:
         self.case, self.outputs = case, case["outputs"]
         self.distribution = distribution_of(case)
         network = network_of("mlp", (1, 3), _space_of(self.distribution))

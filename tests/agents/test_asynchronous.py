@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.appo.agent import APPOAgent, APPOConfig
-from agents.asynchronous import AsynchronousAgent, AsynchronousConfig, Columns
+from agents.appo.agent import APPOAgent, APPOConfig, Columns
+from agents.appo.config import SurrogateConfig
 from agents.impact.agent import ImpactAgent, ImpactConfig
 from agents.networks.actor_critic import ActorCritic
 from agents.surrogate import KL_WEIGHT_RANGE
@@ -22,7 +22,7 @@ from tests.agents.test_recurrent import BURN_IN, new_network, recurrent_batch
 from tests.agents.vtrace.test_action_spaces import batch_of
 from tests.support import same
 
-AGENTS: dict[str, tuple[type[AsynchronousAgent], AsynchronousConfig]] = {
+AGENTS: dict[str, tuple[type[APPOAgent], SurrogateConfig]] = {
     "appo": (APPOAgent, APPOConfig(lr_end_value=5e-4)),
     "appo with a target": (APPOAgent, APPOConfig(lr_end_value=5e-4, kl_weight=1.0, target_update_period=2)),
     "impact": (ImpactAgent, ImpactConfig(lr_end_value=5e-4, target_update_period=2)),
@@ -30,14 +30,14 @@ AGENTS: dict[str, tuple[type[AsynchronousAgent], AsynchronousConfig]] = {
 EACH = pytest.mark.parametrize("name", AGENTS)
 
 
-def make(name: str, network: ActorCritic, **settings: Any) -> AsynchronousAgent:
+def make(name: str, network: ActorCritic, **settings: Any) -> APPOAgent:
     agent_class, config = AGENTS[name]
     return agent_class(replace(config, **settings), network)
 
 
-def weights_after(agent: AsynchronousAgent, *batches: Batch) -> dict[str, Tensor]:
+def weights_after(agent: APPOAgent, *batches: Batch) -> dict[str, Tensor]:
     for batch in batches:
-        agent.update(batch, 0.0)
+        agent.learn(batch, 0.0)
     assert set(agent.take_skip_reasons(everything=True)) == {None}
     return {key: value.clone() for key, value in agent.network.state_dict().items()}
 
@@ -48,7 +48,7 @@ def test_an_update_is_finite_and_changes_every_weight(name: str, space: str) -> 
     network = network_for(space)
     agent = make(name, network)
     before = {key: value.clone() for key, value in network.named_parameters()}
-    updated = agent.update(batch_of(network), 0.0)
+    updated = agent.learn(batch_of(network), 0.0)
     assert all(value.isfinite() for value in updated.scalars.values())
     assert agent.take_skip_reasons(everything=True) == [None]
     assert all((value != before[key]).any() for key, value in network.named_parameters())
@@ -87,11 +87,11 @@ def test_minibatches_are_whole_columns_in_each_epoch(name: str, monkeypatch: pyt
         return before(batch, columns)
 
     monkeypatch.setattr(Batch, "take_columns", noted)
-    updated = agent.update(random_batch(), 0.0)
+    updated = agent.learn(random_batch(), 0.0)
     agent.take_skip_reasons(everything=True)
     assert [len(columns) for columns in seen] == [2, 1, 2, 1]
     assert sorted(seen[0] + seen[1]) == sorted(seen[2] + seen[3]) == list(range(B))
-    assert agent.guard.steps == 4
+    assert agent.stepper.guard.steps == 4
     assert updated.scalars["losses/approx_kl"].isfinite()
 
 
@@ -116,7 +116,7 @@ def test_a_number_that_is_not_finite_changes_nothing(name: str) -> None:
     rewards = batch.rewards.clone()
     rewards[0, 0] = float("nan")
     for _ in range(3):
-        agent.update(replace(batch, rewards=rewards), 0.0)
+        agent.learn(replace(batch, rewards=rewards), 0.0)
     assert agent.take_skip_reasons(everything=True) == ["rewards"] * 3
     assert same(before, agent.state_dict())
 
@@ -152,7 +152,7 @@ def test_a_run_that_had_no_target_network_may_get_one() -> None:
     agent = make("appo with a target", make_network_here())
     agent.load_state_dict(copy.deepcopy(plain.state_dict()), load_optimizer=True)
     assert agent.target is not None
-    assert same(dict(agent.target.state_dict()), dict(plain.network.state_dict()))
+    assert same(dict(agent.target.network.state_dict()), dict(plain.network.state_dict()))
 
 
 @pytest.mark.parametrize(("target_kl", "wanted"), [(1e-9, 2.0), (1e3, 0.5)])
@@ -170,8 +170,8 @@ def test_the_weight_of_the_penalty_follows_the_divergence(target_kl: float, want
 
 def test_the_penalty_is_shown_without_its_weight() -> None:
     agent = make("appo with a target", make_network_here(), kl_weight=3.0)
-    agent.update(random_batch(), 0.0)
-    scalars = agent.update(random_batch(), 0.0).scalars
+    agent.learn(random_batch(), 0.0)
+    scalars = agent.learn(random_batch(), 0.0).scalars
     assert float(scalars["losses/kl_loss"]) == float(scalars["losses/target_kl"]) > 0
     assert float(scalars["losses/kl_weight"]) == 3.0
 
@@ -186,4 +186,4 @@ def test_calibration_reaches_the_target_network() -> None:
     agent = make("impact", make_network_here())
     agent.calibrate(random_batch().observations.flatten(0, 1) * 7 + 3)
     assert agent.target is not None
-    assert same(dict(agent.target.state_dict()), dict(agent.network.state_dict()))
+    assert same(dict(agent.target.network.state_dict()), dict(agent.network.state_dict()))

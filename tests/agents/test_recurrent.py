@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.engine.passes import NetworkPasses
 from agents.networks.actor_critic import ActorCritic
-from agents.passes import NetworkPasses
 from agents.vtrace.agent import VTraceAgent
 from replay.batch import Batch
 from tests.agents.support import CONFIG, A, B, T, random_batch
@@ -32,7 +32,7 @@ def recurrent_batch(network: ActorCritic, overlap: int = 0) -> Batch:
 def weights_after(batch: Batch, core: str = "lstm", **options: Any) -> dict[str, Tensor]:
     network = new_network(core)
     agent = VTraceAgent(CONFIG, network, **options)
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     assert agent.take_skip_reasons(everything=True) == [None]
     return {name: value.clone() for name, value in network.state_dict().items()}
 
@@ -128,7 +128,7 @@ def test_burn_in_has_no_gradient_and_no_part_in_the_metrics() -> None:
     state[0] = 0.0
     short = replace(batch.without_overlap(), recurrent_state=state)
     torch.testing.assert_close(weights_after(batch), weights_after(short), rtol=0, atol=1e-6)
-    scalars = [VTraceAgent(CONFIG, new_network()).update(each, 0.0).scalars for each in (batch, short)]
+    scalars = [VTraceAgent(CONFIG, new_network()).learn(each, 0.0).scalars for each in (batch, short)]
     for name, wanted in scalars[1].items():
         torch.testing.assert_close(scalars[0][name], wanted, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
 
@@ -138,7 +138,7 @@ def test_a_stored_state_that_is_not_finite_is_refused() -> None:
     batch = recurrent_batch(agent.network)  # type: ignore[arg-type]
     assert batch.recurrent_state is not None
     batch.recurrent_state[1, 3] = float("nan")
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     (reason,) = agent.take_skip_reasons(everything=True)
     assert reason == "recurrent_state"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.guard import Guard
+from agents.engine.guard import Guard
 from agents.networks.base import on_device
 from learner.metrics.statistics import UpdateMetrics
 from learner.parts import build

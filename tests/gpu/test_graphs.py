@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from agents import AGENTS, graphs
-from agents.graphs import WARM_UP, GraphError, Outcome, UpdateGraphs
-from agents.learned import Losses
+from agents import AGENTS
+from agents.engine import graphs
+from agents.engine.graphs import WARM_UP, GraphError, UpdateGraphs
+from agents.losses import Losses
 from agents.networks.base import on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from learner import launch
@@ -25,7 +26,7 @@ from tests.learner.test_skipping import spoil_updates
 from tests.support import same
 from tests.test_matrix import FEW_STEPS, directory, newest, run, settings_of
 
-GRAPHED = [agent for agent, kind in AGENTS.items() if vars(kind).get("graphed")]
+GRAPHED = [agent for agent, kind in AGENTS.items() if kind.graphed(kind.config_class())]
 CASES = {
     **{(agent, f"vector-{'box' if agent in ('ddpg', 'td3') else 'discrete-mask'}"): "none" for agent in GRAPHED},
     ("r2d2", "vector-discrete-mask"): "lstm",
@@ -52,7 +53,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     launched: list[object] = []
     replay = UpdateGraphs._replay
 
-    def seen(graphs: UpdateGraphs, recorded: Any, batch: Batch) -> Outcome:
+    def seen(graphs: UpdateGraphs, recorded: Any, batch: Batch) -> Any:
         launched.append(recorded.graph)
         return replay(graphs, recorded, batch)
 
@@ -114,17 +115,16 @@ def test_refused_updates_are_counted_and_weights_restored(
     assert same(*(newest(results).agent for results in found))
 
 
-def test_a_user_s_agent_is_not_recorded_unless_it_says_so(gpu: SimulatedGpu) -> None:
+def test_an_agent_says_whether_it_is_recorded(gpu: SimulatedGpu) -> None:
     class Own(VTraceAgent):
-        pass
-
-    class Recorded(VTraceAgent):
-        graphed = True
+        @classmethod
+        def graphed(cls, config: Any) -> Any:
+            return ""
 
     network = on_device(network_of("mlp", (2, 5), 3), torch.device("cuda"))
-    own, recorded = (kind(VTraceConfig(), network, cuda_graphs=True) for kind in (Own, Recorded))
-    assert not own._graphs
-    assert recorded._graphs
+    own, recorded = (kind(VTraceConfig(), network, cuda_graphs=True) for kind in (Own, VTraceAgent))
+    assert not own.stepper._graphs
+    assert recorded.stepper._graphs
 
 
 def test_an_update_that_waits_for_the_device_is_refused_in_one_line(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents.guard import Guard
+from agents.engine.guard import Guard
 from agents.networks.base import on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from learner.machine import measuring
@@ -40,9 +40,11 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
         for parameter in network.parameters():
             parameter.grad = torch.ones_like(parameter)
         weights = DeviceWeights(network)
-        guarded_step = partial(agent.guard.step, {"gradient": torch.ones((), device=CUDA)}, agent.optimizer.step)
+        guarded_step = partial(
+            agent.stepper.guard.step, {"gradient": torch.ones((), device=CUDA)}, agent.stepper.optimizer.step
+        )
         guarded_step()  # makes the moments
-        beside_the_step = launches(gpu, guarded_step) - launches(gpu, agent.optimizer.step)
+        beside_the_step = launches(gpu, guarded_step) - launches(gpu, optimizer.step)
         counts.append((beside_the_step, launches(gpu, partial(weights.publish, network, 1))))
         reader = on_device(network_of(name, (2, 12, 12), 3, precision="bfloat16").only_act(), CUDA)
         torch.cuda.synchronize()
@@ -106,9 +108,11 @@ def test_moments_lie_in_memory_as_weights_do(gpu: SimulatedGpu) -> None:
     )
     for parameter in on_cpu.network.parameters():
         parameter.grad = torch.ones_like(parameter)
-    on_cpu.guard.step({"gradient": torch.ones(())}, on_cpu._step)
+    on_cpu.stepper.guard.step({"gradient": torch.ones(())}, on_cpu.stepper.step_optimizer)
     on_gpu.load_state_dict(on_cpu.state_dict(), load_optimizer=True)
-    saved, loaded = ([moments["square_avg"] for moments in agent.optimizer.state.values()] for agent in (on_cpu, on_gpu))
+    saved, loaded = (
+        [moments["square_avg"] for moments in agent.stepper.optimizer.state.values()] for agent in (on_cpu, on_gpu)
+    )
     weights = list(on_gpu.network.parameters())
     assert [weight.stride() for weight in weights] != [moment.stride() for moment in saved]
     assert [weight.stride() for weight in weights] == [moment.stride() for moment in loaded]

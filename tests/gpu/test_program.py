@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.guard import Guard
+from agents.engine.guard import Guard
 from agents.networks.base import on_device
 from agents.networks.inputs import calibrate
 from learner.machine.measuring import measure_costs

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from agents.engine.streams import Fence, side_stream
 from agents.networks.base import on_device
-from agents.streams import Fence, side_stream
 from tests.builders import network_of
 from tests.gpu.simulated_gpu import SimulatedGpu
 

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from agents import AGENTS
+from agents.base import Agent, Needs
+from agents.engine.stepper import Stepper
+from agents.losses import Losses, Term
 from agents.networks.actor_critic import ActorCritic
-from agents.off_policy import Objective, Objectives, OffPolicyAgent
-from agents.transitions import Transitions
+from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
+from agents.settings import (
+    AgentConfig,
+    BatchesAtOnce,
+    ClipRewards,
+    Gamma,
+    HeldLearningRate,
+    LearningRate,
+    LearningStarts,
+    NormaliseRewards,
+    OptimizerName,
+    RewardClipping,
+    RmspropEpsilon,
+    UpdatesPerStep,
+    WindowRows,
+)
 from learner import launch
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.writer import read_metrics
 from learner.settings.schema import agent_settings, default_settings, needs_of
+from replay.batch import Batch
 from tests.learner.launching import resume, trained
 from tests.learner.test_recorded import make_recording
 from tests.learner.test_train import run_training
@@ -26,19 +44,53 @@ from tests.support import small_config
 from tests.test_matrix import assert_resumes_to_the_bit, newest, settings_of
 
 
-class ValueAgent(OffPolicyAgent):
+@dataclass(frozen=True)
+class WindowConfig(AgentConfig):
+    """The settings of an agent that learns from windows."""
+
+    lr: LearningRate = 3e-4
+    lr_end_value: HeldLearningRate = -1.0
+    optimizer: OptimizerName = "adam"
+    rmsprop_eps: RmspropEpsilon = 0.01
+    adam_eps: float = 1e-8
+    gamma: Gamma = 0.99
+    n_step: WindowRows = 1
+    normalise_rewards: NormaliseRewards = False
+    clip_rewards: ClipRewards = False
+    reward_clipping_method: RewardClipping = "abs_one_sign"
+    updates_per_step: UpdatesPerStep = 1.0
+    learning_starts: LearningStarts = 10_000
+    batches_at_once: BatchesAtOnce = 8
+
+
+class ValueAgent(Agent):
     """Learns the value of the policy that it begins with, and never changes this policy's head."""
 
+    config_class = WindowConfig
     network_class = ActorCritic
+    several_steps = True
+    defaults = DEFAULTS
 
-    def objectives(self, part: Transitions, constants: tuple[Tensor, ...]) -> Objectives:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, steps_some=True, **options)
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        return needs_of_windows(config)
+
+    def update(self, batch: Batch, step: Stepper) -> None:
+        for part in transitions(batch, self.config.gamma).split(self.config.batches_at_once):
+            step.take_rows(self.losses, part)
+
+    def losses(self, part: Transitions) -> Losses:
         values = self.network(part.observations).values
         targets = part.returns + part.discounts * self.network(part.next_observations).values.detach()
         parameters = [
             weights for name, weights in self.network.named_parameters() if not name.startswith(("policy", "log_std"))
         ]
         loss = (targets - values).square().mean()
-        return Objectives({"value_loss": Objective(loss, parameters)}, {"losses/value": values.detach().mean()})
+        terms = {"value_loss": Term(loss, parameters=parameters)}
+        return Losses(terms, {"losses/value": values.detach().mean()}, (targets - values).detach().abs())
 
 
 @pytest.fixture(autouse=True)

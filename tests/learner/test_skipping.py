@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import main
-from agents import Agent, Updated
+from agents import Agent, Report
 from agents.vtrace.agent import VTraceAgent
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
@@ -85,11 +85,11 @@ def state_of(agent: VTraceAgent) -> dict[str, Any]:
 def test_the_newest_update_counts_for_a_checkpoint() -> None:
     agent = make_late_agent()
     skipped = SkippedUpdates(agent, most=3, updates=0)
-    agent.update(random_batch(), 1e-3)
+    agent.learn(random_batch(), 1e-3)
     assert skipped.newest_is_sound()
     batch = random_batch()
     batch.rewards[0, 0] = math.nan
-    agent.update(batch, 1e-3)
+    agent.learn(batch, 1e-3)
     skipped.look()
     assert not skipped.in_a_row
     assert not skipped.newest_is_sound()
@@ -98,7 +98,7 @@ def test_the_newest_update_counts_for_a_checkpoint() -> None:
 def make_late_agent() -> VTraceAgent:
     """An agent that reads the result of its finite check one update late, as on a GPU."""
     agent = VTraceAgent(CLEAR, make_network_here())
-    agent.guard.reads_late = True
+    agent.stepper.guard.reads_late = True
     return agent
 
 
@@ -122,7 +122,7 @@ def spoil_updates(
     """Put NaN into the rewards (or another field) of the batch of every update n of such an agent for which `is_bad(n)`."""
     update, made = kind.update, [made_before]
 
-    def spoilt(agent: Agent, batch: Batch, progress: float) -> Updated:
+    def spoilt(agent: Agent, batch: Batch, progress: float) -> Report:
         made[0] += 1
         if is_bad(made[0]):
             tensor = batch.acting[field] if field in batch.acting else getattr(batch, field)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
-from agents.base import Updated
+from agents.metrics import Report
 from agents.vtrace.agent import VTraceAgent
 from learner.evaluation.evaluator import Evaluation
 from learner.head_start import HeadStart
@@ -172,7 +172,7 @@ def test_schedules_begin_at_their_first_value_and_every_update_has_a_part_of_the
 ) -> None:
     update, seen = VTraceAgent.update, []
 
-    def record(agent: VTraceAgent, batch: Batch, progress: float) -> Updated:
+    def record(agent: VTraceAgent, batch: Batch, progress: float) -> Report:
         seen.append(progress)
         return update(agent, batch, progress)
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from agents import compute
+from agents.engine.streams import Fence, side_stream
 from agents.networks.base import Thought, on_device
 from agents.networks.cores import zeroed
-from agents.streams import Fence, side_stream
 from replay.trajectory import Field
 from workers.base import WorkerSetup
 from workers.finite import check_policy

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from agents.streams import Fence
+from agents.engine.streams import Fence
 from workers.weights import Weights
 
 

@@ -35,7 +35,7 @@ def test_losses_and_their_gradients_equal_the_recorded_ones(case: dict[str, Any]
         source=torch.zeros(columns, dtype=torch.int64),
         **{name: inputs[name] for name in ("actions", "rewards", "terminated", "action_used")},
     )
-    terms, metrics = agent.losses(batch, PolicyOutput(policy, values))
+    terms, metrics, _ = agent.losses(batch, PolicyOutput(policy, values))
     outputs = case["outputs"]
     assert float(terms["policy_loss"].value.detach()) == pytest.approx(outputs["policy_loss_mean"], rel=2e-5, abs=1e-5)
     wanted = outputs["half_squared_value_loss_mean"]
@@ -54,7 +54,7 @@ def test_an_update_takes_one_step_and_counts_no_others() -> None:
     network = make_network_here()
     agent = A2CAgent(A2CConfig(), network)
     before = [parameter.detach().clone() for parameter in network.parameters()]
-    updated = agent.update(acted_batch(network), 0.0)
+    updated = agent.learn(acted_batch(network), 0.0)
     assert updated.optimizer_steps is None
     assert all(not torch.equal(parameter, old) for parameter, old in zip(network.parameters(), before, strict=True))
     assert agent.take_skip_reasons() == [None]

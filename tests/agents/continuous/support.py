@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from agents import AGENTS
-from agents.continuous.agent import ContinuousAgent
+from agents.base import Agent
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
 from replay.batch import Batch
@@ -26,7 +26,7 @@ def agent_of(
     threads: int = 1,
     normalise_observations: bool = False,
     **settings: Any,
-) -> ContinuousAgent:
+) -> Agent:
     """An agent with hidden layers of 8 units; equal arguments give equal weights."""
     torch.manual_seed(3)
     kind = AGENTS[name]
@@ -35,7 +35,7 @@ def agent_of(
     own = NetworkSettings(network, normalise_observations=normalise_observations, calibrate_input=False, **sizes)
     made = make_network(NetworkConfig(own, shape, action, kind.network_class, agent=config))
     agent = kind(config, made, ("standard",), threads=threads)  # type: ignore[call-arg]
-    assert isinstance(agent, ContinuousAgent)
+    assert isinstance(agent, Agent)
     return agent
 
 

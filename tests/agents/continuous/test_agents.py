@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from agents import AGENTS
+from agents.base import Agent
 from agents.continuous.actors import Actor
-from agents.continuous.agent import ContinuousAgent
 from agents.continuous.critics import Critics, StackedLinear
-from agents.continuous.deterministic import STEPS
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.base import NetworkConfig, Thought, make_network
 from agents.networks.settings import NetworkSettings
-from agents.transitions import transitions
+from agents.returns.nstep import transitions
+from agents.td3.agent import STEPS
 from replay.batch import Batch
 from tests.agents.continuous.support import SPACE, agent_of, windows
 from tests.support import golden, same
@@ -38,15 +38,15 @@ def changed(before: list[Tensor], module: nn.Module) -> bool:
     return any(not one.equal(other) for one, other in zip(before, module.parameters(), strict=True))
 
 
-def followers_of(agent: ContinuousAgent) -> dict[str, nn.Module]:
+def followers_of(agent: Agent) -> dict[str, nn.Module]:
     """The target networks by name."""
-    return {name: target.network for name, target in agent.followers.items()}
+    return {name: target.network for name, target in agent.stepper.targets.items()}
 
 
-def learn(agent: ContinuousAgent, batch: Batch, times: int = 1) -> None:
+def learn(agent: Agent, batch: Batch, times: int = 1) -> None:
     for _ in range(times):
         torch.manual_seed(7)
-        agent.update(batch, 0.0)
+        agent.learn(batch, 0.0)
 
 
 @EACH
@@ -82,9 +82,9 @@ def test_non_finite_weights_of_one_network_stop_the_steps_of_all(name: str) -> N
 @EACH
 def test_every_network_learns_and_targets_follow_slowly(name: str) -> None:
     agent = agent_of(name)
-    states = {part: weights(module) for part, module in {**agent.modules, **followers_of(agent)}.items()}
+    states = {part: weights(module) for part, module in {**agent.stepper.modules, **followers_of(agent)}.items()}
     learn(agent, windows(), 2)
-    assert all(changed(states[part], module) for part, module in {**agent.modules, **followers_of(agent)}.items())
+    assert all(changed(states[part], module) for part, module in {**agent.stepper.modules, **followers_of(agent)}.items())
     for moved, kept in zip(agent.target_critics.network.parameters(), states["target_critics"], strict=True):
         assert (moved - kept).abs().max() < 0.005 * 2 * 2 * 1e-2 + 1e-6
 
@@ -112,7 +112,8 @@ def test_targets_follow_as_the_golden_average(case: dict[str, Any]) -> None:
         steps = case["inputs"]["online_after_each_update"], case["outputs"]["target_after_each_update"]
         for online, wanted in zip(*steps, strict=True):
             learned.copy_(torch.tensor(online).mean())
-            agent.after_step()
+            for target in agent.stepper.targets.values():
+                target.after_step()
             torch.testing.assert_close(follower.mean(), torch.tensor(wanted).mean(), rtol=0, atol=1e-6)
 
 
@@ -124,8 +125,8 @@ def test_batches_at_once_are_steps_one_after_the_other(name: str, parts: int) ->
     learn(whole, batch)
     torch.manual_seed(7)
     for columns in torch.arange(12).view(-1, parts).t():  # each takes a column in turn
-        single.update(batch.take_columns(columns), 0.0)
-    for one, other in zip(whole._parameters, single._parameters, strict=True):
+        single.learn(batch.take_columns(columns), 0.0)
+    for one, other in zip(whole.stepper.parameters, single.stepper.parameters, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -136,7 +137,7 @@ def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
     batch = windows(rows=13)
     for agent in (one, two):
         learn(agent, batch, 2)
-    for single, double in zip(one._parameters, two._parameters, strict=True):
+    for single, double in zip(one.stepper.parameters, two.stepper.parameters, strict=True):
         torch.testing.assert_close(single, double, rtol=1e-3, atol=1e-5)
 
 
@@ -144,8 +145,9 @@ def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
 def test_a_shared_encoder_learns_from_the_critics_alone(name: str) -> None:
     agent = agent_of(name, IMAGES, network="nature", n_step=2)
     assert agent.network.shares
-    part = next(transitions(windows(IMAGES, length=2), gamma=0.99).split(1))
-    found = agent.objectives(part, agent.constants(part)).terms
+    part = next(transitions(windows(IMAGES, length=2), 0.99).split(1))
+    normals = (torch.randn(len(part.returns), 2, 2),) if name == "sac" else ()
+    found = agent.losses(part, *normals).terms
     reached = {name: {id(weight) for weight in term.parameters} for name, term in found.items()}
     torso = {id(weight) for weight in agent.network.torso.parameters()}
     assert torso <= reached["critic_loss"]
@@ -232,7 +234,7 @@ def test_the_temperature_aims_at_the_entropy_that_legal_actions_can_have(monkeyp
     agent = agent_of("sac", action=CHOICE)
     policy, mask = agent.network.policy, torch.tensor([1, 0, 1])
     monkeypatch.setattr(agent.network, "policy", lambda *inputs: policy(*inputs).masked_fill(mask == 0, ILLEGAL_LOGIT))
-    update = agent.update(windows(action=CHOICE), 0.0)
+    update = agent.learn(windows(action=CHOICE), 0.0)
     assert float(update.scalars["losses/entropy"]) == pytest.approx(math.log(2), abs=1e-3)
     found = agent.state_dict()["modules"]["temperature"]["log_alpha"]
     assert float(found) < 0
@@ -257,7 +259,7 @@ def test_hidden_layers_that_follow_a_shared_encoder_may_be_chosen() -> None:
 def test_a_fixed_temperature_stays() -> None:
     agent = agent_of("sac", learn_temperature=False, temperature=0.2)
     learn(agent, windows(), 3)
-    assert float(agent.modules["temperature"]()) == pytest.approx(0.2)
+    assert float(agent.stepper.modules["temperature"]()) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("learns", "wanted"), [(False, 0.01), (True, 0.2)])
@@ -265,7 +267,7 @@ def test_a_fixed_temperature_is_a_setting_of_the_resumed_run(learns: bool, wante
     saved = agent_of("sac", temperature=0.2).state_dict()
     agent = agent_of("sac", learn_temperature=learns, temperature=0.01)
     agent.load_state_dict(saved, load_optimizer=True)
-    assert float(agent.modules["temperature"]()) == pytest.approx(wanted)
+    assert float(agent.stepper.modules["temperature"]()) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -307,9 +309,9 @@ def test_what_such_an_agent_cannot_learn_is_refused_in_one_line(name: str, actio
 def test_the_part_of_clipped_steps_counts_each_loss_by_itself() -> None:
     """The norm of both gradients together may be above a limit that neither reaches."""
 
-    def updated(limit: float) -> tuple[ContinuousAgent, dict[str, float]]:
+    def updated(limit: float) -> tuple[Agent, dict[str, float]]:
         agent = agent_of("sac", learn_temperature=False, gradient_clip_by_norm_threshold=limit)
-        return agent, {name: value.item() for name, value in agent.update(windows(), 0.0).scalars.items()}
+        return agent, {name: value.item() for name, value in agent.learn(windows(), 0.0).scalars.items()}
 
     agent, free = updated(0.0)
     norms = [

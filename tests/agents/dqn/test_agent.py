@@ -72,7 +72,7 @@ def test_an_update_descends_the_huber_loss_of_double_targets() -> None:
     errors = targets.detach() - reference(batch.observations[0]).q[torch.arange(B), batch.actions[0]]
     huber = torch.where(errors.abs() < 1, 0.5 * errors.square(), errors.abs() - 0.5)
     (weights * huber).mean().backward()
-    updated = agent.update(replace(batch, weights=weights), 0.0)
+    updated = agent.learn(replace(batch, weights=weights), 0.0)
     torch.testing.assert_close(updated.priorities, errors.detach().abs())
     for parameter, wanted in zip(agent.network.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, wanted.grad)
@@ -82,20 +82,20 @@ def test_every_drawn_batch_gives_a_step_with_weights_of_its_own_maximum() -> Non
     agent = agent_of(config_of(batches_at_once=K))
     weights = torch.full((K * B,), 0.25)
     weights[1] = 1.0  # of the second batch
-    updated = agent.update(replace(batch_of(count=K * B), weights=weights), 0.0)
-    assert agent.guard.steps == K
+    updated = agent.learn(replace(batch_of(count=K * B), weights=weights), 0.0)
+    assert agent.stepper.guard.steps == K
     assert updated.priorities is not None
     assert updated.priorities.shape == (K * B,)
     alone = agent_of(config_of())
     part = batch_of(count=K * B).take_columns(torch.arange(0, K * B, K))
-    torch.testing.assert_close(updated.priorities[::K], alone.update(part, 0.0).priorities)
+    torch.testing.assert_close(updated.priorities[::K], alone.learn(part, 0.0).priorities)
 
 
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("name", [name for name in SWITCHES if name not in ("noisy", "rainbow")])
 def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
     one, two = agent_of(config_of(**SWITCHES[name])), agent_of(config_of(**SWITCHES[name]), threads=2)
-    found = [agent.update(batch_of(count=7), 0.0).priorities for agent in (one, two)]
+    found = [agent.learn(batch_of(count=7), 0.0).priorities for agent in (one, two)]
     torch.testing.assert_close(*found)
     for single, double in zip(one.network.parameters(), two.network.parameters(), strict=True):
         torch.testing.assert_close(single.grad, double.grad)
@@ -105,7 +105,7 @@ def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
 def test_a_fixed_batch_is_learned(name: str) -> None:
     torch.manual_seed(0)
     agent = agent_of(config_of(**SWITCHES[name], lr=3e-3, target_update_period=1000, lr_end_value=-1.0))
-    errors = [float(agent.update(batch_of(), 0.0).scalars["losses/td_error"]) for _ in range(250)]
+    errors = [float(agent.learn(batch_of(), 0.0).scalars["losses/td_error"]) for _ in range(250)]
     assert min(errors[-20:]) < 0.4 * errors[0]
 
 
@@ -113,19 +113,19 @@ def test_several_choices_are_learned() -> None:
     agent = agent_of(config_of(dueling=True, lr=3e-3), MultiDiscrete((2, 3)))
     batch = batch_of()
     batch = replace(batch, actions=torch.stack([batch.actions % 2, batch.actions % 3], -1))
-    losses = [float(agent.update(batch, 0.0).scalars["losses/value_loss"]) for _ in range(200)]
+    losses = [float(agent.learn(batch, 0.0).scalars["losses/value_loss"]) for _ in range(200)]
     assert losses[-1] < 0.3 * losses[0]
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_an_update_that_is_not_finite_changes_nothing(name: str) -> None:
     agent = agent_of(config_of(**SWITCHES[name], target_update_period=1, target_update_rate=0.5))
-    agent.update(batch_of(), 0.0)
+    agent.learn(batch_of(), 0.0)
     agent.take_skip_reasons()
     before = copy.deepcopy(agent.state_dict())
     batch = batch_of(seed=1)
     batch.rewards[0, 2] = torch.inf
-    updated = agent.update(batch, 0.05)
+    updated = agent.learn(batch, 0.05)
     assert same(before, agent.state_dict())
     assert agent.take_skip_reasons() == ["rewards"]
     assert updated.priorities is not None
@@ -137,11 +137,11 @@ def test_epsilon_falls_with_the_run_and_stays_at_0_for_noisy_layers() -> None:
     assert agent.network.epsilon == 1.0
     found = []
     for progress in (0.0, 0.25, 0.5, 1.0):
-        agent.update(batch_of(), progress)
+        agent.learn(batch_of(), progress)
         found.append(float(agent.network.epsilon))
     assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
     noisy = agent_of(config_of(noisy=True))
-    noisy.update(batch_of(), 0.3)
+    noisy.learn(batch_of(), 0.3)
     assert noisy.network.epsilon == 0.0
 
 

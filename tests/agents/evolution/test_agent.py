@@ -38,10 +38,10 @@ def test_a_generation_ends_with_its_last_member(name: str) -> None:
     agent = small(name)
     before = copy.deepcopy(agent.network.state_dict())
     for update, some in enumerate((WHOLE[:2], WHOLE[2:3])):
-        updated = agent.update(ended_batch(some, seed=update), 0.0)
+        updated = agent.learn(ended_batch(some, seed=update), 0.0)
         assert updated.optimizer_steps == 0
         assert same(before, agent.network.state_dict())
-    updated = agent.update(ended_batch(WHOLE[3:], seed=2), 0.0)
+    updated = agent.learn(ended_batch(WHOLE[3:], seed=2), 0.0)
     assert updated.optimizer_steps == 1
     assert agent.network.generation == 2
     assert not flat(agent).equal(torch.cat([before[key].flatten() for key, _ in agent.network.named_parameters()]))
@@ -54,9 +54,9 @@ def test_a_generation_ends_with_its_last_member(name: str) -> None:
 @BOTH
 def test_returns_that_come_in_any_order_and_batch_give_the_same_weights(name: str) -> None:
     together, apart = small(name), small(name)
-    together.update(ended_batch(WHOLE), 0.0)
+    together.learn(ended_batch(WHOLE), 0.0)
     for member in reversed(WHOLE):
-        apart.update(ended_batch([member]), 0.0)
+        apart.learn(ended_batch([member]), 0.0)
     assert flat(apart).equal(flat(together))
 
 
@@ -72,22 +72,22 @@ def test_returns_that_come_in_any_order_and_batch_give_the_same_weights(name: st
 def test_other_episodes_count_nothing(name: str, others: list[tuple[int, float]]) -> None:
     agent, plain = small(name), small(name)
     for each in (agent, plain):
-        each.update(ended_batch(WHOLE[:1]), 0.0)
-    agent.update(ended_batch(others), 0.0)
+        each.learn(ended_batch(WHOLE[:1]), 0.0)
+    agent.learn(ended_batch(others), 0.0)
     for each in (agent, plain):
-        each.update(ended_batch(WHOLE[1:]), 0.0)
+        each.learn(ended_batch(WHOLE[1:]), 0.0)
     assert flat(agent).equal(flat(plain))
 
 
 @BOTH
 def test_episodes_of_an_older_generation_count_nothing(name: str) -> None:
     agent = small(name)
-    agent.update(ended_batch(WHOLE), 0.0)
+    agent.learn(ended_batch(WHOLE), 0.0)
     after = flat(agent)
-    agent.update(ended_batch(WHOLE, generation=1), 0.0)
+    agent.learn(ended_batch(WHOLE, generation=1), 0.0)
     assert flat(agent).equal(after)
     assert agent.returns.isnan().all()
-    agent.update(ended_batch(WHOLE, generation=2), 0.0)
+    agent.learn(ended_batch(WHOLE, generation=2), 0.0)
     assert not flat(agent).equal(after)
 
 
@@ -95,7 +95,7 @@ def test_es_ascends_along_the_noise_of_the_better_members() -> None:
     """By hand: ranks 1, 0, 3, 2 of four are the weights -1/6, -1/2, 1/2, 1/6."""
     agent = small("es")
     before, noise = flat(agent), [agent.network.noise(pair) for pair in range(2)]
-    updated = agent.update(ended_batch(WHOLE), 0.0)
+    updated = agent.learn(ended_batch(WHOLE), 0.0)
     gradient = (1 / 3 * noise[0] + 1 / 3 * noise[1]) / (2 * 2 * 0.5)
     torch.testing.assert_close(updated.scalars["losses/gradient_norm"], torch.linalg.vector_norm(gradient))
     first_step_of_adam = 0.1 * (gradient - 0.25 * before).sign()
@@ -104,14 +104,14 @@ def test_es_ascends_along_the_noise_of_the_better_members() -> None:
 
 def test_the_learning_rate_of_es_follows_the_run_if_asked() -> None:
     steady, falling = small("es"), small("es", lr_end_value=0.05)
-    assert [steady.update(ended_batch(WHOLE, generation), 0.5).learning_rate for generation in (1, 2)] == [0.1, 0.1]
-    assert falling.update(ended_batch(WHOLE), 0.5).learning_rate == pytest.approx(0.075)
+    assert [steady.learn(ended_batch(WHOLE, generation), 0.5).learning_rate for generation in (1, 2)] == [0.1, 0.1]
+    assert falling.learn(ended_batch(WHOLE), 0.5).learning_rate == pytest.approx(0.075)
 
 
 def test_cem_takes_over_mean_and_deviation_of_its_best_members() -> None:
     agent = small("cem", smoothing=0.75)
     before, members = flat(agent), torch.stack([agent.network.perturbation(member) for member in (3, 4)])
-    agent.update(ended_batch(WHOLE), 0.0)
+    agent.learn(ended_batch(WHOLE), 0.0)
     torch.testing.assert_close(flat(agent), before + 0.75 * members.mean(0))
     variance = 0.75 * members.var(0, correction=0) + 0.25 * 0.25 + 0.5
     torch.testing.assert_close(agent.network.std, variance.sqrt())
@@ -120,7 +120,7 @@ def test_cem_takes_over_mean_and_deviation_of_its_best_members() -> None:
 def test_the_extra_variance_of_cem_falls_to_zero() -> None:
     agent, found = small("cem", elites=1), []
     for generation in range(1, 7):
-        agent.update(ended_batch(WHOLE, generation), 0.0)
+        agent.learn(ended_batch(WHOLE, generation), 0.0)
         found.append(float(agent.network.std[0]) ** 2)  # type: ignore[index, arg-type]
     assert found == pytest.approx([0.5, 0.375, 0.25, 0.125, 0.0, 0.0], abs=1e-6)
 
@@ -128,9 +128,9 @@ def test_the_extra_variance_of_cem_falls_to_zero() -> None:
 @BOTH
 def test_the_scale_of_observations_stays_within_a_generation(name: str) -> None:
     agent = small(name, normalise_observations=True)
-    agent.update(ended_batch(WHOLE[:2]), 0.0)
+    agent.learn(ended_batch(WHOLE[:2]), 0.0)
     assert not agent.network.input_mean.any()
-    agent.update(ended_batch(WHOLE[2:], seed=1), 0.0)
+    agent.learn(ended_batch(WHOLE[2:], seed=1), 0.0)
     rows = torch.cat(
         [ended_batch(part, seed=seed).observations[:-1].flatten(0, 2) for seed, part in enumerate((WHOLE[:2], WHOLE[2:]))]
     )
@@ -141,9 +141,9 @@ def test_the_scale_of_observations_stays_within_a_generation(name: str) -> None:
 @BOTH
 def test_a_batch_with_a_non_finite_number_changes_nothing(name: str, field: str) -> None:
     agent = small(name, normalise_observations=True)
-    agent.update(ended_batch(WHOLE[:3]), 0.0)
+    agent.learn(ended_batch(WHOLE[:3]), 0.0)
     before = copy.deepcopy(agent.state_dict())
-    agent.update(with_nan(ended_batch(WHOLE[3:]), field), 0.0)
+    agent.learn(with_nan(ended_batch(WHOLE[3:]), field), 0.0)
     assert same(before, agent.state_dict())
     assert agent.take_skip_reasons() == [None, field]
 
@@ -151,12 +151,12 @@ def test_a_batch_with_a_non_finite_number_changes_nothing(name: str, field: str)
 @BOTH
 def test_an_agent_that_was_saved_within_a_generation_goes_on_to_the_bit(name: str) -> None:
     agent, resumed = small(name, normalise_observations=True), small(name, normalise_observations=True)
-    agent.update(ended_batch(WHOLE), 0.0)
-    agent.update(ended_batch(WHOLE[:2], generation=2), 0.25)
+    agent.learn(ended_batch(WHOLE), 0.0)
+    agent.learn(ended_batch(WHOLE[:2], generation=2), 0.25)
     state = copy.deepcopy(agent.state_dict())
     resumed.check_state_dict(state, load_optimizer=True)
     resumed.load_state_dict(state, load_optimizer=True)
-    ends = [each.update(ended_batch(WHOLE[2:], generation=2), 0.5) for each in (agent, resumed)]
+    ends = [each.learn(ended_batch(WHOLE[2:], generation=2), 0.5) for each in (agent, resumed)]
     assert same(agent.state_dict(), resumed.state_dict())
     assert same(dict(ends[0].scalars), dict(ends[1].scalars))
 
@@ -181,10 +181,10 @@ def test_the_steps_that_counted_are_those_of_episodes_whose_return_was_awaited(n
     """Two rows a column: 6 of members; at first also 2 of the centre and 2 of a repeated member; 2 of the last member."""
     agent, resumed = small(name), small(name)
     for generation, others, wanted in ((1, [(0, 1.0), (2, 1.0)], 8 / 12), (2, [], 1.0)):
-        agent.update(ended_batch(WHOLE[:3], generation), 0.0)
+        agent.learn(ended_batch(WHOLE[:3], generation), 0.0)
         if others:
-            agent.update(ended_batch(others, generation), 0.0)
+            agent.learn(ended_batch(others, generation), 0.0)
         resumed.load_state_dict(copy.deepcopy(agent.state_dict()), load_optimizer=True)
         for each in (agent, resumed):
-            updated = each.update(ended_batch(WHOLE[3:], generation), 0.0)
+            updated = each.learn(ended_batch(WHOLE[3:], generation), 0.0)
             assert float(updated.scalars["evolution/counted_steps"]) == pytest.approx(wanted)

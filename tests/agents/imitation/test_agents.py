@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from agents import AGENTS
+from agents.base import Agent
 from agents.bcq.agent import BCQAgent, BCQConfig
 from agents.bcq.network import BCQNetwork, BCQOutput, allowed_choices
-from agents.guarded import GuardedAgent
+from agents.networks.actor_critic import RAW_ACTION, Policy
 from agents.networks.base import NetworkConfig, Thought, make_network
-from agents.networks.policy import RAW_ACTION, Policy
 from agents.networks.settings import NetworkSettings
+from agents.returns.gae import advantages_of
 from tests.agents.dqn.test_agent import A as VALUES
 from tests.agents.dqn.test_agent import batch_of
 from tests.agents.support import A, B, T, random_batch, with_nan, with_other_unused_rows
@@ -26,7 +27,7 @@ from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 BOX = Box((-1.0, -1.0), (1.0, 1.0))
 
 
-def agent_of(name: str, action: ActionSpace | None = None, network: dict[str, Any] | None = None, **own: Any) -> GuardedAgent:
+def agent_of(name: str, action: ActionSpace | None = None, network: dict[str, Any] | None = None, **own: Any) -> Agent:
     kind: Any = AGENTS[name]
     config = kind.config_class(**{"lr": 1e-2, "lr_end_value": 1e-2, **own})
     settings = NetworkSettings("mlp", hidden_sizes="16", **(network or {}))
@@ -34,26 +35,26 @@ def agent_of(name: str, action: ActionSpace | None = None, network: dict[str, An
     described = NetworkConfig(
         settings, shape, action or Discrete(VALUES if name == "bcq" else A), kind.network_class, agent=config
     )
-    agent: GuardedAgent = kind(config, make_network(described, torch.Generator().manual_seed(1)), ("queue",))
+    agent: Agent = kind(config, make_network(described, torch.Generator().manual_seed(1)), ("queue",))
     return agent
 
 
-def weights(agent: GuardedAgent) -> dict[str, Tensor]:
+def weights(agent: Agent) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in agent.network.state_dict().items()}
 
 
 @pytest.mark.parametrize("name", ["bc", "marwil"])
 def test_unused_rows_change_nothing(name: str) -> None:
     one, other = agent_of(name), agent_of(name)
-    one.update(random_batch(), 0.0)
-    other.update(with_other_unused_rows(random_batch()), 0.0)
+    one.learn(random_batch(), 0.0)
+    other.learn(with_other_unused_rows(random_batch()), 0.0)
     assert same(one.state_dict(), other.state_dict())
 
 
 def test_cloning_makes_recorded_actions_likely() -> None:
     agent, batch = agent_of("bc", lr=0.05, lr_end_value=0.05), random_batch()
     for _ in range(300):
-        scalars = agent.update(batch, 0.0).scalars
+        scalars = agent.learn(batch, 0.0).scalars
     assert float(scalars["losses/accuracy"]) == 1.0
     assert float(scalars["losses/cloning_loss"]) < 0.05
 
@@ -63,7 +64,7 @@ def test_an_entropy_bonus_keeps_the_policy_unsure() -> None:
     for weight in (0.0, 1.0):
         agent = agent_of("bc", entropy_loss_weight=weight)
         for _ in range(100):
-            scalars = agent.update(random_batch(), 0.0).scalars
+            scalars = agent.learn(random_batch(), 0.0).scalars
         entropies.append(float(scalars["losses/entropy"]))
     assert entropies[0] < entropies[1]
 
@@ -76,7 +77,7 @@ def test_a_squashed_policy_clones_the_drawn_values() -> None:
     drawn = torch.full((*batch.action_used.shape, 2), 0.7)
     batch = replace(batch, actions=torch.zeros_like(drawn), acting={RAW_ACTION: drawn})
     for _ in range(200):
-        agent.update(batch, 0.0)
+        agent.learn(batch, 0.0)
     policy = agent.network(batch.observations.flatten(0, 1)).policy
     torch.testing.assert_close(policy[:, :2].mean(), torch.tensor(0.7), atol=0.05, rtol=0.0)
 
@@ -94,7 +95,7 @@ def test_marwil_prefers_actions_that_turned_out_well() -> None:
     for beta in (0.0, 2.0):
         agent = agent_of("marwil", advantage_weight=beta, advantage_scale_rate=0.5)
         for _ in range(20):
-            agent.update(batch, 0.0)
+            agent.learn(batch, 0.0)
         policy = agent.network(batch.observations.flatten(0, 1)).policy.softmax(-1)
         liked.append(float(policy[:, 1].mean()))
     assert liked[1] > liked[0] + 0.05
@@ -104,17 +105,17 @@ def test_the_scale_of_marwil_is_part_of_its_state_and_of_a_step() -> None:
     """It moves before it is used, and a refused step leaves it."""
     agent: Any = agent_of("marwil", advantage_scale_rate=0.5)
     scale = agent.squared_scale.clone()
-    agent.update(random_batch(), 0.0)
+    agent.learn(random_batch(), 0.0)
     assert float(agent.squared_scale) < 0.6 * float(scale)
     state = copy.deepcopy(agent.state_dict())
     before = agent.squared_scale.clone()
-    agent.update(with_nan(random_batch(), "rewards"), 0.0)
+    agent.learn(with_nan(random_batch(), "rewards"), 0.0)
     assert torch.equal(agent.squared_scale, before)
     other: Any = agent_of("marwil", advantage_scale_rate=0.5)
     other.check_state_dict(state, load_optimizer=True)
     other.load_state_dict(state, load_optimizer=True)
     for each in (agent, other):
-        each.update(random_batch(1), 0.0)
+        each.learn(random_batch(1), 0.0)
     assert same(agent.state_dict(), other.state_dict())
     older = {**state, "numbers": {}}
     other.load_state_dict(older, load_optimizer=False)
@@ -124,10 +125,10 @@ def test_marwil_weighs_by_the_scale_of_the_batch_itself() -> None:
     agent: Any = agent_of("marwil", advantage_scale_rate=1.0, weight_limit=1e6, clip_rewards=False)
     batch = random_batch()
     values = agent.network(batch.observations.flatten(0, 1)).values.detach().unflatten(0, (T + 1, B))
-    advantages, _ = agent._estimate(batch, values)
+    advantages, _ = advantages_of(batch, values, agent.config.gamma, 1.0)
     used = batch.action_used
     scaled = advantages[used] / advantages[used].square().mean().sqrt()
-    scalars = agent.update(batch, 0.0).scalars
+    scalars = agent.learn(batch, 0.0).scalars
     torch.testing.assert_close(scalars["losses/mean_weight"], scaled.exp().mean())
 
 
@@ -151,7 +152,7 @@ def test_bcq_learns_values_and_recorded_actions(action: ActionSpace) -> None:
     actions = batch.actions if isinstance(action, Discrete) else torch.stack([batch.actions, batch.actions % 2], -1)
     batch = replace(batch, actions=actions, terminated=torch.ones_like(batch.terminated))
     for _ in range(400):
-        scalars = agent.update(batch, 0.0).scalars
+        scalars = agent.learn(batch, 0.0).scalars
     assert float(scalars["losses/value_loss"]) < 1e-3
     assert float(scalars["losses/accuracy"]) == 1.0
     assert 0 < float(scalars["losses/allowed"]) < 1
@@ -176,10 +177,10 @@ def test_an_update_of_bcq_descends_the_loss_of_its_formula() -> None:
     huber = torch.where(errors.abs() < 1, 0.5 * errors**2, errors.abs() - 0.5).mean()
     cloned = torch.nn.functional.cross_entropy(now.behaviour, batch.actions[0])
     (huber + cloned + 0.5 * now.behaviour.square().mean()).backward()
-    agent.optimizer = torch.optim.SGD(agent.network.parameters(), lr=1.0)
-    agent.guard._optimizer = agent.optimizer
+    agent.stepper.optimizer = torch.optim.SGD(agent.network.parameters(), lr=1.0)
+    agent.stepper.guard._optimizer = agent.stepper.optimizer
     before = weights(agent)
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     for name, parameter in reference.named_parameters():
         step = before[name] - agent.network.state_dict()[name]
         torch.testing.assert_close(step / agent.config.lr, parameter.grad, rtol=1e-3, atol=1e-5, msg=name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents.asynchronous import Columns
+from agents.appo.agent import Columns
 from agents.impact.agent import ImpactAgent, ImpactConfig, impact_log_ratios
 from tests.agents.asynchronous_support import Recorded
 from tests.agents.returns.test_gae import golden_cases
@@ -41,7 +41,7 @@ def test_ratios_targets_and_advantages_equal_the_recorded_ones(case: dict[str, A
 @CASES
 def test_losses_and_their_gradient_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     kept, target_policy = recorded(case)
-    terms, metrics = kept.losses(target_policy)
+    terms, metrics, _ = kept.losses(target_policy)
     kept.check("policy_loss", terms["policy_loss"].value)
     kept.check("value_loss", terms["value_loss"].value)
     kept.check("entropy", -terms["entropy_loss"].value)

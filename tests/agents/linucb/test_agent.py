@@ -65,7 +65,7 @@ def numbers_of(agent: LinUCBAgent) -> dict[str, Tensor]:
 def test_updates_sum_the_pulls_that_were_used_with_a_constant_feature() -> None:
     agent, batches = agent_here(ridge=0.5), [batch_here(seed) for seed in range(2)]
     for batch in batches:
-        agent.update(batch, 0.0)
+        agent.learn(batch, 0.0)
     contexts = torch.cat([contexts_of(batch) for batch in batches])
     arms, rewards = (
         torch.cat([getattr(batch, name)[batch.action_used] for batch in batches]) for name in ("actions", "rewards")
@@ -85,7 +85,7 @@ def test_before_the_first_update_all_arms_are_worth_nothing_and_uncertain() -> N
 
 def test_metrics_are_those_of_the_estimates_before_the_update() -> None:
     agent, batch = agent_here(), batch_here()
-    found = agent.update(batch, 0.0).scalars
+    found = agent.learn(batch, 0.0).scalars
     rewards = batch.rewards[batch.action_used]
     torch.testing.assert_close(found["bandit/reward"], rewards.mean())
     torch.testing.assert_close(found["bandit/squared_error"], rewards.square().mean())
@@ -95,10 +95,10 @@ def test_metrics_are_those_of_the_estimates_before_the_update() -> None:
 @pytest.mark.parametrize(("name", "place"), [("rewards", (1, 2)), ("observations", (ROWS, 0))])
 def test_a_number_that_is_not_finite_skips_the_update(name: str, place: tuple[int, int]) -> None:
     agent, batch = agent_here(), batch_here()
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     before = {key: tensor.clone() for key, tensor in numbers_of(agent).items()}
     getattr(batch, name)[place] = math.nan
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     assert agent.take_skip_reasons() == [None, name]
     assert same(numbers_of(agent), before)
 
@@ -106,9 +106,9 @@ def test_a_number_that_is_not_finite_skips_the_update(name: str, place: tuple[in
 def test_contexts_that_are_too_large_for_the_ridge_skip_the_update() -> None:
     """Two contexts of 1e12 along one line: beside 1e24 a ridge of 1 is lost, and A is singular."""
     agent, batch = agent_here(), batch_here()
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     before = {key: tensor.clone() for key, tensor in numbers_of(agent).items()}
-    agent.update(replace(batch, observations=torch.full_like(batch.observations, 1e12)), 0.0)
+    agent.learn(replace(batch, observations=torch.full_like(batch.observations, 1e12)), 0.0)
     assert agent.take_skip_reasons() == [None, "inverse matrices"]
     assert same(numbers_of(agent), before)
 
@@ -116,15 +116,15 @@ def test_contexts_that_are_too_large_for_the_ridge_skip_the_update() -> None:
 def test_parts_of_a_batch_give_the_sums_of_the_whole() -> None:
     whole = batch_here(columns=2 * COLUMNS)
     alone = agent_here()
-    alone.update(whole, 0.0)
+    alone.learn(whole, 0.0)
 
     def learner(group: Group) -> tuple[dict[str, Tensor], list[str | None]]:
         agent = agent_here()
         agent.join(group)
         part = whole.take_columns(torch.arange(group.rank * COLUMNS, (group.rank + 1) * COLUMNS))
-        agent.update(part, 0.0)
+        agent.learn(part, 0.0)
         part.rewards[0, 0] = math.nan if group.rank else 0.0
-        agent.update(part, 0.0)
+        agent.learn(part, 0.0)
         return numbers_of(agent), agent.take_skip_reasons()
 
     (first, skipped), (second, reasons) = together(2, learner)

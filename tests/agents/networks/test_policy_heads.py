@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from agents.distributions import ILLEGAL_LOGIT
-from agents.networks.actor_critic import ActorCritic
+from agents.networks.actor_critic import RAW_ACTION, ActorCritic, drawn_actions
 from agents.networks.base import NetworkConfig, make_network
-from agents.networks.policy import RAW_ACTION, drawn_actions
 from agents.networks.settings import NetworkSettings
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.engine.stepper import Stepper
 from agents.networks.actor_critic import ActorCritic
 from agents.ppo.agent import PPOAgent
 from agents.ppo.config import PPOConfig
@@ -98,7 +99,7 @@ def test_an_update_is_the_steps_written_out(unit: Any, minibatches: int) -> None
             torch.nn.utils.clip_grad_norm_(by_hand.parameters(), config.gradient_clip_by_norm_threshold)
             optimizer.step()
     agent = PPOAgent(config, network)
-    updated = agent.update(batch, 0.0)
+    updated = agent.learn(batch, 0.0)
     assert updated.optimizer_steps in (0, config.epochs * config.minibatches)
     for parameter, wanted in zip(network.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(parameter, wanted, rtol=1e-3, atol=2e-5)
@@ -108,7 +109,7 @@ def test_an_update_is_the_steps_written_out(unit: Any, minibatches: int) -> None
 def test_the_first_ratios_are_1_and_metrics_are_means_over_the_steps(core: str) -> None:
     network = make_network_here(core)
     agent = PPOAgent(replace(CONFIG, entropy_loss_weight=0.0), network)
-    scalars = agent.update(acted_batch(network), 0.0).scalars
+    scalars = agent.learn(acted_batch(network), 0.0).scalars
     assert float(scalars["losses/first_ratio_error"]) < 1e-5
     assert 0 < float(scalars["losses/approx_kl"]) < 1
     assert 0 < float(scalars["losses/entropy"]) <= math.log(4)
@@ -123,12 +124,12 @@ def test_a_row_whose_action_was_ignored_changes_no_weight(core: str) -> None:
     batch = acted_batch(make_network_here(core))
     for agent, given in zip(agents, (batch, with_other_unused_rows(batch)), strict=True):
         torch.manual_seed(1)
-        agent.update(given, 0.0)
+        agent.learn(given, 0.0)
     assert same(agents[0].state_dict(), agents[1].state_dict())
 
 
 @pytest.mark.parametrize("normalisation", ["minibatch", "none"])
-def test_minibatches_that_are_filled_up_teach_the_same(normalisation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minibatches_that_are_filled_up_teach_the_same(normalisation: Any) -> None:
     """A CUDA graph needs minibatches of one size."""
     config, found = replace(CONFIG, minibatches=4, advantage_normalisation=normalisation), []
     for filled in (False, True):
@@ -136,9 +137,9 @@ def test_minibatches_that_are_filled_up_teach_the_same(normalisation: Any, monke
         batch = acted_batch(agent.network)
         assert batch.action_used.sum() % 4
         if filled:
-            monkeypatch.setattr(agent, "_graphs", lambda given, _: agent.learn_from(given))  # noqa: B023
+            agent.stepper.records_steps = True
         torch.manual_seed(3)
-        updated = agent.update(batch, 0.0)
+        updated = agent.learn(batch, 0.0)
         found.append({**updated.scalars, **agent.network.state_dict()})
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
@@ -147,7 +148,7 @@ def test_a_batch_without_a_used_step_takes_no_step() -> None:
     agent = PPOAgent(CONFIG, make_network_here())
     batch = acted_batch(make_network_here())
     before = copy.deepcopy(agent.state_dict()["modules"])
-    agent.update(replace(batch, action_used=torch.zeros(T, B, dtype=torch.bool)), 0.0)
+    agent.learn(replace(batch, action_used=torch.zeros(T, B, dtype=torch.bool)), 0.0)
     assert same(agent.state_dict()["modules"], before)
     assert agent.take_skip_reasons(everything=True) == [None]
 
@@ -156,9 +157,9 @@ def test_a_batch_without_a_used_step_takes_no_step() -> None:
 def test_a_bad_input_is_named_and_changes_nothing(name: str) -> None:
     agent = PPOAgent(replace(CONFIG, normalise_rewards=True), make_network_here())
     batch = replace(acted_batch(make_network_here()), discounted_returns=torch.randn(T, B))
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     before = copy.deepcopy(agent.state_dict())
-    agent.update(with_nan(batch, name), 0.0)
+    agent.learn(with_nan(batch, name), 0.0)
     assert agent.take_skip_reasons(everything=True) == [None, name]
     assert same(agent.state_dict(), before)
 
@@ -168,31 +169,31 @@ def test_an_update_stops_before_the_step_that_is_too_far() -> None:
     far = replace(CONFIG, lr=0.5, lr_end_value=0.5, target_kl=1e-3)
     for config, most in ((far, 2), (replace(far, target_kl=0.0), CONFIG.epochs * CONFIG.minibatches)):
         agent = PPOAgent(config, make_network_here())
-        agent.update(acted_batch(make_network_here()), 0.0)
+        agent.learn(acted_batch(make_network_here()), 0.0)
         agent.take_skip_reasons(everything=True)
-        assert 1 <= agent.guard.steps <= most
-    assert agent.guard.steps == most
+        assert 1 <= agent.stepper.guard.steps <= most
+    assert agent.stepper.guard.steps == most
 
 
 def test_a_refused_update_leaves_the_weight_of_the_kl_penalty() -> None:
     agent = PPOAgent(replace(CONFIG, policy_objective="kl", target_kl=0.5), make_network_here())
     bad = acted_batch(make_network_here())
     bad.rewards[0, 0] = math.nan
-    agent.update(bad, 0.0)
+    agent.learn(bad, 0.0)
     assert agent.kl_weight == 1.0  # a divergence of 0 would halve it
 
 
 def test_the_weight_of_the_kl_penalty_adapts_and_is_saved() -> None:
     config = replace(CONFIG, policy_objective="kl", target_kl=1e-9)
     agent = PPOAgent(config, make_network_here())
-    scalars = agent.update(acted_batch(make_network_here()), 0.0).scalars
+    scalars = agent.learn(acted_batch(make_network_here()), 0.0).scalars
     assert agent.kl_weight == 2.0  # the divergence is above 1.5 targets
     assert float(scalars["losses/clip_fraction"]) >= 0
     assert float(scalars["losses/kl_loss"]) > 0
     assert float(scalars["losses/kl_weight"]) == 1.0  # that of this update
     other = PPOAgent(config, make_network_here())
     other.load_state_dict(copy.deepcopy(agent.state_dict()), load_optimizer=True)
-    assert (other.kl_weight, other.guard.steps) == (2.0, CONFIG.epochs * CONFIG.minibatches)
+    assert (other.kl_weight, other.stepper.guard.steps) == (2.0, CONFIG.epochs * CONFIG.minibatches)
     wrong = {**agent.state_dict(), "numbers": {"optimizer_steps": {"count": torch.zeros(2)}}}
     with pytest.raises(ValueError, match=r"^wanted count as int64 \[\], got float32 \[2\]$"):
         other.check_state_dict(wrong, load_optimizer=True)
@@ -218,7 +219,7 @@ def test_every_option_changes_the_update(options: dict[str, Any]) -> None:
         agent = PPOAgent(replace(config, epochs=6), make_network_here())
         torch.manual_seed(1)
         batch = acted_batch(make_network_here())
-        agent.update(replace(batch, rewards=10 * batch.rewards), 0.0)
+        agent.learn(replace(batch, rewards=10 * batch.rewards), 0.0)
         ends.append(agent.state_dict()["modules"])
     assert not same(*ends)
     assert all(weights.isfinite().all() for weights in ends[1]["network"].values())
@@ -228,14 +229,14 @@ def test_learning_rate_and_clip_fall_linearly() -> None:
     config = replace(CONFIG, lr_end_value=0.0, clip=0.2, clip_end_value=0.1)
     agent = PPOAgent(config, make_network_here())
     clips = []
-    epochs = agent._epochs
+    minibatches = agent._minibatches
 
-    def seen(rows: Any, batch: Batch, clip: float) -> Any:
+    def seen(batch: Batch, step: Stepper, clip: float) -> Any:
         clips.append(clip)
-        return epochs(rows, batch, clip)
+        return minibatches(batch, step, clip)
 
-    agent._epochs = seen  # type: ignore[method-assign]
-    rates = [agent.update(acted_batch(make_network_here()), progress).learning_rate for progress in (0.0, 0.5, 1.0)]
+    agent._minibatches = seen  # type: ignore[method-assign]
+    rates = [agent.learn(acted_batch(make_network_here()), progress).learning_rate for progress in (0.0, 0.5, 1.0)]
     assert rates == pytest.approx([1e-2, 5e-3, 0.0])
     assert clips == pytest.approx([0.2, 0.15, 0.1])
 

@@ -64,6 +64,6 @@ def test_a_sequence_starts_with_the_stored_state_unless_told_otherwise(stored_st
     learned = []
     for state in (torch.zeros(3, 4), torch.ones(3, 4)):
         agent = R2d2Agent(config, make_network(network, torch.Generator().manual_seed(1)))
-        agent.update(replace(random_batch(), recurrent_state=state), 0.0)
+        agent.learn(replace(random_batch(), recurrent_state=state), 0.0)
         learned.append(agent.network.state_dict())
     assert same(*learned) is not stored_state

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import SeparateActorCritic
+from agents.networks.actor_critic import ActorCritic
 from agents.trpo import agent as module
 from agents.trpo.agent import TRPOAgent, TRPOConfig
 from agents.trpo.region import TrustRegion
@@ -25,23 +25,21 @@ from wrappers.spaces import Box
 CONFIG = TRPOConfig(lr_end_value=1e-3, gamma=0.9, gae_lambda=0.8, minibatches=2)
 
 
-def network_here(core: str = "none", seed: int = 1, **settings: Any) -> SeparateActorCritic:
+def network_here(core: str = "none", seed: int = 1, **settings: Any) -> ActorCritic:
     generator = torch.Generator().manual_seed(seed)
-    network = network_of(
-        "mlp", (2, 6), A, core=core, generator=generator, network_class=SeparateActorCritic, separate_value=True, **settings
-    )
-    assert isinstance(network, SeparateActorCritic)
+    network = network_of("mlp", (2, 6), A, core=core, generator=generator, agent=TRPOConfig(), separate_value=True, **settings)
+    assert isinstance(network, ActorCritic)
     return network
 
 
-def policies(network: SeparateActorCritic, batch: Batch) -> Tensor:
+def policies(network: ActorCritic, batch: Batch) -> Tensor:
     with torch.no_grad():
         if batch.recurrent_state is None:
             return network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
         return network(batch.observations, batch.recurrent_state, batch.reset).policy[:-1]
 
 
-def parts(network: SeparateActorCritic) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def parts(network: ActorCritic) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Copies of the weights of the policy and of the others, by name."""
     own = {id(weights) for weights in network.policy_parameters}
     copies = {name: (id(weights) in own, weights.detach().clone()) for name, weights in network.named_parameters()}
@@ -91,13 +89,13 @@ def test_a_part_alone_gives_its_output_without_the_layers_of_the_other(core: str
 def test_the_fit_of_the_values_does_not_compute_the_policys_layers(core: str) -> None:
     """Their gradient is 0 in any case, so only the time shows it."""
     agent = TRPOAgent(CONFIG, network_here(core))
-    passed = {id(weights) for weights in agent.passed_network().parameters()}
+    passed = {id(weights) for weights in agent.stepper.passes.network.parameters()}
     assert not passed & {id(weights) for weights in agent.network.torso.parameters()}
     assert agent.network.value_torso is not None
     assert passed >= {id(weights) for weights in agent.network.value_torso.parameters()}
 
 
-def acted_batch_here(network: SeparateActorCritic) -> Batch:
+def acted_batch_here(network: ActorCritic) -> Batch:
     batch = acted_batch(network)
     generator = torch.Generator().manual_seed(3)
     if batch.recurrent_state is not None:
@@ -111,7 +109,7 @@ def test_the_policy_gains_and_stays_in_its_region(core: str) -> None:
     network = network_here(core)
     batch = acted_batch_here(network)
     before = policies(network, batch)
-    scalars = TRPOAgent(CONFIG, network).update(batch, 0.0).scalars
+    scalars = TRPOAgent(CONFIG, network).learn(batch, 0.0).scalars
     divergence = network.distribution.kl(before, policies(network, batch))[batch.action_used].mean()
     assert float(scalars["losses/kl"]) == pytest.approx(float(divergence), rel=1e-4)
     assert 0.3 * CONFIG.max_kl < float(divergence) <= CONFIG.max_kl
@@ -143,7 +141,7 @@ def test_the_step_is_that_of_normalised_advantages_by_hand() -> None:
     direction = torch.linalg.solve(damped, gradient.double())
     step_by_hand = (2 * config.max_kl / (direction @ damped @ direction)).sqrt() * direction
     before = flat(network.policy_parameters)
-    scalars = TRPOAgent(config, network).update(batch, 0.0).scalars
+    scalars = TRPOAgent(config, network).learn(batch, 0.0).scalars
     fraction = config.backtrack_coefficient ** (float(scalars["trpo/steps_tried"]) - 1)
     torch.testing.assert_close(
         flat(network.policy_parameters) - before, (fraction * step_by_hand).float(), rtol=1e-3, atol=1e-4
@@ -166,7 +164,7 @@ def test_values_are_fitted_without_moving_the_policy(core: str) -> None:
         network = network_here(core)
         before = parts(network)
         torch.manual_seed(1)
-        TRPOAgent(config, network).update(acted_batch_here(network), 0.0)
+        TRPOAgent(config, network).learn(acted_batch_here(network), 0.0)
         ends.append(parts(network))
         assert not same(ends[-1][0], before[0])
         assert same(ends[-1][1], before[1]) == (config.lr == 0)
@@ -181,7 +179,7 @@ def test_columns_in_parts_give_the_step_of_all_at_once(core: str, monkeypatch: p
         network = network_here(core)
         torch.manual_seed(1)
         agent = TRPOAgent(replace(CONFIG, entropy_loss_weight=0.1, cg_iterations=3), network)
-        scalars.append(agent.update(acted_batch_here(network), 0.0).scalars)
+        scalars.append(agent.learn(acted_batch_here(network), 0.0).scalars)
         ends.append(dict(network.named_parameters()))
     for name, weights in ends[0].items():
         torch.testing.assert_close(weights, ends[1][name], rtol=1e-3, atol=1e-6)
@@ -194,11 +192,11 @@ def test_values_approach_their_targets() -> None:
     network = network_here()
     agent = TRPOAgent(replace(CONFIG, epochs=100, lr=1e-2, lr_end_value=1e-2), network)
     batch = acted_batch(network)
-    updates = [agent.update(batch, 0.0) for _ in range(3)]
+    updates = [agent.learn(batch, 0.0) for _ in range(3)]
     losses = [float(update.scalars["losses/explained_variance"]) for update in updates]
     assert losses[2] > max(0.5, losses[0])
     agent.take_skip_reasons(everything=True)
-    assert agent.guard.steps == 3 * (1 + 100 * 2)
+    assert agent.stepper.guard.steps == 3 * (1 + 100 * 2)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -207,7 +205,7 @@ def test_a_row_whose_action_was_ignored_changes_no_weight(core: str) -> None:
     batch = acted_batch(network_here(core))
     for agent, given in zip(agents, (batch, with_other_unused_rows(batch)), strict=True):
         torch.manual_seed(1)
-        agent.update(given, 0.0)
+        agent.learn(given, 0.0)
     assert same(agents[0].state_dict(), agents[1].state_dict())
 
 
@@ -215,7 +213,7 @@ def test_a_batch_without_a_used_step_takes_no_step() -> None:
     agent = TRPOAgent(CONFIG, network_here())
     batch = acted_batch(network_here())
     before = copy.deepcopy(agent.state_dict()["modules"])
-    scalars = agent.update(replace(batch, action_used=torch.zeros(T, B, dtype=torch.bool)), 0.0).scalars
+    scalars = agent.learn(replace(batch, action_used=torch.zeros(T, B, dtype=torch.bool)), 0.0).scalars
     assert same(agent.state_dict()["modules"], before)
     assert agent.take_skip_reasons(everything=True) == [None]
     assert float(scalars["trpo/step_accepted"]) == float(scalars["trpo/steps_tried"]) == 0
@@ -226,11 +224,11 @@ def test_a_batch_without_a_used_step_takes_no_step() -> None:
 def test_a_bad_input_is_named_and_changes_nothing(name: str, reads_late: bool) -> None:
     """Also where steps are reverted as on a GPU. The count of the optimiser's steps is part of the state."""
     agent = TRPOAgent(replace(CONFIG, normalise_rewards=True), network_here())
-    agent.guard.reads_late = reads_late
+    agent.stepper.guard.reads_late = reads_late
     batch = replace(acted_batch(network_here()), discounted_returns=torch.randn(T, B))
-    agent.update(batch, 0.0)
+    agent.learn(batch, 0.0)
     before = copy.deepcopy(agent.state_dict())
-    agent.update(with_nan(batch, name), 0.0)
+    agent.learn(with_nan(batch, name), 0.0)
     assert agent.take_skip_reasons(everything=True) == [None, name]
     assert same(agent.state_dict(), before)
 
@@ -239,7 +237,7 @@ def test_the_policy_stays_to_the_bit_if_no_step_is_good(monkeypatch: pytest.Monk
     monkeypatch.setattr(TrustRegion, "measure", lambda self: (1.0, 1.0))
     network = network_here()
     before = parts(network)[0]
-    scalars = TRPOAgent(CONFIG, network).update(acted_batch(network), 0.0).scalars
+    scalars = TRPOAgent(CONFIG, network).learn(acted_batch(network), 0.0).scalars
     assert same(parts(network)[0], before)
     assert float(scalars["trpo/steps_tried"]) == CONFIG.max_backtracks
     assert float(scalars["losses/kl"]) == float(scalars["trpo/step_accepted"]) == 0
@@ -265,7 +263,7 @@ def test_every_option_changes_the_update(options: dict[str, Any]) -> None:
     for config in (CONFIG, replace(CONFIG, **options)):
         network = network_here()
         torch.manual_seed(1)
-        TRPOAgent(config, network).update(acted_batch(network), 0.0)
+        TRPOAgent(config, network).learn(acted_batch(network), 0.0)
         ends.append(parts(network))
     assert not same(*ends)
 
@@ -273,22 +271,20 @@ def test_every_option_changes_the_update(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("distribution", ["gaussian", "squashed_gaussian", "beta"])
 def test_real_actions_stay_in_the_region_too(distribution: str) -> None:
     space = Box((-1.0, -1.0), (1.0, 1.0))
-    network = network_of(
-        "mlp", (2, 6), space, network_class=SeparateActorCritic, separate_value=True, action_distribution=distribution
-    )
-    assert isinstance(network, SeparateActorCritic)
+    network = network_of("mlp", (2, 6), space, agent=TRPOConfig(), separate_value=True, action_distribution=distribution)
+    assert isinstance(network, ActorCritic)
     batch = acted_batch(network_here())
     acting = {"behaviour_policy": policies(network, batch)}
     drawn = network.distribution.sample(acting["behaviour_policy"], torch.Generator().manual_seed(1))
     batch = replace(batch, actions=network.distribution.action(drawn), acting={**acting, "raw_action": drawn})
     before = policies(network, batch)
-    scalars = TRPOAgent(replace(CONFIG, action_bound_loss_weight=1.0), network).update(batch, 0.0).scalars
+    scalars = TRPOAgent(replace(CONFIG, action_bound_loss_weight=1.0), network).learn(batch, 0.0).scalars
     divergence = network.distribution.kl(before, policies(network, batch))[batch.action_used].mean()
     assert float(scalars["losses/first_ratio_error"]) < 1e-4
     assert 0.3 * CONFIG.max_kl < float(divergence) <= 1.001 * CONFIG.max_kl
 
 
 def test_a_shared_torso_is_refused() -> None:
-    network = network_of("mlp", (2, 6), A, network_class=SeparateActorCritic)
+    network = network_of("mlp", (2, 6), A, agent=TRPOConfig())
     with pytest.raises(ValueError, match="^separate_value: wanted true with agent trpo, .*, got false$"):
         TRPOAgent.check(CONFIG, network.config)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Categorical, DiagonalGaussian, Distribution
-from agents.peers import Peers
+from agents.engine.peers import Peers
 from agents.trpo.region import Found, TrustRegion, conjugate_gradient, line_search, natural_step
 from tests.agents.support import each_golden_case
 from tests.support import golden

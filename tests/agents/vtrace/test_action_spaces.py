@@ -11,6 +11,8 @@ from torch import Tensor
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.actor_critic import ActorCritic, PolicyOutput
 from agents.networks.base import Thought
+from agents.returns.vtrace import vtrace
+from agents.vtrace import agent as module
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from replay.batch import Batch
 from tests.agents.networks.test_policy_heads import SPACES, config_of, network_for
@@ -42,21 +44,23 @@ def test_an_update_is_finite_and_changes_every_weight(name: str, settings: str) 
     network = network_for(name)
     agent = VTraceAgent(config, network)
     before = {key: value.clone() for key, value in network.named_parameters()}
-    scalars = agent.update(batch_of(network), 0.0).scalars
+    scalars = agent.learn(batch_of(network), 0.0).scalars
     assert all(value.isfinite() for value in scalars.values())
     assert agent.take_skip_reasons(everything=True) == [None]
     assert all((value != before[key]).any() for key, value in network.named_parameters())
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_the_ratio_is_one_number_of_all_components(name: str) -> None:
-    network = network_for(name)
+def test_the_ratio_is_one_number_of_all_components(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, seen = network_for(name), []
     agent, batch = VTraceAgent(VTraceConfig(), network), batch_of(network)
+    monkeypatch.setattr(module, "vtrace", lambda **given: seen.append(given["log_rhos"]) or vtrace(**given))
     distribution, drawn = network.distribution, batch.acting.get("raw_action", batch.actions)
     with torch.no_grad():
         policy = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
-        log_rhos = agent._log_rhos(agent._log_probs(policy, batch), batch)
-    wanted = distribution.log_prob(policy, drawn) - distribution.log_prob(batch.acting["behaviour_policy"], drawn)
+        wanted = distribution.log_prob(policy, drawn) - distribution.log_prob(batch.acting["behaviour_policy"], drawn)
+    agent.learn(batch, 0.0)
+    (log_rhos,) = seen
     assert log_rhos.shape == (T, B)
     assert log_rhos[~batch.action_used].tolist() == [0.0, 0.0]
     assert torch.equal(log_rhos[batch.action_used], wanted[batch.action_used])
@@ -76,7 +80,7 @@ def test_masked_policies_give_finite_losses_and_gradients(name: str) -> None:
     batch = replace(batch, actions=actions, acting={**batch.acting, "behaviour_policy": behaviour})
     agent = VTraceAgent(replace(CLEAR, use_kl_mask=True, relevance="behaviour", kl_div_threshold=10.0), network)
     policy, values = network.heads(network.features(batch.observations.flatten(0, 1)), mask.flatten(0, 1))
-    terms, metrics = agent.losses(batch, PolicyOutput(policy.unflatten(0, (T + 1, B)), values.unflatten(0, (T + 1, B))))
+    terms, metrics, _ = agent.losses(batch, PolicyOutput(policy.unflatten(0, (T + 1, B)), values.unflatten(0, (T + 1, B))))
     torch.stack([term.value for term in terms.values()]).sum().backward()
     quantities = [*(term.value for term in terms.values()), *metrics.values()]
     assert all(float(quantity.abs()) < 100 for quantity in quantities)
@@ -101,17 +105,17 @@ def test_a_mean_outside_its_bounds_is_pulled_back() -> None:
     config = VTraceConfig(policy_gradient_loss_weight=0.0, entropy_loss_weight=0.0, action_bound_loss_weight=0.5)
     batch = batch_of(network)
     policy = torch.full((T + 1, B, network.distribution.parameter_count), 2.1, requires_grad=True)
-    terms, _ = VTraceAgent(config, network).losses(batch, PolicyOutput(policy, torch.zeros(T + 1, B)))
+    terms, *_ = VTraceAgent(config, network).losses(batch, PolicyOutput(policy, torch.zeros(T + 1, B)))
     chosen, size = batch.action_used & ~batch.reset, batch.actions.shape[-1]
     loss = terms["action_bound_loss"]
     assert loss.value.item() == pytest.approx(float(chosen.sum()) * size)  # each mean is 1 beyond 1.1
     (gradient,) = torch.autograd.grad(loss.weight * loss.value, policy)
     torch.testing.assert_close(gradient[:-1, ..., :size], chosen.unsqueeze(-1).expand(-1, -1, size).float())
-    free, _ = VTraceAgent(replace(config, action_bound_loss_weight=0.0), network).losses(
+    free, *_ = VTraceAgent(replace(config, action_bound_loss_weight=0.0), network).losses(
         batch, PolicyOutput(policy, torch.zeros(T + 1, B))
     )
     assert "action_bound_loss" not in free
     # LASER leaves out steps whose behaviour policy is far, here with means of 0 or so.
     far = replace(config, use_kl_mask=True, relevance="behaviour", kl_div_threshold=1e-6)
-    left_out, _ = VTraceAgent(far, network).losses(batch, PolicyOutput(policy, torch.zeros(T + 1, B)))
+    left_out, *_ = VTraceAgent(far, network).losses(batch, PolicyOutput(policy, torch.zeros(T + 1, B)))
     assert left_out["action_bound_loss"].value == 0

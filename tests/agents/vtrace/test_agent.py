@@ -73,7 +73,7 @@ OPTIONS = {
 def test_the_trust_region_of_these_tests_rejects_some_steps_and_not_all() -> None:
     for config in (LASER, OPTIONS["laser to the behaviour policy"]):
         agent = VTraceAgent(config, make_network_here(), ("fresh", "old"))
-        scalars = agent.update(random_batch(), 0.0).scalars
+        scalars = agent.learn(random_batch(), 0.0).scalars
         rejected = [float(scalars[f"replay/{name}/rejected_fraction"]) for name in agent.replay_names]
         assert all(0 < fraction < 1 for fraction in rejected)
 
@@ -86,7 +86,7 @@ def test_update_is_one_rmsprop_step_on_the_summed_losses(config: VTraceConfig) -
     gradients = [p.grad for p in by_hand.parameters()]
     norm = torch.stack([g.norm() for g in gradients]).norm()
     scale = min(1.0, config.gradient_clip_by_norm_threshold / float(norm))
-    VTraceAgent(config, network).update(batch, 0.0)
+    VTraceAgent(config, network).learn(batch, 0.0)
     for parameter, start, gradient in zip(network.parameters(), by_hand.parameters(), gradients, strict=True):
         clipped = gradient * scale
         root = clipped.abs()  # the running mean of squares starts at the first square
@@ -97,7 +97,7 @@ def test_update_is_one_rmsprop_step_on_the_summed_losses(config: VTraceConfig) -
 def test_gradients_above_the_threshold_are_scaled_down() -> None:
     network = make_network_here()
     agent = VTraceAgent(replace(CONFIG, gradient_clip_by_norm_threshold=0.5), network)
-    scalars = agent.update(random_batch(), 0.0).scalars
+    scalars = agent.learn(random_batch(), 0.0).scalars
     left = torch.stack([p.grad.norm() for p in network.parameters() if p.grad is not None]).norm()
     assert float(scalars["losses/gradient_norm"]) > 0.5
     assert float(left) == pytest.approx(0.5, rel=1e-3)
@@ -109,8 +109,8 @@ def test_an_autoreset_row_changes_no_weight() -> None:
     changed = copy.deepcopy(batch)
     changed.rewards[2, 1] = 100.0
     change_action(changed, 2, 1)
-    VTraceAgent(CONFIG, one).update(batch, 0.0)
-    VTraceAgent(CONFIG, other).update(changed, 0.0)
+    VTraceAgent(CONFIG, one).learn(batch, 0.0)
+    VTraceAgent(CONFIG, other).learn(changed, 0.0)
     for left, right in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0)
 
@@ -123,7 +123,7 @@ def change_action(batch: Batch, row: int, column: int) -> None:
 def test_a_replaced_action_changes_no_weight_but_its_reward_does() -> None:
     def weights_after(batch: Batch) -> torch.Tensor:
         network = make_network_here()
-        VTraceAgent(replace(CONFIG, clip_rewards=False), network).update(batch, 0.0)
+        VTraceAgent(replace(CONFIG, clip_rewards=False), network).learn(batch, 0.0)
         return torch.nn.utils.parameters_to_vector(network.parameters())
 
     other_action, other_reward = random_batch(), random_batch()
@@ -153,7 +153,7 @@ def test_value_flows_back_through_a_row_in_which_the_environment_pressed_fire() 
     network = network_of("mlp", (1, 4), A, generator=torch.Generator().manual_seed(1))
     agent = VTraceAgent(config, network)
     for update in range(200):
-        agent.update(batch, update / 200)
+        agent.learn(batch, update / 200)
     values = network(batch.observations[:rows].flatten(0, 1)).values
     torch.testing.assert_close(values, torch.tensor([0.99**2, 0.99, 1.0]), atol=2e-3, rtol=0)
 
@@ -162,22 +162,22 @@ def test_value_flows_back_through_a_row_in_which_the_environment_pressed_fire() 
 def test_state_dict_brings_back_the_same_next_step(optimizer: str) -> None:
     config = replace(CONFIG, optimizer=optimizer)
     agent = VTraceAgent(config, make_network_here())
-    agent.update(random_batch(0), 0.0)
+    agent.learn(random_batch(0), 0.0)
     saved = copy.deepcopy(agent.state_dict())
-    agent.update(random_batch(1), 0.0)
+    agent.learn(random_batch(1), 0.0)
     other = VTraceAgent(config, network_of("mlp", (2, 6), A))
     other.load_state_dict(saved, load_optimizer=True)
-    other.update(random_batch(1), 0.0)
+    other.learn(random_batch(1), 0.0)
     for left, right in zip(agent.network.parameters(), other.network.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
 def test_without_the_optimizer_state_only_the_weights_come_back() -> None:
     agent = VTraceAgent(CONFIG, make_network_here())
-    agent.update(random_batch(0), 0.0)
+    agent.learn(random_batch(0), 0.0)
     other = VTraceAgent(CONFIG, network_of("mlp", (2, 6), A))
     other.load_state_dict(agent.state_dict(), load_optimizer=False)
-    assert not other.optimizer.state
+    assert not other.stepper.optimizer.state
     for left, right in zip(agent.network.parameters(), other.network.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0)
 
@@ -193,16 +193,16 @@ def test_the_effective_sample_size_is_one_on_policy_and_nan_without_data() -> No
     with torch.no_grad():
         on_policy = network(batch.observations.flatten(0, 1)).policy.unflatten(0, (T + 1, B))[:-1]
     agent = VTraceAgent(CONFIG, network, ("fresh", "old", "absent"))
-    scalars = agent.update(replace(batch, acting={**batch.acting, "behaviour_policy": on_policy}), 0.0).scalars
+    scalars = agent.learn(replace(batch, acting={**batch.acting, "behaviour_policy": on_policy}), 0.0).scalars
     assert float(scalars["replay/old/effective_sample_size"]) == pytest.approx(1.0, abs=1e-5)
     assert float(scalars["replay/fresh/rejected_fraction"]) == 0.0
     assert torch.isnan(scalars["replay/absent/effective_sample_size"])
-    far = VTraceAgent(CONFIG, network, ("fresh", "old")).update(random_batch(), 0.0).scalars
+    far = VTraceAgent(CONFIG, network, ("fresh", "old")).learn(random_batch(), 0.0).scalars
     assert 0 < float(far["replay/old/effective_sample_size"]) < 0.99
 
 
 def test_metrics_name_what_a_minute_must_show() -> None:
-    scalars = VTraceAgent(CONFIG, make_network_here()).update(random_batch(), 0.0).scalars
+    scalars = VTraceAgent(CONFIG, make_network_here()).learn(random_batch(), 0.0).scalars
     assert {"losses/entropy", "losses/explained_variance", "losses/value_std", "losses/gradient_norm"} <= set(scalars)
     assert 0 < float(scalars["losses/entropy"]) <= torch.log(torch.tensor(float(A))) + 1e-6
     assert float(scalars["vtrace/kept_fraction"]) == pytest.approx(1 - 1 / (T * B))
@@ -212,4 +212,4 @@ def test_the_optimizer_s_settings_are_those_of_the_config_not_of_what_is_loaded(
     agent = VTraceAgent(replace(CONFIG, rmsprop_eps=0.5), make_network_here())
     other = VTraceAgent(replace(CONFIG, rmsprop_eps=0.25), make_network_here())
     other.load_state_dict(agent.state_dict(), load_optimizer=True)
-    assert other.optimizer.param_groups[0]["eps"] == 0.25
+    assert other.stepper.optimizer.param_groups[0]["eps"] == 0.25

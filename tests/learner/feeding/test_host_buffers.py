@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.streams import Fence
+from agents.engine.streams import Fence
 from learner.feeding.host_buffers import HostBuffers
 from tests.learner.support import CONTRACT
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from agents import AGENTS
-from agents.learned import LearnedAgent, Loss
-from agents.networks.actor_critic import ActorCritic
-from agents.networks.policy import Policy
-from agents.optimizers import clip_gradients
+from agents.base import Agent
+from agents.engine.guard import clip_gradients
+from agents.losses import Term
+from agents.networks.actor_critic import ActorCritic, Policy
 from learner.ranks.group import Group
 from replay.batch import Batch
 from tests.agents.support import B, T, random_batch, tensors
@@ -26,7 +26,9 @@ from tests.support import golden, same
 
 RANKS = 2
 LEARNED = [
-    name for name, agent in AGENTS.items() if issubclass(agent, LearnedAgent) and issubclass(agent.network_class, Policy)
+    name
+    for name, agent in AGENTS.items()
+    if not agent.needs(agent.config_class()).window and issubclass(agent.network_class, Policy)
 ]
 SMOOTH: dict[str, Any] = {"optimizer": "rmsprop", "rmsprop_eps": 0.1, "lr": 0.1, "lr_end_value": 0.1}
 """An optimiser whose step is no sign of a tiny gradient, so that weights can be compared."""
@@ -64,7 +66,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def agent_of(name: str, **settings: Any) -> LearnedAgent:
+def agent_of(name: str, **settings: Any) -> Agent:
     agent_class: Any = AGENTS[name]
     network = network_of(
         "mlp",
@@ -75,7 +77,7 @@ def agent_of(name: str, **settings: Any) -> LearnedAgent:
         generator=torch.Generator().manual_seed(1),
         normalise_observations="normalise_rewards" in settings,
     )
-    agent: LearnedAgent = agent_class(agent_class.config_class(**{**SMOOTH, **TIGHT, **settings}), network)
+    agent: Agent = agent_class(agent_class.config_class(**{**SMOOTH, **TIGHT, **settings}), network)
     return agent
 
 
@@ -111,13 +113,13 @@ def test_parts_of_a_batch_give_the_step_of_the_whole_batch(case: str) -> None:
     before = numbers_of(alone)
     batches = [whole_batch(seed, alone.network, noise=0.0 if name == "ppo" else 0.3) for seed in range(3)]
     for batch in batches:
-        alone.update(batch, 0.0)
+        alone.learn(batch, 0.0)
 
     def learner(group: Group) -> dict[str, Tensor]:
         agent = agent_of(name, **settings)
         agent.join(group)
         for batch in batches:
-            agent.update(part_of(batch, group.rank), 0.0)
+            agent.learn(part_of(batch, group.rank), 0.0)
         return numbers_of(agent)
 
     first, second = together(RANKS, learner)
@@ -149,8 +151,8 @@ def test_all_learners_stop_an_update_of_ppo_at_the_same_step() -> None:
         agent = agent_of(name, **settings)
         if group:
             agent.join(group)
-        agent.update(parts[group.rank if group else 0], 0.0)
-        return agent.guard.steps
+        agent.learn(parts[group.rank if group else 0], 0.0)
+        return agent.stepper.guard.steps
 
     parts = [part_of(batch, rank) for rank in range(RANKS)]
     assert together(RANKS, lambda group: steps(parts, group)) == [steps([batch])] * RANKS
@@ -168,7 +170,7 @@ def test_a_learner_without_a_minibatch_takes_part_in_the_step(name: str) -> None
     def learner(group: Group) -> tuple[int, dict[str, Tensor]]:
         agent = agent_of(name, **settings)
         agent.join(group)
-        agent.update(part_of(batch, group.rank), 0.0)
+        agent.learn(part_of(batch, group.rank), 0.0)
         return group.exchanges, numbers_of(agent)
 
     (first, weights), (second, others) = together(RANKS, learner)
@@ -185,7 +187,7 @@ def test_a_number_that_is_not_finite_skips_the_update_of_all_learners(name: str)
     def learner(group: Group) -> tuple[list[str | None], dict[str, Tensor]]:
         agent = agent_of(name)
         agent.join(group)
-        agent.update(part_of(batch, group.rank), 0.0)
+        agent.learn(part_of(batch, group.rank), 0.0)
         return agent.take_skip_reasons(), numbers_of(agent)
 
     (first, weights), (second, others) = together(RANKS, learner)
@@ -231,7 +233,7 @@ def test_gradients_are_those_of_the_recorded_case(case: dict[str, Any], reductio
     def learner(group: Group) -> tuple[Tensor, Tensor]:
         weights = inputs["weights"].clone().requires_grad_()
         errors = 0.5 * (xs[group.rank] @ weights - ys[group.rank]).square()
-        loss = Loss(errors.sum() if reduction == "sum" else errors.mean(), 1.0, reduction)
+        loss = Term(errors.sum() if reduction == "sum" else errors.mean(), 1.0, reduction)
         (weights.grad,) = torch.autograd.grad(loss.value, [weights])
         group.add_gradients([weights], {"loss": loss.value}, len(errors), sums=reduction == "sum")
         added = weights.grad.clone()
@@ -250,7 +252,7 @@ def test_means_among_sums_are_averaged() -> None:
 
     def learner(group: Group) -> Tensor:
         weights = torch.ones((), requires_grad=True)
-        terms = {"sum": Loss(group.rank * weights, 1.0), "mean": Loss((10.0 + group.rank) * weights, 2.0, "mean")}
+        terms = {"sum": Term(group.rank * weights, 1.0, "sum"), "mean": Term((10.0 + group.rank) * weights, 2.0, "mean")}
         shares = [torch.tensor(weight) for weight in group.weights(terms)]
         (weights.grad,) = torch.autograd.grad([term.value for term in terms.values()], [weights], shares)
         group.add_gradients([weights], {"loss": weights}, sums=True)

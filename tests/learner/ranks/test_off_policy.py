@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.base import Agent
 from agents.bcq.agent import BCQAgent
 from agents.dqn.agent import DqnAgent
-from agents.guarded import GuardedAgent
+from agents.engine.stepper import Stepper
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
-from agents.off_policy import OffPolicyAgent
 from agents.r2d2.agent import R2d2Agent
-from agents.transitions import Transitions
+from agents.returns.nstep import Transitions
 from learner.ranks.group import Group
 from replay.batch import Batch
 from tests.agents.continuous.support import ROWS, agent_of, windows
@@ -32,29 +32,29 @@ SMOOTH: dict[str, Any] = {"optimizer": "adam", "adam_eps": 0.1, "lr": 0.1, "grad
 """A step that is no sign of a tiny gradient, so that weights can be compared. Every gradient is clipped."""
 
 
-class SameNoise:
-    """Noise that follows from the observations, so that a row has the same in the whole batch and in a part."""
+def same_noise(stepper: Stepper) -> Callable[..., Tensor]:
+    """`take_rows` with noise that follows from the observations: a row has the same in the whole batch and in a part."""
+    take_rows = stepper.take_rows
 
-    def __init__(self, agent: OffPolicyAgent) -> None:
-        self._draw = agent.constants
+    def taken(losses: Any, part: Transitions, *drawn: Tensor, **options: Any) -> Tensor:
+        sums = (37.0 * part.observations.flatten(1).sum(1)).sin()
+        noise = (sums.view(-1, *[1] * (each.dim() - 1)).expand_as(each) for each in drawn)
+        return take_rows(losses, part, *noise, **options)
 
-    def __call__(self, part: Transitions) -> tuple[Tensor, ...]:
-        sums = part.observations.flatten(1).sum(1)
-        drawn = self._draw(part)
-        return tuple((37.0 * sums).sin().view(-1, *[1] * (noise.dim() - 1)).expand_as(noise) for noise in drawn)
+    return taken
 
 
-def continuous(name: str, *, normalise_observations: bool = False) -> GuardedAgent:
+def continuous(name: str, *, normalise_observations: bool = False) -> Agent:
     agent = agent_of(name, normalise_observations=normalise_observations, **SMOOTH)
-    agent.constants = SameNoise(agent)  # type: ignore[method-assign]
+    agent.stepper.take_rows = same_noise(agent.stepper)  # type: ignore[method-assign]
     return agent
 
 
-def value_based(agent_class: Any, core: str = "none", **settings: Any) -> GuardedAgent:
+def value_based(agent_class: Any, core: str = "none", **settings: Any) -> Agent:
     config = agent_class.config_class(**SMOOTH, **settings)
     network = NetworkSettings("mlp", hidden_sizes="16", core=core, core_size=8)
     described = NetworkConfig(network, (1, 5), Discrete(A), agent_class.network_class, agent=config)
-    agent: GuardedAgent = agent_class(config, make_network(described, torch.Generator().manual_seed(1)))
+    agent: Agent = agent_class(config, make_network(described, torch.Generator().manual_seed(1)))
     return agent
 
 
@@ -62,7 +62,7 @@ def sequences(network: Any) -> Batch:
     return replace(batch_of(steps=4, count=2 * ROWS), recurrent_state=torch.zeros(2 * ROWS, network.state_size))
 
 
-AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], GuardedAgent], Callable[[Any], Batch]]] = {
+AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], Agent], Callable[[Any], Batch]]] = {
     **{name: (partial(continuous, name), lambda _: windows(rows=2 * ROWS)) for name in ("sac", "td3", "ddpg")},
     "sac, moments": (partial(continuous, "sac", normalise_observations=True), lambda _: windows(rows=2 * ROWS)),
     "bcq": (partial(value_based, BCQAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
@@ -83,13 +83,13 @@ def test_parts_of_the_windows_give_the_step_of_all(name: str) -> None:
         agent.join(group)
         part = whole.take_columns(torch.arange(group.rank * ROWS, (group.rank + 1) * ROWS))
         for _ in range(UPDATES):
-            agent.update(part, 0.0)
+            agent.learn(part, 0.0)
         return numbers_of(agent)
 
     first, second = together(2, learner)
     assert same(first, second)
     for _ in range(UPDATES):
-        alone.update(whole, 0.0)
+        alone.learn(whole, 0.0)
     wanted = numbers_of(alone)
     for key in wanted:
         torch.testing.assert_close(first[key], wanted[key], rtol=2e-5, atol=2e-6, msg=lambda text, key=key: f"{key}: {text}")

@@ -143,10 +143,10 @@ def fitting(config: Config) -> Checkpoint:
     """A checkpoint of this config after one update."""
     spec = make_spec(config.env)
     agent = AGENTS["vtrace"](config.agent_settings, network_of(config.network, spec.observation_shape, spec.action))
-    agent.optimizer.zero_grad()
+    agent.stepper.optimizer.zero_grad()
     output = agent.network(torch.ones((3, *spec.observation_shape), dtype=torch.uint8))
     (output.policy.sum() + output.values.sum()).backward()
-    agent.optimizer.step()
+    agent.stepper.optimizer.step()
     return replace(
         make_checkpoint(),
         settings=config.settings,

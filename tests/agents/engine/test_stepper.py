@@ -1,19 +1,19 @@
-"""An agent of a user's with a learned multiplier and a target network, which the base class trains, protects and saves."""
+"""An agent of a user's with a learned multiplier and a target network, which the stepper trains, protects and saves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from agents import passes
 from agents.a2c.agent import A2CAgent, A2CConfig
-from agents.learned import Loss, Losses
-from agents.target_network import TargetNetwork
+from agents.engine import passes
+from agents.engine.stepper import Stepper
+from agents.engine.targets import TargetNetwork
+from agents.losses import Losses, Term
 from replay.batch import Batch
 from tests.agents.support import make_network_here, random_batch
 from tests.support import same
@@ -32,22 +32,20 @@ class Multiplier(nn.Module):
 class MultiplierAgent(A2CAgent):
     """A2C with a multiplier that one loss reads, and a copy of the network that follows it."""
 
-    def make_modules(self) -> dict[str, nn.Module]:
+    def __init__(self, config: A2CConfig, network: Any, *arguments: Any, **options: Any) -> None:
         self.multiplier = Multiplier()
-        self.lagged = TargetNetwork(self.network, rate=0.5)
+        self.lagged = TargetNetwork(network, rate=0.5)
         self.sound: list[bool] = []
-        return {"multiplier": self.multiplier}
+        parts: dict[str, Any] = {"modules": {"multiplier": self.multiplier}, "targets": {"lagged": self.lagged}}
+        super().__init__(config, network, *arguments, **parts, **options)
 
-    @property
-    def followers(self) -> Mapping[str, TargetNetwork]:
-        return {"lagged": self.lagged}
+    def update(self, batch: Batch, step: Stepper) -> None:
+        super().update(batch, step)
+        self.sound.append(bool(step.applied))
 
     def losses(self, batch: Batch, outputs: Any) -> Losses:
-        terms, metrics = super().losses(batch, outputs)
-        return Losses({**terms, "multiplier_loss": Loss(SLOPE * self.multiplier.raw, 1.0, "mean")}, metrics)
-
-    def after_update(self, progress: float, sound: Tensor) -> None:
-        self.sound.append(bool(sound))
+        terms, metrics, _ = super().losses(batch, outputs)
+        return Losses({**terms, "multiplier_loss": Term(SLOPE * self.multiplier.raw)}, metrics)
 
 
 def agent_of(threads: int) -> MultiplierAgent:
@@ -65,7 +63,7 @@ def test_a_module_beside_the_network_learns(agent: MultiplierAgent) -> None:
     raw = agent.multiplier.raw
     for _ in range(3):
         before = raw.item()
-        agent.update(random_batch(), 0.0)
+        agent.learn(random_batch(), 0.0)
         assert raw.grad is not None
         assert raw.grad.item() == pytest.approx(SLOPE)  # anew in each update
         assert raw.item() < before
@@ -74,29 +72,29 @@ def test_a_module_beside_the_network_learns(agent: MultiplierAgent) -> None:
 
 def test_target_networks_follow_each_step_that_is_taken(agent: MultiplierAgent) -> None:
     old, network = deepcopy(agent.lagged.network), agent.network
-    agent.update(random_batch(), 0.0)
+    agent.learn(random_batch(), 0.0)
     for was, lagged, learned in zip(old.parameters(), agent.lagged.network.parameters(), network.parameters(), strict=True):
         torch.testing.assert_close(lagged, (was + learned) / 2)
 
 
 def test_a_refused_step_changes_nothing(agent: MultiplierAgent) -> None:
-    agent.update(random_batch(), 0.0)
+    agent.learn(random_batch(), 0.0)
     before = deepcopy(agent.state_dict())
     bad = random_batch()
     bad.rewards[0, 0] = torch.nan
-    agent.update(bad, 0.0)
+    agent.learn(bad, 0.0)
     assert agent.sound == [True, False]
     assert same(before, agent.state_dict())
 
 
 def test_a_saved_agent_goes_on_as_it_would_have(agent: MultiplierAgent) -> None:
-    agent.update(random_batch(), 0.0)
+    agent.learn(random_batch(), 0.0)
     other = agent_of(1)
     saved = deepcopy(agent.state_dict())
     other.check_state_dict(saved, load_optimizer=True)
     other.load_state_dict(saved, load_optimizer=True)
-    agent.update(random_batch(1), 0.5)
-    other.update(random_batch(1), 0.5)
+    agent.learn(random_batch(1), 0.5)
+    other.learn(random_batch(1), 0.5)
     torch.testing.assert_close(agent.state_dict(), other.state_dict())
 
 

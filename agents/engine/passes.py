@@ -6,7 +6,7 @@ lock, which each operation needs for some microseconds. So small batches take lo
 
 PyTorch's own threads (`torch.set_num_threads`) synchronise at every operation. While workers keep all cores busy, each
 synchronisation waits for a thread that has lost its core. That was slower than a single thread, many times so in bfloat16.
-They share the operations of small passes only in runs whose workers wait for the learner, see `agents/sharing.py`.
+They share the operations of small passes only in runs whose workers wait for the learner, see `agents/engine/sharing.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from agents import compute
-from agents.optimizers import give_gradients
-from agents.sharing import SharedOperations
+from agents.engine.guard import give_gradients
+from agents.engine.sharing import SharedOperations
+from agents.losses import Losses
 
 WORTH_DIVIDING = 100_000_000
 """Multiplications of the smallest pass that is divided.
@@ -76,6 +77,8 @@ class NetworkPasses:
         self._parameters = list(network.parameters())
         self._further = list(further)
         self._multiplications = multiplications(self._parameters)
+        self._multiplications_of_all = multiplications([*self._parameters, *self._further])
+        self._scalars = _Scalars(next(network.parameters(), torch.empty(0)).device)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
         self._multiplied = 0  # by the last pass
@@ -94,11 +97,13 @@ class NetworkPasses:
 
         A network with a core takes rows of columns and the other arguments of `FeatureNetwork.unroll`.
         """
+        self._parts = ()
+        if self.threads == 1:
+            return self._forward(observations) if state is None else self._forward(observations, state, reset, burn_in)
         self._axis = 0 if state is None else 1
         threads = self._threads(observations, state)
         arguments = _divide(threads, observations, state, reset, burn_in)
         if threads == 1:
-            self._parts = ()
             self._multiplied = self._multiplications * _rows(observations, state)
             with self.operations.sharing(self._multiplied):
                 return self._forward(*arguments[0])
@@ -106,20 +111,34 @@ class NetworkPasses:
         leaves = [_joined(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
         return type(self._parts[0])(*leaves)
 
-    def without_gradient(self, observations: Tensor, state: Tensor | None = None, reset: Tensor | None = None) -> Any:
-        """The network's outputs without gradient. Arguments as for `forward`. Few rows at a time bound the memory."""
+    def without_gradient(
+        self,
+        observations: Tensor,
+        state: Tensor | None = None,
+        reset: Tensor | None = None,
+        *,
+        network: nn.Module | None = None,
+    ) -> Any:
+        """The network's outputs without gradient, or those of another one of its kind. Few rows at a time bound the memory.
+
+        Other arguments as for `forward`.
+        """
+        passed = network or self.network
+        if self.threads == 1 and state is None and len(observations) <= ROWS_AT_ONCE:
+            with torch.no_grad():
+                return passed(observations)
         threads = self._threads(observations, state)
         parts = threads * -(-len(observations) // (threads * ROWS_AT_ONCE)) if state is None else threads
 
         @torch.no_grad()
         def of_part(each: Any) -> Any:
-            return self.network(*each)
+            return passed(*each)
 
         found = self.each(of_part, _divide(parts, observations, state, reset, 0))
         axis = 0 if state is None else 1
         return type(found[0])(*(_joined(tensors, axis) for tensors in zip(*found, strict=True)))
 
-    def backward(self, losses: Sequence[Tensor], outputs: Any, weights: Sequence[Tensor] | None = None) -> None:
+    def backward(self, losses: Sequence[Tensor], outputs: Any, weights: Sequence[float | Tensor] | None = None) -> None:
         """Set every parameter's `grad` to the gradient of the weighted sum of losses of the last forward's outputs.
 
         A parameter that no loss reads gets a gradient of zeros.
@@ -130,17 +149,22 @@ class NetworkPasses:
         Args:
             losses: scalars `[]`.
             outputs: what the last `forward` returned.
-            weights: one scalar for each loss, all 1 by default. Autograd gets them as gradients, so the sum is never computed.
+            weights: a number or a scalar for each loss, 1 by default. Autograd gets them as gradients: no sum is computed.
         """
+        scalars = None if weights is None else [each if isinstance(each, Tensor) else self._scalars[each] for each in weights]
         parameters, further = self._parameters, self._further
         if not self._parts:
+            learned = [*parameters, *further]
+            if self.threads == 1:
+                give_gradients(learned, torch.autograd.grad(losses, learned, scalars, materialize_grads=True))
+                return
             with self.operations.sharing(self._multiplied):
-                gradients = torch.autograd.grad(losses, [*parameters, *further], weights, materialize_grads=True)
+                gradients = torch.autograd.grad(losses, learned, scalars, materialize_grads=True)
             self.operations.end_pass(self._multiplied)
-            give_gradients([*parameters, *further], gradients)
+            give_gradients(learned, gradients)
             return
         # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
-        of_leaves = torch.autograd.grad(losses, [*outputs, *further], weights, materialize_grads=True)
+        of_leaves = torch.autograd.grad(losses, [*outputs, *further], scalars, materialize_grads=True)
         give_gradients(further, of_leaves[len(outputs) :])
         sizes = [part[0].shape[self._axis] for part in self._parts]
         of_outputs = zip(*(gradient.split(sizes, self._axis) for gradient in of_leaves[: len(outputs)]), strict=True)
@@ -155,6 +179,51 @@ class NetworkPasses:
         for gradients in others:  # in the order of the parts, so that the rounding is always the same
             torch._foreach_add_(total, gradients)
         give_gradients(parameters, total)
+
+    def backward_of_rows(
+        self,
+        losses: Callable[..., Losses],
+        rows: Any,
+        constants: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        *,
+        most_threads: int | None = None,
+    ) -> Losses:
+        """Set the `grad` of the parameters of each term to the gradient of its mean over N rows, which the threads divide.
+
+        Args:
+            losses: is called with some of the rows and of the constants.
+            rows: a NamedTuple of tensors `[N, ...]`.
+            constants: further tensors `[N, ...]`.
+            parameters: of a term that names none.
+            most_threads: that may divide the rows; None for all.
+
+        Returns the losses of all rows, without gradient.
+        """
+
+        def of_part(each: tuple[Any, tuple[Tensor, ...]]) -> tuple[Losses, list[Tensor]]:
+            found = losses(each[0], *each[1])
+            gradients = [torch.autograd.grad(term.value, term.parameters or parameters) for term in found.terms.values()]
+            return found, [gradient for of_term in gradients for gradient in of_term]
+
+        if self.threads == 1:
+            found, gradients = of_part((rows, tuple(constants)))
+            together = _mean_of_parts([found], [gradients], [len(rows[0])])
+        else:
+            count = len(rows[0])
+            multiplied = count * self._multiplications_of_all
+            threads = threads_for(multiplied, min(most_threads or self.threads, count))
+            whole = multiplied if threads == 1 else 0  # threads that divide the rows leave no core to share operations with
+            parts = _rows_divided(rows, constants, threads)
+            with self.operations.sharing(whole):
+                of_parts = self.each(of_part, parts)
+            self.operations.end_pass(whole)
+            found, gradients = of_parts[0]
+            together = _mean_of_parts(
+                [each for each, _ in of_parts], [each for _, each in of_parts], [len(part[0]) for part, _ in parts]
+            )
+        give_gradients([each for term in found.terms.values() for each in term.parameters or parameters], gradients)
+        return together
 
     def _threads(self, observations: Tensor, state: Tensor | None) -> int:
         return threads_for(_rows(observations, state) * self._multiplications, self.threads)
@@ -192,3 +261,42 @@ def _divide(parts: int, observations: Tensor, state: Tensor | None, reset: Tenso
 
 def _joined(parts: tuple[Tensor, ...], axis: int) -> Tensor:
     return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
+
+
+def _rows_divided(rows: Any, constants: Sequence[Tensor], threads: int) -> list[tuple[Any, tuple[Tensor, ...]]]:
+    """The rows of a NamedTuple and of constants, divided among the threads."""
+    if threads == 1:
+        return [(rows, tuple(constants))]
+    fields = zip(*(tensor.tensor_split(threads) for tensor in rows), strict=True)
+    of_parts = list(zip(*(tensor.tensor_split(threads) for tensor in constants), strict=True)) or [()] * threads
+    return [(type(rows)(*part), own) for part, own in zip(fields, of_parts, strict=True)]
+
+
+def _mean_of_parts(found: Sequence[Losses], gradients: Sequence[list[Tensor]], sizes: Sequence[int]) -> Losses:
+    """The losses of parts of these sizes together, without gradient. The first part's gradients become those of all."""
+    first = found[0]
+    detached = [{name: term.value.detach() for name, term in part.terms.items()} | dict(part.metrics) for part in found]
+    errors = [part.priorities for part in found if part.priorities is not None]
+    if len(found) > 1:  # means over parts of different sizes
+        fractions = [size / sum(sizes) for size in sizes]
+        for of_part, fraction in zip(gradients, fractions, strict=True):
+            torch._foreach_mul_(of_part, fraction)
+        for others in gradients[1:]:
+            torch._foreach_add_(gradients[0], others)
+        weighted = zip(detached, fractions, strict=True)
+        detached = [{name: fraction * value for name, value in each.items()} for each, fraction in weighted]
+    values = {name: sum((each[name] for each in detached[1:]), detached[0][name]) for name in detached[0]}
+    terms = {name: term._replace(value=values[name]) for name, term in first.terms.items()}
+    return Losses(terms, {name: values[name] for name in first.metrics}, torch.cat(errors) if errors else None)
+
+
+class _Scalars(dict[float, Tensor]):
+    """Numbers as scalars on the device, kept because making one takes as long as an operation of a small network."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __missing__(self, number: float) -> Tensor:
+        self[number] = torch.full((), number, device=self._device)
+        return self[number]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from agents.learned import Loss
+    from agents.losses import Term
 
 Part = TypeVar("Part")
 Used = Tensor | int | None
@@ -29,7 +29,7 @@ class Peers:
 
     count = 1
 
-    def weights(self, terms: Mapping[str, Loss]) -> list[float | Tensor]:
+    def weights(self, terms: Mapping[str, Term]) -> list[float | Tensor]:
         """The weight of each term in this learner's gradient."""
         return [term.weight for term in terms.values()]
 

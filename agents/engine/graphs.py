@@ -17,23 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.guard import Checks, Guard
+from agents.engine.guard import Checks, Guard
 
 WARM_UP = 3
 """Updates before the recording: they make the optimiser's moments, and load libraries and kernels."""
 MOST_GRAPHS = 8
 """Graphs of one agent, each with memory of its own. Updates of further kinds are launched kernel by kernel."""
-
-
-class Outcome(NamedTuple):
-    """The results of an update's steps. All tensors are on the device.
-
-    scalars: metrics, `[]` each. sound: bool `[]`, false if every step was refused. priorities: see `agents.base.Updated`.
-    """
-
-    scalars: Mapping[str, Tensor]
-    sound: Tensor
-    priorities: Tensor | None = None
 
 
 TakeSteps = Callable[[Any], Any]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from agents import sharing
-from agents.guarded import GuardedAgent
+from agents.base import Agent
+from agents.engine import sharing
+from agents.engine.passes import NetworkPasses
+from agents.engine.sharing import LONGEST_ROUND, SHORTEST_ROUND, TIMED, WORTH_SHARING, SharedOperations, threads_worthwhile
 from agents.networks.base import make_network
-from agents.passes import NetworkPasses
-from agents.sharing import LONGEST_ROUND, SHORTEST_ROUND, TIMED, WORTH_SHARING, SharedOperations, threads_worthwhile
 from learner.building import make_agent, make_network_config
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
@@ -141,5 +141,5 @@ def test_operations_are_shared_where_workers_wait(agent: str, env: str, reproduc
     settled, _ = fit_to_machine({**default_settings(agent), **own}, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
     config = make_config(settled)
     made = make_agent(config, make_network(make_network_config(config)), threads=config.training.learner_threads)
-    assert isinstance(made, GuardedAgent)
-    assert made.passes.operations.most == most
+    assert isinstance(made, Agent)
+    assert made.stepper.passes.operations.most == most

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from agents.streams import Fence
+from agents.engine.streams import Fence
+
+NORM_EPSILON = 1e-6
+"""Added to a gradient's norm before the division, as PyTorch does."""
 
 
 class _Checked(NamedTuple):
@@ -58,10 +61,10 @@ class Guard:
         steps: number of steps that were taken, as far as their checks are read.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device, others: Sequence[Tensor] = ()) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer | None, device: torch.device, others: Sequence[Tensor] = ()) -> None:
         self.reads_late = device.type == "cuda"
         self.steps = 0
-        self._optimizer = optimizer
+        self._optimizer: Any = optimizer  # None where all checks are on the host
         self._device = device
         self._others = list(others)
         self._true = torch.ones((), dtype=torch.bool, device=device)
@@ -69,20 +72,17 @@ class Guard:
         self._pending: deque[_Update] = deque()
         self._reasons: list[str | None] = []
 
-    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None], *, ends_update: bool = True) -> Tensor:
+    def step(self, quantities: Mapping[str, Tensor], take_step: Callable[[], None]) -> Tensor:
         """Take a step if all quantities, of any shape, are finite. Returns whether they are, bool `[]` on the device.
 
         Their order decides which is reported: causes come before consequences. The first step makes the optimiser's moments,
-        which could not be reverted, so it is always checked before it is taken.
-
-        ends_update: whether it is the last step of its update. If not, `end_update` must follow.
+        which could not be reverted, so it is always checked before it is taken. `end_update` follows the last step of an
+        update.
         """
         numbers = torch.stack([largest(quantity.detach()) for quantity in quantities.values()])
         if not self.reads_late and math.isfinite(numbers.sum().item()):  # a finite sum has no other terms
             take_step()
             self._checks.append(None)
-            if ends_update:
-                self.end_update()
             return self._true
         finite = numbers.isfinite()
         sound = finite.all()
@@ -92,13 +92,16 @@ class Guard:
         elif sound:
             take_step()
         self._checks.append(_Checked(tuple(quantities), finite, tuple(self._counted()) if on_device else ()))
-        if ends_update:
-            self.end_update()
         return sound
 
-    def end_update(self) -> None:
-        """The steps since the last call make one update."""
-        checks, copied = self.take_checks(), Fence(self._device)
+    def end_update(self) -> int:
+        """The steps since the last call make one update. Returns how many they are."""
+        checks, self._checks = self._checks, []
+        if not self.reads_late and not any(checks):  # all were taken
+            self.steps += len(checks)
+            self._reasons.append(None)
+            return len(checks)
+        copied = Fence(self._device)
         on_device = [checked.finite for checked in checks if checked]
         together = torch.cat(on_device) if len(on_device) > 1 else next(iter(on_device), None)
         finite = None if together is None else together.to("cpu", non_blocking=True)
@@ -106,6 +109,7 @@ class Guard:
         self._pending.append(_Update(checks, finite, copied))
         if not self.reads_late:
             self._read(keep=0)
+        return len(checks)
 
     def take_checks(self) -> Checks:
         """Return the steps since the update began, which are then no part of it. A recording of them can be taken again."""
@@ -179,3 +183,46 @@ class Guard:
 def largest(quantity: Tensor) -> Tensor:
     """A scalar `[]` that is finite exactly if all of `quantity`, of any shape, is."""
     return torch.linalg.vector_norm(quantity, math.inf) if quantity.dim() else quantity
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
+    """Scale the gradients of all parameters down to a global norm of at most `largest_norm`; 0 only measures the norm.
+
+    Returns the norm before, `[]`.
+
+    The operations are those of `torch.nn.utils.clip_grad_norm_` without its checks, which take longer than a small network's
+    gradients take to clip.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if largest_norm:
+        torch._foreach_mul_(gradients, torch.clamp(largest_norm / (norm + NORM_EPSILON), max=1.0))
+    return norm
+
+
+@torch.no_grad()
+def give_gradients(parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
+    """Set `grad` of each parameter, in the parameter's own memory layout.
+
+    A convolution returns the gradient of its kernel in the layout of its input. `backward` converts it, and
+    `torch.autograd.grad` does not. PyTorch's fused Adam checks no strides: it pairs numbers by their place in memory, so in
+    another layout each weight would move by another weight's gradient.
+    """
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        same = gradient.stride() == parameter.stride()
+        parameter.grad = gradient if same else torch.empty_like(parameter).copy_(gradient)
+
+
+def start_mean_squares(optimizer: torch.optim.RMSprop) -> None:
+    """Start RMSProp's running mean of squared gradients at a weight's first squared gradient instead of at zero.
+
+    From zero the first step is 1/sqrt(1 - 0.99) = 10 times the learning rate in every weight, whatever the gradient. It was
+    seen to leave a convolutional network with a constant value for good.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is None or parameter in optimizer.state:
+                continue
+            count = torch.zeros((), device=parameter.device if group["capturable"] else "cpu")
+            optimizer.state[parameter] = {"step": count, "square_avg": parameter.grad.square()}

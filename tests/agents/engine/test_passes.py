@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents import passes as module
+from agents.engine import passes as module
+from agents.engine.passes import WORTH_DIVIDING, NetworkPasses, multiplications, threads_for
 from agents.networks.actor_critic import ActorCritic
-from agents.passes import WORTH_DIVIDING, NetworkPasses, multiplications, threads_for
 from tests.builders import network_of
 
 pytestmark = pytest.mark.usefixtures("divided")

@@ -1,16 +1,9 @@
-"""Settings of every value-based agent. Each switch works alone and with the others, or is refused in one line."""
+"""Settings of value-based agents: their types. Each switch works alone and with the others, or is refused in one line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torch import Tensor
-
-from agents.networks.exploration import LADDER, SCHEDULE
-from agents.networks.q_network import EXPECTATION, ReturnDistribution
-from agents.off_policy import OffPolicyConfig
-from agents.rewards import clip_rewards
 from setting import Setting
 
 Double = Annotated[
@@ -56,37 +49,3 @@ TargetRate = Annotated[
         1,
     ),
 ]
-
-
-AdamEpsilon = Annotated[float, Setting("Epsilon of Adam, added to the root.", "a number in (0, 10]", 1e-12, 10)]
-
-
-@dataclass(frozen=True)
-class ValueConfig(OffPolicyConfig):
-    """Settings of every value-based agent."""
-
-    adam_eps: AdamEpsilon = 1e-8
-    double: Double = False
-    dueling: Dueling = False
-    noisy: Noisy = False
-    exploration: Exploration = "schedule"
-    epsilon_start: EpsilonStart = 1.0
-    epsilon_end: EpsilonEnd = 0.05
-    epsilon_fraction: EpsilonFraction = 0.1
-    epsilon: Epsilon = 0.0
-    target_update_period: TargetPeriod = 1000
-    target_update_rate: TargetRate = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noisy and self.exploration == LADDER:
-            raise ValueError(f"exploration: wanted {SCHEDULE} with --noisy, whose epsilon is 0, got {self.exploration}")
-
-    @property
-    def distribution(self) -> ReturnDistribution:
-        """How the heads represent the return of an action. A subclass with distributions overrides it."""
-        return EXPECTATION
-
-    def clipped(self, rewards: Tensor) -> Tensor:
-        """Rewards of any shape, as they are learned from."""
-        return clip_rewards(rewards, self.reward_clipping)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from agents import AGENTS
-from agents.guarded import GuardedAgent
+from agents.base import Agent
+from agents.engine.guard import give_gradients
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
-from agents.optimizers import give_gradients
 from replay.batch import Batch
 from tests.agents.continuous.support import SPACE, windows
 from tests.agents.evolution.support import ended_batch
@@ -33,7 +33,7 @@ ONE_STEP: dict[str, dict[str, Any]] = {
 CONTINUOUS = ("sac", "td3", "ddpg")
 
 
-def agent_of(name: str) -> GuardedAgent:
+def agent_of(name: str) -> Agent:
     kind: Any = AGENTS[name]
     config = kind.config_class(**{"lr": 1e-2, "optimizer": "adam", **ONE_STEP.get(name, {})})
     settings = NetworkSettings("conv", conv="4x3x1", hidden_sizes="8", calibrate_input=False)
@@ -41,11 +41,11 @@ def agent_of(name: str) -> GuardedAgent:
         settings = replace(settings, core="lstm", core_size=8)
     action = SPACE if name in CONTINUOUS else Discrete(A)
     described = NetworkConfig(settings, IMAGE, action, kind.network_class, agent=config)
-    agent: GuardedAgent = kind(config, make_network(described, torch.Generator().manual_seed(1)), ("standard",))
+    agent: Agent = kind(config, make_network(described, torch.Generator().manual_seed(1)), ("standard",))
     return agent
 
 
-def batch_for(name: str, agent: GuardedAgent) -> Batch:
+def batch_for(name: str, agent: Agent) -> Batch:
     if name in CONTINUOUS:
         return windows(IMAGE)
     if name in ("dqn", "bcq"):
@@ -61,10 +61,10 @@ def batch_for(name: str, agent: GuardedAgent) -> Batch:
 def test_a_step_on_images_is_that_of_plain_adam(name: str) -> None:
     """PyTorch's fused Adam pairs weights and gradients by their places in memory."""
     agent = agent_of(name)
-    parameters = [parameter for module in agent.modules.values() for parameter in module.parameters()]
+    parameters = [parameter for module in agent.stepper.modules.values() for parameter in module.parameters()]
     plain = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-    agent.update(batch_for(name, agent), 0.0)
-    assert agent.guard.steps == 1
+    agent.learn(batch_for(name, agent), 0.0)
+    assert agent.stepper.guard.steps == 1
     for own, parameter in zip(plain, parameters, strict=True):
         own.grad = None if parameter.grad is None else parameter.grad.clone(memory_format=torch.contiguous_format)
     torch.optim.Adam(plain, lr=1e-2, eps=agent.config.adam_eps, fused=False, foreach=False).step()

@@ -1,28 +1,28 @@
-"""Optimisers: how they are made, clipping of gradients, and their moments in a checkpoint."""
+"""Optimisers: how they are made, and their moments in a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 RMSPROP_DECAY = 0.99
-NORM_EPSILON = 1e-6
-"""Added to a gradient's norm before the division, as PyTorch does."""
 MOMENTS = {"rmsprop": {"step", "square_avg"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
 """Name of an optimiser -> names of its moments."""
 
 
-def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool = False) -> torch.optim.Optimizer:
-    """The optimiser that the config names, with one group of parameters for each module.
+def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool = False) -> torch.optim.Optimizer | None:
+    """The optimiser that the config names, with one group of parameters for each module; None for an agent without one.
 
     Args:
-        config: an `agents.guarded.LearnedConfig`.
+        config: the agent's settings.
         modules: on one device.
         graphed: whether its steps may be recorded as a CUDA graph. Then their count and the learning rate are on the device.
     """
+    if not hasattr(config, "optimizer"):
+        return None
     groups = [{"params": list(module.parameters())} for module in modules]
     device = groups[0]["params"][0].device
     if config.optimizer == "rmsprop":
@@ -40,58 +40,6 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool =
             group["lr"] = torch.zeros((), device=device)
         optimizer._warned_capturable_if_run_uncaptured = True  # the first steps are not recorded
     return optimizer
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of all parameters for the next steps."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(learning_rate)
-        else:
-            group["lr"] = learning_rate
-
-
-@torch.no_grad()
-def give_gradients(parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
-    """Set `grad` of each parameter, in the parameter's own memory layout.
-
-    A convolution returns the gradient of its kernel in the layout of its input. `backward` converts it, and
-    `torch.autograd.grad` does not. PyTorch's fused Adam checks no strides: it pairs numbers by their place in memory, so in
-    another layout each weight would move by another weight's gradient.
-    """
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        same = gradient.stride() == parameter.stride()
-        parameter.grad = gradient if same else torch.empty_like(parameter).copy_(gradient)
-
-
-@torch.no_grad()
-def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
-    """Scale the gradients of all parameters down to a global norm of at most `largest_norm`; 0 only measures the norm.
-
-    Returns the norm before, `[]`.
-
-    The operations are those of `torch.nn.utils.clip_grad_norm_` without its checks, which take longer than a small network's
-    gradients take to clip.
-    """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if largest_norm:
-        torch._foreach_mul_(gradients, torch.clamp(largest_norm / (norm + NORM_EPSILON), max=1.0))
-    return norm
-
-
-def start_mean_squares(optimizer: torch.optim.RMSprop) -> None:
-    """Start RMSProp's running mean of squared gradients at a weight's first squared gradient instead of at zero.
-
-    From zero the first step is 1/sqrt(1 - 0.99) = 10 times the learning rate in every weight, whatever the gradient. It was
-    seen to leave a convolutional network with a constant value for good.
-    """
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is None or parameter in optimizer.state:
-                continue
-            count = torch.zeros((), device=parameter.device if group["capturable"] else "cpu")
-            optimizer.state[parameter] = {"step": count, "square_avg": parameter.grad.square()}
 
 
 def check_moments(
