@@ -40,11 +40,10 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
         for parameter in network.parameters():
             parameter.grad = torch.ones_like(parameter)
         weights = DeviceWeights(network)
-        guarded_step = partial(
-            agent.stepper.guard.step, {"gradient": torch.ones((), device=CUDA)}, agent.stepper.optimizer.step
-        )
+        step = agent.stepper.optimizer.step
+        guarded_step = partial(agent.stepper.guard.step, {"gradient": torch.ones((), device=CUDA)}, step)
         guarded_step()  # makes the moments
-        beside_the_step = launches(gpu, guarded_step) - launches(gpu, optimizer.step)
+        beside_the_step = launches(gpu, guarded_step) - launches(gpu, step)
         counts.append((beside_the_step, launches(gpu, partial(weights.publish, network, 1))))
         reader = on_device(network_of(name, (2, 12, 12), 3, precision="bfloat16").only_act(), CUDA)
         torch.cuda.synchronize()

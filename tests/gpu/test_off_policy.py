@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents import AGENTS
+from agents.continuous.critics import make_critics
 from agents.sac.agent import SACAgent
 from agents.td3.agent import TD3Agent
 from learner.metrics.writer import read_metrics
@@ -45,7 +46,7 @@ def test_a_gpu_learns_what_a_cpu_learns_and_waits_nowhere_else(
     agent: str, gpu: SimulatedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after an update whose three steps were refused: an odd number, so that a delay of two could lose its turn."""
-    made = (SACAgent.__init__, TD3Agent.__init__)
+    made = (make_critics, SACAgent.__init__, TD3Agent.__init__)
     spoil_updates(monkeypatch, lambda number: number % UPDATES == 4, kind=AGENTS[agent])
     run = assert_a_gpu_learns_the_same(gpu, tmp_path, replay, {**SETTINGS, "agent": agent}, made)
     columns = read_metrics(run.metrics)

@@ -36,7 +36,7 @@ class ReportingAgent(VTraceAgent):
         return reported
 
     def move(self) -> None:
-        super().update(random_batch(), 1e-2)
+        super().learn(random_batch(), 1e-2)
 
 
 def test_the_first_skip_of_a_streak_is_logged_and_an_applied_update_ends_it(lines: list[str]) -> None:
@@ -120,16 +120,16 @@ def spoil_updates(
     kind: type[Agent] = VTraceAgent,
 ) -> None:
     """Put NaN into the rewards (or another field) of the batch of every update n of such an agent for which `is_bad(n)`."""
-    update, made = kind.update, [made_before]
+    learn, made = kind.learn, [made_before]
 
     def spoilt(agent: Agent, batch: Batch, progress: float) -> Report:
         made[0] += 1
         if is_bad(made[0]):
             tensor = batch.acting[field] if field in batch.acting else getattr(batch, field)
             tensor[0, 0] = math.nan
-        return update(agent, batch, progress)
+        return learn(agent, batch, progress)
 
-    monkeypatch.setattr(kind, "update", spoilt)
+    monkeypatch.setattr(kind, "learn", spoilt)
 
 
 def run_training(folder: Path, **settings: Any) -> tuple[RunDirectory, Checkpoint]:

@@ -1,0 +1,50 @@
+"""An update enters few files and functions, and the program that counts them leaves none out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.schedules import linear_schedule
+from benchmarks.opened import CASES, Opened, opened_below, opened_by_update
+from tests.support import REPOSITORY
+
+LIMITS = {"vtrace": (13, 54), "ppo": (18, 79), "sac": (14, 48), "dqn": (15, 54)}
+"""Most files and functions of an update. A change may lower them."""
+HERE = str(Path(__file__).relative_to(REPOSITORY))
+
+
+class Called:
+    """Calls a function of the program, a nested one, and one of Python's own."""
+
+    def begin(self, value: float) -> float:
+        def nested() -> float:
+            return self.further(value)
+
+        return max(nested() for _ in range(2))
+
+    def further(self, value: float) -> float:
+        return linear_schedule(value, 0.0, 0.5) if value else 0.0
+
+
+def test_what_the_last_call_enters_is_counted_once() -> None:
+    found: Opened = {}
+    with opened_below(Called, "begin", found):
+        assert Called().begin(2.0) == 1.0
+        schedules = {"agents/schedules.py": {"linear_schedule"}}
+        assert found == {HERE: {"Called.begin", "Called.further"}, **schedules}
+        Called().begin(0.0)
+        assert found == {HERE: {"Called.begin", "Called.further"}}
+    Called().begin(2.0)  # is no longer watched
+    assert "agents/schedules.py" not in found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_update_enters_no_more_files_and_functions_than_its_limits(name: str, tmp_path: Path) -> None:
+    found = opened_by_update(CASES[name], tmp_path)
+    listed = "\n".join(f"{path}: {', '.join(sorted(names))}" for path, names in sorted(found.items()))
+    assert f"agents/{name}/agent.py" in found, listed
+    files, functions = LIMITS[name]
+    assert len(found) <= files, listed
+    assert sum(map(len, found.values())) <= functions, listed
