@@ -76,6 +76,7 @@ SLOW = (
     "tests/wrappers/test_gymnasium_env.py::test_a_driver",
     "tests/wrappers/test_gymnasium_env.py::test_a_rendered",
     "tests/wrappers/test_gymnasium_env.py::test_ids_of_minatar",
+    "tests/wrappers/test_gymnasium_foreign.py::test_an_unknown",
     "tests/wrappers/test_journal.py",
 )
 """Beginnings of the names of slow tests: they start processes, train, measure,

@@ -23,8 +23,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 REQUIREMENTS = "requirements-envs.txt"
 IN_REQUIREMENTS = ("Box2D", "envpool", "imageio", "minigrid", "mujoco", "pygame")
 """Packages that `REQUIREMENTS` installs."""
-BY_THEMSELVES = ("minatar",)
-"""Packages that are installed by their own name."""
+BY_THEMSELVES = {"minatar": "minatar", "shimmy": "'shimmy[dm-control,gym-v26]'"}
+"""Other packages -> their names for pip."""
 
 
 def in_words(error: BaseException) -> str:
@@ -38,7 +38,7 @@ def import_failed(wanted: str, error: BaseException) -> str:
     missing = str(getattr(error, "name", "") or "").partition(".")[0]
     text = str(error)
     in_file = missing in IN_REQUIREMENTS or re.search(r"gymnasium\[", text)
-    package = f"-r {REQUIREMENTS}" if in_file else missing if missing in BY_THEMSELVES else ""
+    package = f"-r {REQUIREMENTS}" if in_file else BY_THEMSELVES.get(missing, "")
     hint = f"; pip install {package}" if package else ""
     return f"env: wanted {wanted}, got {in_words(error)}{hint}"
 

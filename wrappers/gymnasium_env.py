@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +31,7 @@ from wrappers.errors import import_failed, in_words
 from wrappers.facts import Facts, probe
 from wrappers.goals import goals_of, with_functions
 from wrappers.gymnasium_contract import ContractError, read_reset, reset_hint
-from wrappers.gymnasium_foreign import check_space, gym_line, interface_line
+from wrappers.gymnasium_foreign import check_space, gym_line, interface_line, module_of, unknown_line
 from wrappers.gymnasium_spaces import ObservationPlan, texts_of, translate_actions
 from wrappers.gymnasium_vector import (
     GymnasiumLoop,
@@ -58,6 +59,7 @@ from wrappers.spec import (
 
 NAME = "wrappers.gymnasium_env"
 MODULES = {"MiniGrid": "minigrid", "BabyAI": "minigrid", "MinAtar": "minatar.gym"}
+MODULES |= dict.fromkeys(("dm_control", "GymV21Environment", "GymV26Environment"), "shimmy")
 """Beginning of an id -> the module that registers such ids, so that they need no `module:`."""
 
 USUAL_PACE = 30.0  # pictures per second of an environment that names none
@@ -168,7 +170,7 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
     return Facts(
         spec=loop.spec,
         max_episode_steps=config.max_episode_steps or registered.max_episode_steps or 0,
-        version=_versions_of(registered),
+        version=versions_of(registered),
         pictures_per_second=float(env.metadata.get("render_fps") or USUAL_PACE),
         start_seconds=time.perf_counter() - started,
         variables=variables,
@@ -183,18 +185,21 @@ def find(env_id: str) -> Registered:
     """The registry's entry of an id, after the import of its module. Raises ValueError with one line."""
     module, _, name = env_id.rpartition(":")
     module = module or MODULES.get(_beginning(name), "")
+    earlier = frozenset(registry)
     if module:
         try:
             imported = _import(module)
             if name not in registry and hasattr(imported, "register_envs"):  # MinAtar registers nothing by its import
                 imported.register_envs()
+            if name not in registry and hasattr(imported, "__path__") and find_spec(f"{module}.envs"):
+                _import(f"{module}.envs")
         except FAILURES as error:
             raise ValueError(import_failed(f"the module {module} of env {env_id}", error)) from error
     if name in registry and not newer_id(name):
         return registry[name]
     if newer := newer_id(name):
         raise ValueError(f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {newer}")
-    raise ValueError(gym_line(module, name) or f"env: wanted an id that the module {module} registers, got {name!r}")
+    raise ValueError(gym_line(module, name) or unknown_line(module, name, earlier))
 
 
 def _beginning(env_id: str) -> str:
@@ -206,7 +211,10 @@ def _import(module: str) -> ModuleType:
     """Import a module, also from the current folder. It may raise anything, because an import runs the user's code."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that no file of the user hides a package of ours
-    return importlib.import_module(module)
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame prints lines where it finds no sound card
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # every worker would repeat them
+        return importlib.import_module(module)
 
 
 def newer_id(env_id: str) -> str | None:
@@ -374,10 +382,9 @@ def _is_moved(spec: Registered) -> bool:
     return callable(spec.entry_point) and "mujoco_py" in getattr(spec.entry_point, "__name__", "")
 
 
-def _versions_of(registered: Registered) -> str:
+def versions_of(registered: Registered) -> str:
     """Name and version of the package of an environment, and of its physics."""
-    entry = registered.entry_point or registered.vector_entry_point
-    module = entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
+    module = module_of(registered.entry_point or registered.vector_entry_point)
     names = [module.partition(".")[0], *(("mujoco",) if ".mujoco." in module else ())]
     return ", ".join(map(version_of, names))
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
+from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as Registered
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import load_env_creator, registry
 
 GYM = "gym"
 """The package from which Gymnasium came. Its classes and its registry are others."""
+MOST_IDS = 5
+"""Ids that a line names at most."""
 REMEDY = "use gymnasium in its place (import gymnasium as gym)"
 
 
@@ -22,8 +27,23 @@ def gym_line(module: str, name: str) -> str | None:
     return (
         f"env: wanted an id registered with gymnasium, got {name!r}, which {module} registers with the earlier package {GYM}: "
         f"{REMEDY}, or install shimmy[gym-v26] and give --env=shimmy:GymV26Environment-v0 "
-        f'--env_args=\'{{"env_id": "{module}:{name}"}}\''
+        f'--env_args=\'{{"env_id": "{module}:{name}", "make_kwargs": {{"disable_env_checker": true}}}}\''
     )
+
+
+def unknown_line(module: str, name: str, earlier: Collection[str]) -> str:
+    """The line about an id that a module does not register. It names ids that are not among the `earlier` ones."""
+    new = [env_id for env_id in registry if env_id not in earlier]
+    near = sorted(get_close_matches(name, new, n=MOST_IDS, cutoff=0))
+    known = f"{', '.join(near)}{', ...' * (len(new) > len(near))}" if new else "no id of gymnasium"
+    return f"env: wanted an id that the module {module} registers, got {name!r}; its import registered {known}"
+
+
+def module_of(entry: Any) -> str:
+    """The module of an entry point, which may be a text, a callable or a partial one; empty if it has none."""
+    while isinstance(entry, partial):
+        entry = entry.func
+    return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
 
 
 def interface_line(registered: Registered, arguments: dict[str, Any], env_id: str) -> str | None:
