@@ -163,7 +163,7 @@ def suitable_network(observation_shape: Shape) -> tuple[str, str]:
             return name, f"the observations are images of {height}x{width}, at least {smallest}x{smallest}"
     smallest = ImpalaShallow.minimum_frame_size
     hint = f"{SMALL_CONVOLUTIONS} convolves them" if min(height, width) >= SMALLEST_BOARD else "too small to convolve"
-    return "mlp", f"the observations are images of {height}x{width}, below {smallest}x{smallest}; {hint}"
+    return "mlp", f"the observations are images of {height}x{width}, with a side below {smallest}; {hint}"
 
 
 def image_shape(observation_shape: Shape, minimum: int = 1) -> tuple[int, int, int]:
