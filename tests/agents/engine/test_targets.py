@@ -56,16 +56,19 @@ def test_it_is_copied_every_period_of_applied_updates(on_device: bool) -> None:
     assert int(target.age) == 0
 
 
-def test_a_reset_copy_counts_anew() -> None:
+def test_it_comes_back_with_its_age() -> None:
     network = make_network_here()
-    target = TargetNetwork(network, 3, counts="updates")
+    target, other = (TargetNetwork(network, 3, counts="updates") for _ in range(2))
+    saving, loading = (VTraceAgent(VTraceConfig(), network, targets={"lagged": each}) for each in (target, other))
     target.end_update(SOUND)
     change(network)
-    assert int(target.age) == 1
-    assert not equal(target, network)
-    target.reset()
-    assert equal(target, network)
-    assert int(target.age) == 0
+    loading.load_state_dict(copy.deepcopy(saving.state_dict()), load_optimizer=True)
+    assert same(dict(other.network.state_dict()), dict(target.network.state_dict()))
+    assert int(other.age) == 1
+    assert not equal(other, network)
+    other.reset()
+    assert equal(other, network)
+    assert int(other.age) == 0
 
 
 def test_its_policy_is_that_of_the_network_when_it_was_copied() -> None:
