@@ -170,13 +170,13 @@ def test_no_worker_is_left_where_the_rest_cannot_be_built(tmp_path: Path, monkey
 def test_schedules_begin_at_their_first_value_and_every_update_has_a_part_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update, seen = VTraceAgent.update, []
+    learn, seen = VTraceAgent.learn, []
 
     def record(agent: VTraceAgent, batch: Batch, progress: float) -> Report:
         seen.append(progress)
-        return update(agent, batch, progress)
+        return learn(agent, batch, progress)
 
-    monkeypatch.setattr(VTraceAgent, "update", record)
+    monkeypatch.setattr(VTraceAgent, "learn", record)
     run_training(tmp_path, environment_max_steps=300)
     assert seen[0] == 0
     assert 0.8 < seen[-1] < 1
