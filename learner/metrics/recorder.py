@@ -166,9 +166,9 @@ class Recorder(Counting):
 
     def _has_come_far(self) -> bool:
         """Whether the run has passed another `ROWS`th of its steps since the last record."""
-        start = self._at_start.steps
-        budget = max(1, self.config.training.environment_max_steps - start)
-        done, before = (ROWS * (counters.steps - start) // budget for counters in (self.counters, self._at_last_record))
+        # Counted from step 0, so that a resumed run has the rows of one that was not interrupted.
+        budget = max(1, self.config.training.environment_max_steps)
+        done, before = (ROWS * counters.steps // budget for counters in (self.counters, self._at_last_record))
         return done > before
 
     def show_filling(self) -> None:
