@@ -128,7 +128,7 @@ def test_an_environment_that_cannot_be_drawn_ends_the_animations_alone(tmp_path:
     loop = make_loop(spec, tmp_path, monkeypatch)
     answer = loop.evaluate(10, stop=lambda: False)
     assert (answer.returns, answer.animated) == ((2.0,) * 5, False)
-    assert answer.problem.endswith("RuntimeError: no GL context")
+    assert "RuntimeError: no GL context" in answer.problem
     assert loop.evaluate(20, stop=lambda: False) == Answer((2.0,) * 5)
     assert Undrawable.renderings == 1
 

@@ -317,7 +317,7 @@ def test_an_environment_that_cannot_be_drawn_costs_the_video_alone(
     results = evaluated(small_config(test_episode_count=10, render=True), run)
     assert results["complete"]
     assert sum(episode["shown"] for episode in results["episodes"]) == (1 if pictures == 0 else 2)
-    assert [line.endswith(": RuntimeError: no GL context") for line in lines].count(True) == 1
+    assert [": RuntimeError: no GL context" in line for line in lines].count(True) == 1
     videos = list(run.path.glob("video_*.mp4"))
     assert [imageio_ffmpeg.count_frames_and_secs(str(video))[0] for video in videos] == ([pictures] if pictures else [])
 
