@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -19,6 +20,7 @@ from learner.settings.schema import Settings, every_setting
 from setting import MODES, listed
 
 OP_MODE = "op_mode"
+FLAGFILE = ("--flagfile", "-flagfile")
 FLAG = re.compile(r"(--?)([^=-][^=]*)(=.*)?", re.DOTALL)
 
 
@@ -44,8 +46,13 @@ def parse(values: flags.FlagValues, command: Sequence[str]) -> None:
 
     As in argparse, dashes in a flag's name are underscores, and the value of a switch may be an argument of its own.
     """
+    files = flag_files(command)
+    if devices := list(filter(is_device, files)):
+        raise ValueError(f"flagfile: wanted a file of flags, got the device {devices[0]!r}")
     try:
         rest = values.read_flags_from_files(command[1:], force_gnu=False)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"flagfile: wanted a file of flags in UTF-8, got {' and '.join(files)} ({error.reason})") from None
     except flags.CantOpenFlagFileError as error:
         cause = error.__context__
         assert isinstance(cause, OSError)
@@ -64,6 +71,20 @@ def parse(values: flags.FlagValues, command: Sequence[str]) -> None:
         spelt.append(f"--{name}{value}")
     if rest := values([command[0], *spelt])[1:]:
         raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
+
+
+def flag_files(command: Sequence[str]) -> list[str]:
+    """The files of flags that a command names."""
+    named = [following for flag, following in zip(command, command[1:], strict=False) if flag in FLAGFILE]
+    return named + [part.split("=", 1)[1] for part in command if part.startswith(tuple(f"{flag}=" for flag in FLAGFILE))]
+
+
+def is_device(name: str) -> bool:
+    """Whether a file is a device. Some have no end."""
+    try:
+        return Path(name).is_char_device()
+    except OSError:
+        return False
 
 
 def op_mode(values: flags.FlagValues) -> str:

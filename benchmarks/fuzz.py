@@ -1,6 +1,6 @@
-"""Tests whether bad input ends in one clear line: random command lines, and damaged, foreign or hostile checkpoints.
+"""Tests whether bad input ends in one clear line: random command lines, damaged or hostile checkpoints, other damaged files.
 
-    python -m benchmarks.fuzz                              # both rows, several minutes on two cores
+    python -m benchmarks.fuzz                              # all rows, several minutes on two cores
     python -m benchmarks.fuzz --rows=flags --count=10000
 
 Each case goes through everything that main.py does before a process starts. An accepted checkpoint must then train for
@@ -28,6 +28,7 @@ from types import FrameType
 from absl import flags
 
 from benchmarks.fuzzed_checkpoints import base_checkpoints, fuzzed_checkpoint
+from benchmarks.fuzzed_files import base_files, fuzzed_file
 from benchmarks.fuzzed_flags import fuzzed_flags
 from benchmarks.output import write_json
 from benchmarks.rows import read_command_line, run_rows
@@ -146,9 +147,27 @@ def fuzz_checkpoints(count: int, generator: random.Random, folder: Path) -> Row:
     return row
 
 
+def fuzz_files(count: int, generator: random.Random, folder: Path) -> Row:
+    """Try damaged recordings, files of runs, suites and tables of curves. Reading them changes none."""
+    row = Row("files")
+    files = base_files(folder)
+    for _ in range(count):
+        case = fuzzed_file(generator, files)
+        whole = case.path.read_bytes()
+        case.path.write_bytes(case.content)
+        refused = row.try_case(case.name, case.read)
+        if refused and "wanted" not in row.last_refusal and case.path.name not in row.last_refusal:
+            row.complain(case.name, f"it was refused by another line: {row.last_refusal}")
+        if case.path.read_bytes() != case.content:
+            row.complain(case.name, "it was written to")
+        case.path.write_bytes(whole)
+    return row
+
+
 ROWS: dict[str, tuple[Callable[[int, random.Random, Path], Row], int]] = {
     "flags": (fuzz_flags, 2000),
     "checkpoints": (fuzz_checkpoints, 500),
+    "files": (fuzz_files, 1000),
 }
 """Name -> the row and its usual number of cases."""
 

@@ -78,19 +78,20 @@ def fuzzed_checkpoint(generator: random.Random, bases: Bases, path: Path) -> Cas
 
 
 def _damaged(generator: random.Random, bases: Bases, path: Path) -> Case:
-    name, data = _damage(generator, bases.with_checksum)
+    name, data = damage(generator, bases.with_checksum)
     path.write_bytes(data)
     return Case(f"damaged: {name}", (ONE_UPDATE_MORE, _mode(generator)), must_refuse=data != bases.with_checksum)
 
 
 def _damaged_first_format(generator: random.Random, bases: Bases, path: Path) -> Case:
     """The first format has no checksum, so unnoticed damage is allowed, but must be trainable."""
-    name, data = _damage(generator, bases.without)
+    name, data = damage(generator, bases.without)
     path.write_bytes(data)
     return Case(f"first format, damaged: {name}", (ONE_UPDATE_MORE, _mode(generator)), must_refuse=False)
 
 
-def _damage(generator: random.Random, whole: bytes) -> tuple[str, bytes]:
+def damage(generator: random.Random, whole: bytes) -> tuple[str, bytes]:
+    """Return what was done to the bytes of a file, and the bytes then."""
     data = bytearray(whole)
     place = generator.randrange(len(data))
     length = generator.choice((1, 1, 4, 64, 1000))

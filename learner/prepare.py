@@ -18,6 +18,7 @@ from learner.machine.detect import Machine, detect_machine, free_gpu_memory
 from learner.machine.fit import fit_to_machine, portable_settings
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, gpu_memory
 from learner.machine.reproducible import settle_as_before
+from learner.metrics.writer import check_history
 from learner.ranks.check import part_of_learner
 from learner.runs.budget import settle_budget
 from learner.runs.checkpoint import Checkpoint
@@ -222,7 +223,10 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
 def _check_folder(settings: Settings, path: Path | None) -> None:
     """Raise ValueError if the run directory cannot be written. path: of the checkpoint that is resumed, if any."""
     run = resumed_run(settings, path)
-    check_run_folder(run) if run else check_writable(Path(settings["results_dir"]), "results_dir")
+    if run is None:
+        return check_writable(Path(settings["results_dir"]), "results_dir")
+    check_run_folder(run)
+    check_history(run.metrics)
 
 
 def _check_recording(config: Config) -> None:

@@ -91,6 +91,16 @@ def test_the_program_refuses_as_its_function_does(tmp_path: Path, arguments: lis
     assert_refused(run_program, tmp_path / "results", arguments, said)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe--gamma=1", b"\0" * 100])
+def test_a_file_that_holds_no_flags_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "my_flags"
+    file.write_bytes(content)
+    said = "my_flags" if content[0] else "wanted flags"
+    for flags in ([f"--flagfile={file}"], ["--flagfile", str(file)]):
+        assert_refused(run_main, tmp_path / "results", flags, said)
+    assert_refused(run_main, tmp_path / "results", ["--flagfile=/dev/zero"], "/dev/zero")
+
+
 def assert_refused(
     run: Callable[..., subprocess.CompletedProcess[str]], results: Path, arguments: list[str], said: str
 ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from checked_files import checked
 from learner.metrics.bottleneck import Bottleneck
 from learner.metrics.curve import draw_learning_curve
 from learner.metrics.infos import PREFIX, success_rate
@@ -21,6 +22,9 @@ from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
 
 log = logging.getLogger("springbok")
+
+EVALUATION = {"update": int, "mean_return": float, "protocol": dict}
+"""Keys of a line of evaluations.jsonl that are relied on."""
 
 
 def write_summary(
@@ -78,9 +82,9 @@ def _evaluated(run: RunDirectory, counters: Counters) -> dict[str, Any]:
 def evaluation_lines(path: Path) -> list[dict[str, Any]]:
     """The results in evaluations.jsonl. A full disk can leave an incomplete line, which is left out. Raises OSError."""
     found = []
-    for text in path.read_text().splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(text))
+    for text in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(checked(json.loads(text), "evaluation", EVALUATION))
     return found
 
 

@@ -42,6 +42,7 @@ import csv
 import logging
 import math
 import os
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -164,6 +165,21 @@ class MetricsWriter:
             writer.writerows(records)
         new_file.replace(self._path)
         self._names = names
+
+
+def check_history(path: Path) -> None:
+    """Raise ValueError in one line if records cannot be added to a metrics.csv, which would be lost."""
+    try:
+        if path.is_file() and path.stat().st_size:
+            with path.open(newline="") as file:
+                names = next(csv.reader(file), [])
+            if "steps" not in names:
+                raise ValueError("no column steps")
+            _records_up_to(path, sys.maxsize)
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)[:200]
+        where = "move it away or resume with --resume_in=new"
+        raise ValueError(f"{path}: wanted the metrics of a run, got {reason}; {where}") from None
 
 
 def read_metrics(path: Path, needed: Sequence[str] = ()) -> dict[str, np.ndarray]:

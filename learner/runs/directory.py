@@ -15,6 +15,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from checked_files import plain_name, read_json
 from learner.runs.lock import locked
 
 PACKAGES = (
@@ -65,7 +66,7 @@ class RunDirectory:
         results.mkdir(parents=True, exist_ok=True)
         stamp = int(time.time())
         while True:
-            path = results / f"{env.replace('/', '-').replace(':', '-')}_{stamp}"  # Windows takes no colon in a name
+            path = results / f"{plain_name(env)}_{stamp}"
             try:
                 # Making the folder also reserves its name, in case two runs start in the same second.
                 path.mkdir()
@@ -81,8 +82,8 @@ class RunDirectory:
     def settings(self) -> dict[str, Any]:
         """The settings in config.json, those of the run's newest command; empty if there is none that can be read."""
         try:
-            return dict(json.loads(self.config.read_text())["settings"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return dict(read_json(self.config, "the config.json of a run", {"settings": dict})["settings"])
+        except ValueError:
             return {}
 
     def point_latest_here(self) -> None:
@@ -308,7 +309,7 @@ def _why_no_best(run: RunDirectory) -> str:
     """Why a run has no best checkpoint yet, which depends on whether evaluations or training returns decide."""
     if not (settings := run.settings):
         return "this run has none yet"
-    evaluated = settings.get("eval_period", 0) > 0 or settings.get("eval_seconds", 0) > 0
+    evaluated = settings.get("eval_period") or settings.get("eval_seconds")
     return "no evaluation has ended yet" if evaluated else "too few episodes had ended at each checkpoint so far"
 
 

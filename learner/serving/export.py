@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.base import make_network
+from checked_files import locked
 from learner.building import make_network_config
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import BEST, CHECKPOINT_PATTERN, run_of_checkpoint
@@ -62,10 +63,11 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     try:
         target.mkdir(exist_ok=True)
-        differences, failures = _write_files(policy, inputs, target, onnx=not missing)
-        if differences:
-            description = describe(config, spec, checkpoint, checkpoint_path, differences)
-            (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        with locked(target):  # another process may be exporting the same checkpoint
+            differences, failures = _write_files(policy, inputs, target, onnx=not missing)
+            if differences:
+                description = describe(config, spec, checkpoint, checkpoint_path, differences)
+                (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     except OSError as error:
         log.error("error: the policy was not exported: %s", error)
         return 1

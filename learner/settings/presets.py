@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from checked_files import read_json
 from learner.settings.other_names import rename_settings
 from setting import listed
 
@@ -36,4 +37,4 @@ def describe_presets() -> dict[str, str]:
 def _read(name: str) -> dict[str, Any]:
     if name not in PRESETS:
         raise ValueError(f"preset: wanted {listed((NO_PRESET, *PRESETS))}, got {name!r}")
-    return json.loads((FOLDER / f"{name}.json").read_text())
+    return read_json(FOLDER / f"{name}.json", "a preset", {"about": str, "settings": dict})

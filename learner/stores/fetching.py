@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from checked_files import is_plain_name
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import BEST, CHECKPOINT_FOLDER, CHECKPOINT_PATTERN, LATEST, REPLAY_PATTERN, RunDirectory, update_of
 from learner.runs.lock import locked
@@ -80,6 +81,8 @@ def fetch_newest(load: str, results: Path, addresses: Addresses, *, with_replay:
     """
     if addresses.load:
         base, name, part = _split(addresses.load)
+        if "://" not in base or not is_plain_name(name):  # its files would go elsewhere than below results_dir
+            raise ValueError(f"load: wanted the address of a run in a store, such as s3://bucket/runs/NAME, got {load!r}")
         if name == LATEST:
             name = _latest(Store(base), load)
         run, wanted, store = RunDirectory(results / name), f"{results / name}{part}", Store(f"{base}/{name}")

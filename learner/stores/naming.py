@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from checked_files import is_plain_name
 from learner.runs.directory import RunDirectory
 
 NAME_FILE = ".name_in_store"
@@ -11,9 +12,10 @@ NAME_FILE = ".name_in_store"
 def name_in_store(run: RunDirectory) -> str:
     """The name of a run's folder in a store: the kept one, otherwise that of the run directory."""
     try:
-        return (run.path / NAME_FILE).read_text().strip() or run.path.name
+        name = (run.path / NAME_FILE).read_text().strip()
     except (OSError, ValueError):
-        return run.path.name
+        name = ""
+    return name if is_plain_name(name) else run.path.name
 
 
 def keep_name(run: RunDirectory, name: str) -> None:

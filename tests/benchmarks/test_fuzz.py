@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import fuzz
-from benchmarks.fuzz import Row, fuzz_checkpoints, fuzz_flags
+from benchmarks.fuzz import Row, fuzz_checkpoints, fuzz_files, fuzz_flags
 from benchmarks.fuzzed_checkpoints import base_checkpoints, foreign_files, fuzzed_checkpoint
 from learner.runs.checkpoint import load_checkpoint
 
@@ -30,6 +30,14 @@ def test_no_checkpoint_raises_hangs_or_runs_code(tmp_path: Path) -> None:
     assert row.cases == 50
     assert row.refused > 20
     assert row.taken > 3
+
+
+def test_no_damaged_file_raises_or_is_written_to(tmp_path: Path) -> None:
+    row = fuzz_files(60, random.Random(0), tmp_path)
+    assert row.bad == []
+    assert row.cases == 60
+    assert row.refused > 20
+    assert row.taken > 5
 
 
 def test_every_foreign_file_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from learner.evaluation import schedule as module
 from learner.evaluation.evaluator import Evaluation
 from learner.evaluation.schedule import EvaluationLog, EvaluationSchedule
+from learner.metrics.summary import evaluation_lines
 from learner.runs.checkpoint import Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
 from tests.learner.runs.test_checkpoint import make_checkpoint
@@ -157,6 +158,13 @@ def test_the_wait_for_the_final_evaluation_can_be_ended(run: RunDirectory, evalu
     schedule = make_schedule(run, eval_period=10)
     evaluator.ready = False
     assert finish(schedule, 13, should_stop=True) == []
+
+
+@pytest.mark.parametrize("line", ["null", "[1]", "{}", '{"update": 1, "mean_return": "x", "protocol": {}}', "[" * 10**5, "\0"])
+def test_lines_that_are_no_evaluation_are_left_out(run: RunDirectory, line: str) -> None:
+    good = {"update": 1, "mean_return": 0.5, "protocol": {}}
+    run.evaluations.write_bytes(f"{line}\n{json.dumps(good)}\n".encode() + b"\xff\xfe\n")
+    assert evaluation_lines(run.evaluations) == [good]
 
 
 def test_a_run_without_evaluations_ends_at_once(run: RunDirectory, evaluator: RecordingEvaluator) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 from tensorboard.summary.writer import event_file_writer
 
-from learner.metrics.writer import MetricsWriter, read_metrics
+from learner.metrics.writer import MetricsWriter, check_history, read_metrics
 from learner.runs.directory import RunDirectory
 
 
@@ -235,3 +235,21 @@ def test_a_line_that_is_cut_short_has_empty_cells(tmp_path: Path) -> None:
     columns = read_metrics(path)
     assert columns["steps"].tolist() == [10, 20]
     assert np.isnan(columns["losses/b"]).all()
+
+
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1,2\n", b"\xff\xfe\n", b"\0" * 9, b"seconds,steps,frames,updates,episodes\n1,x,1,1,1\n"]
+)
+def test_a_history_that_would_be_lost_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "metrics.csv"
+    check_history(path)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{path}: wanted the metrics of a run, got .*--resume_in=new$") as refused:
+        check_history(path)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_history_whose_last_line_was_cut_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("seconds,steps,frames,updates,episodes\n1,1,1,1,1\n2,")
+    check_history(path)

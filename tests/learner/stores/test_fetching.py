@@ -15,7 +15,7 @@ from learner.runs.loading import load_newest
 from learner.runs.lock import locked
 from learner.stores import fetching
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
-from learner.stores.naming import keep_name
+from learner.stores.naming import keep_name, name_in_store
 from learner.stores.store import StoreError
 from tests.learner.runs.support import make_checkpoint
 from tests.learner.stores.support import RUN, UnsteadyStore, make_run, save
@@ -41,6 +41,23 @@ def fetch(tmp_path: Path, load: str, *, with_replay: bool = True, **given: str) 
     results = tmp_path / "results"
     path, notes = fetch_newest(settings["load"], results, addresses, with_replay=with_replay)
     return load_newest(path, results)[0], notes
+
+
+@pytest.mark.parametrize("rest", ["..", ".", "../..", "../best", ".hidden", "../checkpoints/update_000000003.pt"])
+def test_an_address_whose_run_would_leave_the_results_folder_is_refused(
+    tmp_path: Path, remote: RunDirectory, rest: str
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(ValueError, match="^load: wanted the address of a run in a store"):
+        fetch(tmp_path, url(tmp_path, rest))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_name_in_the_store_that_leaves_it_does_not_count(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "results")
+    for name in ("../other", "..", "a/b"):
+        keep_name(run, name)
+        assert name_in_store(run) == RUN
 
 
 def local(tmp_path: Path) -> RunDirectory:
