@@ -59,6 +59,8 @@ def read_table(path: Path) -> list[Curve]:
                 points.setdefault(key, []).append((float(line["frames"]), float(line["return"])))
     except (KeyError, TypeError, ValueError, OSError, csv.Error) as error:
         raise ValueError(f"{path}: wanted a table with the columns {', '.join(COLUMNS)}, got {error!r:.200}") from None
+    if not all(env and setting for env, setting, _ in points):
+        raise ValueError(f"{path}: wanted a name in every cell of env and setting, got an empty one")
     if not np.isfinite([point for each in points.values() for point in each]).all():
         raise ValueError(f"{path}: wanted finite frames and returns, got others")
     return [Curve(*key, *np.array(each).T) for key, each in points.items()]
@@ -106,7 +108,7 @@ def draw(picture: Path, curves: Sequence[Curve]) -> None:
     envs = list(dict.fromkeys(curve.env for curve in curves if len(curve.frames) > FEW))
     if not envs:
         raise ValueError(f"{picture}: wanted a curve with more than {FEW} points, got none")
-    settings = list(dict.fromkeys(curve.setting for curve in curves))
+    settings = list(dict.fromkeys(curve.setting for curve in curves if curve.env in envs))
     columns = min(PANELS, len(envs))
     rows = -(-len(envs) // columns)
     width, height = PANEL_INCHES

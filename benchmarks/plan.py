@@ -178,7 +178,7 @@ def check_suite(suite: Suite, folder: Path) -> None:
             try:
                 launch.prepare("train", given, [])
             except ValueError as error:
-                raise ValueError(f"{env}, {variant}: {error}") from None
+                raise ValueError(f"{env:.80}, {variant:.80}: {error}") from None
     for plan in plan_runs(suite, folder):
         plan.check_begun()
 

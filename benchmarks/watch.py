@@ -138,7 +138,7 @@ def read_run(run: RunDirectory) -> tuple[Columns, int]:
     except OSError as error:
         raise ValueError(f"{run.path}: cannot be read now ({error})") from None
     if not columns or not all(np.isfinite(columns[name][-1:]).sum() for name in MetricsWriter.LEADING):  # one is being written
-        raise ValueError(f"{run.path}: no row of metrics yet")
+        raise ValueError(f"{run.metrics}: wanted a row of metrics, got none yet")
     return columns, max_steps
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from benchmarks import curves
 from benchmarks.curves import KEPT, Curve, curves_of_runs, draw, keep, read_table, write_table
 from benchmarks.pictures import new_figure
+from checked_files import LOCK_NAME
 from tests.benchmarks.support import write_run
 
 RISING = Curve("Catch-v0", "ppo", 1, np.array([0.0, 50.0, 100.0]), np.array([-1.0, 0.5, 1.0]))
@@ -37,8 +39,36 @@ def test_a_curve_replaces_only_that_of_its_environment_setting_and_seed(tmp_path
     assert list(found) == sorted(found)
 
 
+def test_curves_that_are_kept_at_once_are_all_kept(tmp_path: Path) -> None:
+    table, each = tmp_path / "table.csv", [[RISING._replace(seed=10 * n + m) for m in range(10)] for n in range(4)]
+
+    def keep_one_by_one(several: list[Curve]) -> None:
+        for curve in several:
+            keep(table, [curve])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(keep_one_by_one, each))
+    assert len(read_table(table)) == 40
+    assert {path.name for path in tmp_path.iterdir()} == {LOCK_NAME, "table.csv"}
+
+
+def test_a_setting_that_has_published_scores_alone_is_no_line(tmp_path: Path) -> None:
+    points = np.arange(10.0)
+    draw(tmp_path / "x.png", [RISING._replace(frames=points, returns=points), PUBLISHED._replace(env="Reach-v0")])
+    assert (tmp_path / "x.png").is_file()
+
+
 @pytest.mark.parametrize(
-    "content", ["env,setting,frames\nCatch-v0,ppo,3\n", "env,setting,seed,frames,return\na,b,1,2,x\n", None]
+    "content",
+    [
+        "env,setting,frames\nCatch-v0,ppo,3\n",
+        *(
+            f"env,setting,seed,frames,return\n{line}\n"
+            for line in ("a,b,1,2,x", "a,b,1,nan,2", "a,b,1,2,inf", "a,,1,2,3", "a,b,1")
+        ),
+        "a" * 200_000,
+        None,
+    ],
 )
 def test_a_file_that_is_no_table_is_refused_in_one_line(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"

@@ -353,3 +353,21 @@ def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     check_writable(tmp_path / "made" / "later", "results_dir")
     with pytest.raises(ValueError, match="^results_dir: wanted .*File name too long"):
         check_writable(tmp_path / ("x" * 300), "results_dir")
+
+
+@pytest.mark.parametrize("env", ["../x", "..", "a\\b", "C:x", ".hidden", "x" * 400])
+def test_a_run_lies_in_its_results_folder_whatever_its_environment_is_called(tmp_path: Path, env: str) -> None:
+    run = RunDirectory.create(tmp_path / "results", env)
+    assert run.path.resolve().parent == tmp_path / "results"
+    assert not run.path.name.startswith(".")
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", '{"settings": []}', '{"settings": {"eval_period": "x"}}', "[" * 10**6])
+def test_a_damaged_config_has_no_settings(tmp_path: Path, content: str) -> None:
+    run = RunDirectory.create(tmp_path, "Catch-v0")
+    run.checkpoint_path(1).touch()
+    run.config.write_text(content)
+    assert run.settings in ({}, {"eval_period": "x"})
+    with pytest.raises(ValueError, match=r"^load: wanted a run directory, its best"):
+        find_checkpoints(f"{run.path}/best", tmp_path)
