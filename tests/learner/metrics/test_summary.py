@@ -48,7 +48,7 @@ def test_a_run_without_an_episode_or_a_second_has_a_summary(run: RunDirectory) -
 def test_the_summary_holds_the_newest_and_the_best_evaluation_of_its_protocol(run: RunDirectory) -> None:
     def line(update: int, protocol: str, *returns: float) -> str:
         mean = sum(returns) / len(returns)
-        found = {"update": update, "steps": 40 * update, "mean_return": mean, "returns": returns, "protocol": {"name": protocol}}
+        found = {"update": update, "steps": 40 * update, "mean_return": mean, "returns": returns, "protocol": {protocol: 1}}
         return json.dumps(found)
 
     later = line(26, "b", 50.0)  # the run was resumed from before it
