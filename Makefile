@@ -2,7 +2,7 @@
 #                ARGS=--env=BreakoutNoFrameskip-v4 another game: any flags
 # make test   -- install what tests need and run every check
 # make quick  -- lint, types and the tests that are not marked slow: under a minute on two cores
-# make docs   -- write the API pages into docs/api/, from the docstrings
+# make docs   -- build the documentation site into site/: all pages of docs/, and API pages from the docstrings
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
@@ -26,9 +26,6 @@ PACKAGES := $(LIBRARY) benchmarks
 # Bytecode is kept: the tests start many processes, and each would compile the program again.
 PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
-# The full name of every module of the library. pdoc needs all of them: most folders have no __init__.py, where it finds nothing.
-MODULES = $(subst /,.,$(patsubst %.py,%,$(patsubst %/__init__.py,%.py,$(sort $(shell find $(LIBRARY) -name '*.py')))))
-
 .PHONY: train test quick lint types unit fast docs format clean
 
 train: $(VENV)/.installed
@@ -43,7 +40,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-dev
-	$(BIN)/mypy main.py option_flags.py setting.py checked_files.py $(PACKAGES)
+	$(BIN)/mypy main.py option_flags.py setting.py checked_files.py docs/site_pages.py $(PACKAGES)
 
 unit: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)
@@ -51,10 +48,8 @@ unit: $(VENV)/.installed-dev
 fast: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The ignored warnings are about annotations of named tuples, which pdoc prints as they stand in the source.
 docs: $(VENV)/.installed-dev
-	rm -rf docs/api
-	$(BIN)/python -W 'ignore:Error parsing type annotation' -m pdoc --docformat=google --output-directory=docs/api $(MODULES)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -72,4 +67,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed $(wildcard requirements-*.txt)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/api
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis site

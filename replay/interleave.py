@@ -16,7 +16,7 @@ BITS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
 
 
 def interleave(planes: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """Write out[n, i, s] = planes[s][n, i].
+    """Write `out[n, i, s] = planes[s][n, i]`.
 
     Args:
         planes: S arrays `[N, P]`.

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shlex
 import subprocess
-import sys
-import warnings
 from pathlib import Path
 from unittest import mock
 
-import pdoc
 import pytest
 
 import main
 from learner.launch import Job
 from tests.conftest import SLOW, pytest_collection_modifyitems
 from tests.support import REPOSITORY
-
-LIBRARY = ("wrappers", "replay", "agents", "workers", "learner")
 
 
 def name_of(path: Path) -> str:
@@ -102,19 +96,3 @@ def test_a_test_is_marked_slow_by_its_name(name: str, marks: list[str]) -> None:
 def test_github_runs_these_targets_and_nothing_else() -> None:
     workflow = (REPOSITORY / ".github" / "workflows" / "test.yml").read_text()
     assert re.findall(r"\brun: *(.*)", workflow) == ["make quick", "make test"]
-
-
-def test_docs_have_a_page_for_every_module(tmp_path: Path) -> None:
-    command = commands("docs")[-1]
-    modules = command[command.index("--output-directory=docs/api") + 1 :]
-    files = [path.with_suffix("") for package in LIBRARY for path in (REPOSITORY / package).rglob("*.py")]
-    names = [name_of(path).removesuffix("/__init__").replace("/", ".") for path in files]
-    assert sorted(modules) == sorted(names)
-    assert not [module for module in modules if not importlib.import_module(module).__doc__]
-    some = ("agents.base", "learner.launch", "replay.mixture", "workers.base", "wrappers.spec")  # all would take ten seconds
-    pdoc.render.configure(show_source=False)
-    with warnings.catch_warnings(action="ignore"):
-        pdoc.pdoc(*some, output_directory=tmp_path)
-    for module in some:
-        first = str(sys.modules[module].__doc__).split()[0].strip("`:")
-        assert first in (tmp_path / f"{module.replace('.', '/')}.html").read_text()
