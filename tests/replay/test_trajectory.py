@@ -161,6 +161,7 @@ def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
         "discounted_returns",  # of runs that normalise rewards
         "episode_return",  # of agents that compare whole episodes
         "weights",  # of replays with priorities
+        "whole",  # of a batch whose rows of burn-in are cut off
     }
 
 
