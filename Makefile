@@ -21,7 +21,7 @@ PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none)
 
 BIN := $(VENV)/bin
 LIBRARY := wrappers replay agents workers learner
-PACKAGES := $(LIBRARY) benchmarks
+PACKAGES := $(LIBRARY) tools benchmarks
 
 # Bytecode is kept: the tests start many processes, and each would compile the program again.
 PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal

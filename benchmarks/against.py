@@ -25,10 +25,10 @@ from pathlib import Path
 
 from benchmarks.jobs import job_of, refuse
 from benchmarks.other_commit import commit_hash, finish, started, unpacked
-from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
 from benchmarks.throughput import seconds_needed
 from learner.machine.detect import available_cores
 from learner.metrics.progress import format_duration
+from tools.termination import REPOSITORY, end_with, unwind_when_terminated
 
 Figures = dict[str, float]
 Turn = tuple[Figures, Figures]  # of COMMIT and of the working tree

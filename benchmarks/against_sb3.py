@@ -23,8 +23,8 @@ from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.output import show_windows
 from benchmarks.sb3 import Sb3Job, is_installed, measure_sb3
-from benchmarks.termination import end_with, training_command
 from learner.settings.config import Config
+from tools.termination import end_with, training_command
 from wrappers import family_of
 
 WARM_UP_SECONDS = 10.0

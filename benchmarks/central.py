@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from benchmarks.output import print_values
-from benchmarks.termination import end_with
 from learner.building import make_contract, make_network_config
 from learner.machine.detect import detect_machine
 from learner.machine.fit import fit_to_machine
 from learner.settings.config import DEFAULTS, Config, make_config
+from tools.termination import end_with
 from workers import WorkerSetup, first_seeds
 from workers.central import inference
 from workers.central.device_policy import DevicePolicy

@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks.jobs import job_of, refuse
 from benchmarks.output import add_json, write_json
-from benchmarks.termination import end_with
 from learner.building import make_contract, make_network_shapes
 from learner.machine.measuring import fresh_part, measure_costs
+from tools.termination import end_with
 from wrappers import make_spec
 
 ACTORS = (2, 8, 32, 128, 512)

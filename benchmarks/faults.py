@@ -23,8 +23,8 @@ from benchmarks.faulty_program import FAULTS, FAULTY_CATCH
 from benchmarks.observed_program import LOOK_SECONDS, ObservedProgram, session_of
 from benchmarks.output import write_json
 from benchmarks.rows import read_command_line, run_rows
-from benchmarks.termination import end_with, unwind_when_terminated
 from learner.runs.checkpoint import Counters, load_checkpoint
+from tools.termination import end_with, unwind_when_terminated
 
 GOES_ON_SECONDS = 10.0  # within which an update must follow a fault
 NOTICED_SECONDS = 5.0  # within which a fault must be noticed

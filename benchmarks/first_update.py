@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.observed_program import run_in
-from benchmarks.termination import end_with, training, unwind_when_terminated
+from tools.termination import end_with, training, unwind_when_terminated
 
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 300.0

@@ -32,9 +32,9 @@ from benchmarks.fuzzed_files import base_files, fuzzed_file
 from benchmarks.fuzzed_flags import fuzzed_flags
 from benchmarks.output import write_json
 from benchmarks.rows import read_command_line, run_rows
-from benchmarks.termination import end_with
 from learner import launch
 from main import prepare, refusal
+from tools.termination import end_with
 
 CASE_SECONDS = 60  # CPU time: a busy machine makes no case bad
 HANG_SECONDS = 600

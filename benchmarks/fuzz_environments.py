@@ -30,10 +30,10 @@ from benchmarks.fuzz import Row
 from benchmarks.fuzzed_environments import RANDOM_SPACES, STEPS, fuzzed_case, fuzzed_learner
 from benchmarks.output import write_json
 from benchmarks.rows import read_command_line, run_rows
-from benchmarks.termination import end_with
 from learner import launch
 from learner.metrics import summary
 from main import prepare
+from tools.termination import end_with
 from wrappers import facts
 from wrappers.probe import answer
 

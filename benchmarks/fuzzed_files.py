@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import curves, watch
 from benchmarks.fuzzed_checkpoints import ONE_UPDATE_MORE, TINY, base_checkpoints, damage
 from benchmarks.fuzzed_flags import NUMBERS, TEXTS
-from benchmarks.plan import PLAN_FILE, SUITE_FILE, check_suite, plan_runs, read_suite
-from benchmarks.report import write_report
-from benchmarks.suite import progress_of
 from learner import launch
 from learner.runs.directory import RunDirectory
 from main import prepare
 from replay.recordings.recording import INDEX
+from tools import curves, watch
+from tools.plan import PLAN_FILE, SUITE_FILE, check_suite, plan_runs, read_suite
+from tools.report import write_report
+from tools.suite import progress_of
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2**63, 10**30, 0.5, float("nan"), float("inf"), 1e308),

@@ -42,9 +42,9 @@ from benchmarks.gpu_parts import (
     stepping_together,
 )
 from benchmarks.measured_program import MeasuredProgram
-from benchmarks.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
 from learner.machine.detect import Machine, detect_machine
 from learner.machine.fit import SMALL_BATCH
+from tools.termination import REPOSITORY, end_with, training_command, unwind_when_terminated
 
 WINDOW_SECONDS = 2.0
 START_SECONDS = 90.0  # until the first row of metrics: imports of PyTorch, torch.compile

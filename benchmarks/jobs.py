@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from absl import flags
 
-from benchmarks.termination import ENDLESS
 from learner.launch import Job
 from main import prepare, refusal
+from tools.termination import ENDLESS
 
 
 def job_of(arguments: Sequence[str]) -> Job:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.termination import ENDLESS, REPOSITORY
 from learner.metrics.writer import read_metrics
+from tools.termination import ENDLESS, REPOSITORY
 
 START_SECONDS = 300.0  # until the first row of metrics: imports, and the trajectories that fill replays
 ROW_SECONDS = 1.0  # between rows of metrics

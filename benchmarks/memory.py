@@ -21,13 +21,13 @@ import numpy as np
 
 from benchmarks.jobs import job_of
 from benchmarks.output import add_json, print_values, write_json
-from benchmarks.termination import ENDLESS, end_with, training, unwind_when_terminated
 from learner.building import make_contract
 from learner.metrics.hardware import family_of
 from learner.settings.config import Config
 from replay import ReplayConfig, ReplayContext
 from replay.kinds.standard import StandardReplay
 from replay.trajectory import TrajectoryContract
+from tools.termination import ENDLESS, end_with, training, unwind_when_terminated
 from workers.clocks import CLOCKS
 from workers.policy import Acted
 from workers.rollout import Rollout

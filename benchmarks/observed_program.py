@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faulty_program import FOLDER_VARIABLE
-from benchmarks.termination import ENDLESS, REPOSITORY
 from learner.runs.directory import RunDirectory
+from tools.termination import ENDLESS, REPOSITORY
 
 LOOK_SECONDS = 0.02
 LOOKS = 5

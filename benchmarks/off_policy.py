@@ -22,12 +22,12 @@ from torch.nn import functional
 
 from agents.networks.settings import parse_hidden_sizes
 from benchmarks.output import add_json, print_values, write_json
-from benchmarks.termination import end_with
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import learning, prepare_to_measure
 from learner.settings.config import Config, make_config
 from learner.settings.schema import default_settings
+from tools.termination import end_with
 
 WINDOWS = 7
 ENV = "Pendulum-v1"

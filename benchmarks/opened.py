@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks.termination import REPOSITORY
 from learner import launch
 from learner.settings.config import Config
 from main import prepare
+from tools.termination import REPOSITORY
 
 COMMON = [
     "--op_mode=train",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.termination import REPOSITORY
+from tools.termination import REPOSITORY
 
 END_SECONDS = 20.0  # from SIGTERM to SIGKILL
 

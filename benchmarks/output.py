@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from benchmarks.termination import unwind_when_terminated
+from tools.termination import unwind_when_terminated
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -57,3 +58,9 @@ def show_windows(
     result = measure(arguments.settings, arguments.count, arguments.window)
     print_values(result)
     write_json(arguments.json, dict(result))
+
+
+def refuse_old_name(name: str) -> NoReturn:
+    """Say that `benchmarks.NAME` is `tools.NAME` now."""
+    print(f"error: wanted python -m tools.{name}, got benchmarks.{name}, its old name", file=sys.stderr)
+    sys.exit(2)

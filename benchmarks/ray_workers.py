@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.jobs import job_of
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.output import show_windows
-from benchmarks.termination import end_with, training_command
+from tools.termination import end_with, training_command
 from wrappers import make_spec
 
 KINDS = ("cpu", "ray")

@@ -30,7 +30,6 @@ from agents.compute import prepare_torch
 from agents.networks.base import make_network
 from benchmarks.building import learner_agent, learner_network
 from benchmarks.output import add_json, write_json
-from benchmarks.termination import end_with
 from learner.building import make_contract, make_network_config
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
@@ -42,6 +41,7 @@ from replay import Encoded, make_mixture
 from replay.batch import make_batch
 from replay.slot_store import SharedArrays
 from replay.trajectory import Arrays, Fields
+from tools.termination import end_with
 from workers import WORKERS, WorkerConfig, WorkerSetup
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_spec

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from benchmarks.jobs import refuse
 from benchmarks.other_commit import commit_hash, finish, started, unpacked
-from benchmarks.termination import REPOSITORY, end_with, unwind_when_terminated
+from tools.termination import REPOSITORY, end_with, unwind_when_terminated
 
 Leaf = tuple[str, Any]  # dotted path, and a tensor, number or text
 Part = dict[str, list[Leaf]]  # leaves by the name that both trees must share

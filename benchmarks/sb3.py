@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.termination import REPOSITORY, end_with
+from tools.termination import REPOSITORY, end_with
 
 WARM_UP_STEPS = 500
 ENDLESS_STEPS = 10**9

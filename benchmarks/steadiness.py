@@ -19,9 +19,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.termination import end_with
 from learner.metrics.curve import time_unit
 from learner.metrics.writer import read_metrics
+from tools.termination import end_with
 
 MEMORY, PROCESSES, SPEED = "hardware/memory_gb", "hardware/processes", "charts/FPS"
 QUANTITIES = {MEMORY: "memory of all processes, GB", PROCESSES: "processes", SPEED: "frames/s"}

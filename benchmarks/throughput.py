@@ -29,13 +29,13 @@ from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import ROW_SECONDS, MeasuredProgram
 from benchmarks.output import show_windows
 from benchmarks.sb3 import Sb3Job, is_installed, measure_sb3
-from benchmarks.termination import end_with, training_command
 from learner.launch import measured
 from learner.machine.costs import Costs, limit
 from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics.progress import format_duration
 from learner.settings.config import Config
 from learner.settings.schema import MEASURED_SETTINGS
+from tools.termination import end_with, training_command
 from wrappers import family_of, make_spec
 
 Seconds = dict[str, float]

@@ -21,6 +21,7 @@ SLOW = (
     "tests/agents/test_compute.py",
     "tests/agents/engine/test_passes.py::test_a_compiled_pass",
     "tests/benchmarks/",
+    "tests/tools/",
     "tests/gpu/",
     "tests/learner/evaluation/",
     "tests/learner/metrics/test_curve.py::test_a_new_picture",

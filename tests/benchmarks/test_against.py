@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import against
 from benchmarks.against import COSTS, KEYS, Figures, below, measure, medians, ratios, table, take_turn
-from benchmarks.termination import REPOSITORY
 from learner.settings.schema import every_setting
 from main import prepare
+from tools.termination import REPOSITORY
 
 SLOW = {"c_env": 200.0, "c_act": 100.0, "c_learn": 400.0, "frames/s": 5000.0}
 FAST = {"c_env": 100.0, "c_act": 50.0, "c_learn": 200.0, "frames/s": 10000.0}

@@ -100,7 +100,7 @@ def test_a_program_that_ignores_the_first_signal_is_killed(tmp_path: Path, monke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_of_a_stopped_benchmark(number: signal.Signals, tmp_path: Path) -> None:
     script = (
-        "import pathlib, time; from benchmarks.other_commit import *; from benchmarks.termination import *\n"
+        "import pathlib, time; from benchmarks.other_commit import *; from tools.termination import *\n"
         "def main():\n"
         "    unwind_when_terminated()\n"
         "    with unpacked('HEAD') as tree:\n"

@@ -17,13 +17,13 @@ import torch
 from benchmarks import throughput
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.sb3 import Sb3Job
-from benchmarks.termination import ENDLESS
 from benchmarks.throughput import NATIVE, Parts, compare, take_turns
 from learner import launch
 from learner.machine.costs import Costs
 from learner.settings.config import AUTO, Config
 from main import prepare
 from tests.support import REPOSITORY, small_config
+from tools.termination import ENDLESS
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
 SLOW = {"c_env": 2e-3, "c_act": 1e-3, "c_learn": 1e-3, NATIVE: 1e-3}
@@ -194,7 +194,7 @@ def test_parts_compute_in_one_thread() -> None:
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "Stopped before the end.\n")])
 def test_a_stopped_benchmark_leaves_no_program(number: signal.Signals, said: str) -> None:
     script = (
-        "import sys, time; from benchmarks.termination import end_with, unwind_when_terminated;"
+        "import sys, time; from tools.termination import end_with, unwind_when_terminated;"
         "from benchmarks.measured_program import MeasuredProgram\n"
         "def main():\n"
         "    unwind_when_terminated()\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.watch import newest_bottleneck
 from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
 from tests.learner.metrics.test_bottleneck import HALF_IDLE
 from tests.learner.test_train import run_training
+from tools.watch import newest_bottleneck
 
 NOT_ON_EVERY_SYSTEM = {"cores/others"}
 

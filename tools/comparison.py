@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.aggregates import (
+from learner.evaluation.reference_scores import human_normalised, reference_scores
+from tools.aggregates import (
     Estimate,
     Statistic,
     area_under_curve,
@@ -20,8 +21,7 @@ from benchmarks.aggregates import (
     interquartile_mean,
     mean,
 )
-from benchmarks.runs import Run
-from learner.evaluation.reference_scores import human_normalised, reference_scores
+from tools.runs import Run
 from wrappers import atari
 
 PUBLISHED_FILE = Path(__file__).with_name("published.json")

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from agents import AGENTS
-from benchmarks.plan import SUITE_FILE, newest_run, read_plan
-from benchmarks.summary import read_config, read_summary
 from checked_files import read_json
 from learner.metrics.writer import X_AXES, read_metrics
 from learner.runs.directory import RunDirectory
 from learner.settings.schema import DEFAULTS, UNLEARNED_SETTINGS, agent_of, default_settings
 from replay import ReplayConfig, parse_replay_parameters
+from tools.plan import SUITE_FILE, newest_run, read_plan
+from tools.summary import read_config, read_summary
 
 RETURN = "charts/episodic_return_mean"
 SAID = ("type", "capacity", "sample_ratio")  # of a replay, in any case

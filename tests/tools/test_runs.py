@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plan import SUITE_FILE, plan_runs, read_suite
-from benchmarks.runs import find_runs, load_runs
-from tests.benchmarks.support import HALF_REPLAYED, write_run, write_suite, write_summary
+from tests.tools.support import HALF_REPLAYED, write_run, write_suite, write_summary
+from tools.plan import SUITE_FILE, plan_runs, read_suite
+from tools.runs import find_runs, load_runs
 
 
 def test_run_directories_at_and_below_a_path_are_found_once(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import curves
-from benchmarks.curves import KEPT, Curve, curves_of_runs, draw, keep, read_table, write_table
-from benchmarks.pictures import new_figure
 from checked_files import LOCK_NAME
-from tests.benchmarks.support import write_run
+from tests.tools.support import write_run
+from tools import curves
+from tools.curves import KEPT, Curve, curves_of_runs, draw, keep, read_table, write_table
+from tools.pictures import new_figure
 
 RISING = Curve("Catch-v0", "ppo", 1, np.array([0.0, 50.0, 100.0]), np.array([-1.0, 0.5, 1.0]))
 PUBLISHED = Curve("Catch-v0", "zoo", 1, np.array([100.0]), np.array([0.9]))

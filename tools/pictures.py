@@ -13,10 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.aggregates import Estimate, mean_curve, on_grid
-from benchmarks.comparison import Game, Overall, Result
-from benchmarks.runs import Run
 from learner.metrics.curve import frames_unit, time_unit
+from tools.aggregates import Estimate, mean_curve, on_grid
+from tools.comparison import Game, Overall, Result
+from tools.runs import Run
 
 # Okabe and Ito's colours, which all kinds of colour vision distinguish. Their yellow is left out: it is too light on white.
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")

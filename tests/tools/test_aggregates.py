@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.aggregates import area_under_curve, estimate, first_reached, interquartile_mean, mean, mean_curve, on_grid
+from tools.aggregates import area_under_curve, estimate, first_reached, interquartile_mean, mean, mean_curve, on_grid
 
 
 @pytest.mark.parametrize(

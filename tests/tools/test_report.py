@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread as read_picture
 
-from benchmarks.comparison import choose_runs, compare, median_steps, notes_on, over_games, published_scores
-from benchmarks.report import write_report
-from benchmarks.runs import find_runs, load_runs
-from benchmarks.tables import game_table, markdown
 from learner.evaluation.reference_scores import human_normalised, reference_scores
-from tests.benchmarks.support import HALF_REPLAYED, write_comparison, write_run
+from tests.tools.support import HALF_REPLAYED, write_comparison, write_run
+from tools.comparison import choose_runs, compare, median_steps, notes_on, over_games, published_scores
+from tools.report import write_report
+from tools.runs import find_runs, load_runs
+from tools.tables import game_table, markdown
 
 PONG = "PongNoFrameskip-v4"
 

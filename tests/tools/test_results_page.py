@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import results_page
-from benchmarks.curves import Curve, read_table
-from benchmarks.results_page import (
+from tools import results_page
+from tools.curves import Curve, read_table
+from tools.results_page import (
     CHOSEN,
     CURVES,
     PAGES,
@@ -33,7 +33,7 @@ PUBLISHED = Curve("PongNoFrameskip-v4", "theirs", 0, np.array([MILLION, 2.5 * MI
 def test_the_tables_of_a_page_are_those_of_the_curves(page: Path) -> None:
     text = page.read_text()
     assert REGION.findall(text)
-    assert filled(text) == text, "wanted the tables that `python -m benchmarks.results_page` writes"
+    assert filled(text) == text, "wanted the tables that `python -m tools.results_page` writes"
 
 
 def test_the_table_of_all_results_has_every_kept_curve() -> None:

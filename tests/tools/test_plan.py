@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plan import PLAN_FILE, check_suite, plan_runs, read_suite
-from benchmarks.runs import find_runs, load_runs
 from option_flags import define_flags, given_settings, op_mode
-from tests.benchmarks.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
 from tests.support import REPOSITORY
+from tests.tools.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
+from tools.plan import PLAN_FILE, check_suite, plan_runs, read_suite
+from tools.runs import find_runs, load_runs
 
 
 def test_every_variant_runs_on_every_environment_with_every_seed(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_settings_that_the_program_would_refuse_are_refused_before_any_run(tmp_p
         check_suite(suite, tmp_path)
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "benchmarks" / "suites").iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "tools" / "suites").iterdir()), ids=lambda path: path.name)
 def test_the_suites_of_this_repository_can_be_run(path: Path, tmp_path: Path) -> None:
     suite = read_suite(path)
     assert suite.name == path.stem

@@ -1,9 +1,9 @@
 """Writes the tables of docs/results.md and README.md that are made from the curves in docs/curves/.
 
-    python -m benchmarks.results_page
+    python -m tools.results_page
 
 A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`. `TABLES` has the names. Keep a new run with
-`python -m benchmarks.curves keep`. The end of a run whose curve is not kept is a line of ends.csv, and the mean return of test
+`python -m tools.curves keep`. The end of a run whose curve is not kept is a line of ends.csv, and the mean return of test
 episodes is one of evaluations.csv. Both have the columns of a table of curves. Published scores have seed 0.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.curves import FEW, Curve, read_table
-from benchmarks.tables import Table, markdown
-from benchmarks.termination import REPOSITORY, end_with
 from checked_files import replacing
+from tools.curves import FEW, Curve, read_table
+from tools.tables import Table, markdown
+from tools.termination import REPOSITORY, end_with
 
 CURVES = REPOSITORY / "docs" / "curves"
 PAGES = (REPOSITORY / "docs" / "results.md", REPOSITORY / "README.md")

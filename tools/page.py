@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from benchmarks.tables import Table
+from tools.tables import Table
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }

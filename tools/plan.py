@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.summary import read_config, read_summary
-from benchmarks.termination import REPOSITORY
 from checked_files import read_json
 from learner import launch
 from learner.runs.directory import RunDirectory
@@ -24,6 +22,8 @@ from learner.settings.config import Settings
 from learner.settings.other_names import rename_settings
 from learner.settings.schema import agent_of
 from setting import AUTO
+from tools.summary import read_config, read_summary
+from tools.termination import REPOSITORY
 from workers.minari_import import PREFIX
 
 PLAN_FILE = "plan.json"

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.watch import ASCII_BLOCKS, BLOCKS, group, main, newest_bottleneck, read_run, screen, sparkline
 from learner.metrics.writer import MetricsWriter
 from learner.runs.directory import RunDirectory
 from tests.support import REPOSITORY
+from tools.watch import ASCII_BLOCKS, BLOCKS, group, main, newest_bottleneck, read_run, screen, sparkline
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_sparkline_rises_with_the_values() -> None:
 def test_it_writes_characters_of_the_terminals_encoding(encoding: str, run: RunDirectory) -> None:
     write(run, *map(float, range(9)))
     write_log(run, "DEBUG Limited by acting: \N{MULTIPLICATION SIGN} \N{HIRAGANA LETTER A}")
-    command = [sys.executable, "-m", "benchmarks.watch", str(run.path), "--once"]
+    command = [sys.executable, "-m", "tools.watch", str(run.path), "--once"]
     environment = {**os.environ, "LANG": "C", "COLUMNS": "80", "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60, check=True)
     (line,) = (line for line in done.stdout.decode(encoding).splitlines() if line.startswith("return"))

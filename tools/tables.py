@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.aggregates import Estimate, estimate, interquartile_mean, mean
-from benchmarks.comparison import Game, Overall, Result, median_steps, published_scores
+from tools.aggregates import Estimate, estimate, interquartile_mean, mean
+from tools.comparison import Game, Overall, Result, median_steps, published_scores
 
 
 class Table(NamedTuple):

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plan import Plan, plan_runs, read_suite
-from benchmarks.suite import main, progress_of, run_plans, run_suite
 from checked_files import LockedError, locked
-from tests.benchmarks.support import BUDGET, SUITE, add_checkpoint, write_run, write_suite
 from tests.support import CATCH
+from tests.tools.support import BUDGET, SUITE, add_checkpoint, write_run, write_suite
+from tools.plan import Plan, plan_runs, read_suite
+from tools.suite import main, progress_of, run_plans, run_suite
 
 
 class FakeRunner:
@@ -114,7 +114,7 @@ def test_a_stopped_program_would_be_resumed(tmp_path: Path, capsys: pytest.Captu
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].startswith("[1/1] Catch-v0, endless, seed 1: stopped, ")
     assert lines[-2] == "0 of 1 runs are finished."
-    assert lines[-1].endswith(f"python -m benchmarks.suite {file} --results_dir={tmp_path}")
+    assert lines[-1].endswith(f"python -m tools.suite {file} --results_dir={tmp_path}")
     assert json.loads((tmp_path / "tiny" / "suite.json").read_text())["name"] == SUITE["name"]
     assert "--op_mode=train_w_load" in plan.arguments()
     assert (plan.folder / "console.txt").read_text().count("Run directory") == 1
