@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from agents.networks.inputs import InputPart
-from agents.networks.own import OwnTorso
 from agents.networks.settings import NetworkSettings
 from agents.networks.torsos import Mlp, Torso, hidden_layers, make_torso
+from agents.networks.user_module import UserTorso
 from setting import settings_of
 
 _GAIN = math.sqrt(2.0)
@@ -43,14 +43,14 @@ class JointTorso(nn.Module):
         """Gain of a layer's initial orthogonal weights, None for a layer that keeps its own."""
         for torso in self.torsos:
             if any(layer is module for module in torso.modules()):
-                assert isinstance(torso, Torso | OwnTorso)
+                assert isinstance(torso, Torso | UserTorso)
                 return torso.gain(layer)
         return _GAIN
 
 
 def make_joint_torso(
     settings: NetworkSettings, parts: Sequence[InputPart], precision: str = "float32", also_read: Sequence[str] = ()
-) -> Torso | OwnTorso | JointTorso:
+) -> Torso | UserTorso | JointTorso:
     """The torso that reads these parts. Raises ValueError if it cannot, or if a setting would have no effect.
 
     precision: see `NetworkConfig`. It is only checked, for a class of the user's. also_read: settings that heads depend on.
@@ -65,7 +65,7 @@ def make_joint_torso(
     return torso
 
 
-def _of_part(settings: NetworkSettings, part: InputPart, precision: str) -> Torso | OwnTorso:
+def _of_part(settings: NetworkSettings, part: InputPart, precision: str) -> Torso | UserTorso:
     if ":" in settings.network:
-        return OwnTorso(settings.network, part.shape, part.input_shape, precision)
+        return UserTorso(settings.network, part.shape, part.input_shape, precision)
     return make_torso(settings, part.shape)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents.networks.own import checked_feature_count
+from agents.networks.user_module import checked_feature_count
 from tests.builders import network_of
 
 HEAD = "import torch\nfrom torch import nn\n\n"

@@ -25,7 +25,7 @@ _BATCH = 3
 _TOLERANCE = 1e-4
 
 
-class OwnTorso(nn.Module):
+class UserTorso(nn.Module):
     """The user's module, as the network uses a torso. Its initial weights stay as the class makes them."""
 
     reads: tuple[str, ...] = ()
