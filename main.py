@@ -79,11 +79,9 @@ def open_missing_streams() -> None:
 def help_of(command: list[str]) -> str:
     """Every flag, with the settings of the agent that the command names. Raises ValueError if there is no such agent."""
     from learner.settings.help import help_text
-    from learner.settings.schema import DEFAULT_AGENT
+    from option_flags import named_agent, with_files
 
-    named = [following for flag, following in zip(command, command[1:], strict=False) if flag in ("--agent", "-agent")]
-    named += [argument.split("=", 1)[1] for argument in command if argument.startswith(("--agent=", "-agent="))]
-    return help_text(named[-1] if named else DEFAULT_AGENT)
+    return help_text(named_agent(with_files(command)))
 
 
 def refusal(error: Exception) -> str:
@@ -99,13 +97,14 @@ def prepare(command: list[str]) -> Job:
     from absl import flags
 
     from learner import launch
-    from option_flags import define_flags, op_mode, parse, read_settings
+    from option_flags import define_flags, named_agent, op_mode, parse, read_settings, with_files
 
-    values = flags.FlagValues()
-    define_flags(values)
-    parse(values, command)
+    values, read = flags.FlagValues(), with_files(command)
+    agent = named_agent(read)
+    define_flags(values, agent)
+    parse(values, read)
     mode = op_mode(values)
-    given, notes = read_settings(values)
+    given, notes = read_settings(values, agent)
     return launch.prepare(mode, given, command, notes)
 
 

@@ -13,21 +13,53 @@ from typing import Any
 
 from absl import flags
 
+from agents import AGENTS
+from learner.runs.directory import find_checkpoints, run_of_checkpoint
 from learner.settings.check import check_given
 from learner.settings.help import describe
 from learner.settings.other_names import FOREIGN, RENAMED, RESUME, rename_replays, rename_settings, translate
-from learner.settings.schema import Settings, every_setting
+from learner.settings.presets import apply_preset
+from learner.settings.schema import DEFAULT_AGENT, DEFAULTS, SHARED, Settings, agent_of, every_setting
 from setting import MODES, listed
 
 OP_MODE = "op_mode"
 FLAGFILE = ("--flagfile", "-flagfile")
+NAMING_AGENTS = ("agent", "preset", "load", "results_dir")
+"""Settings that say, with the mode, which agent a command is about."""
 FLAG = re.compile(r"(--?)([^=-][^=]*)(=.*)?", re.DOTALL)
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Register every flag in `values`, under the names that settings have and those that they have elsewhere."""
+def named_agent(command: Sequence[str]) -> str:
+    """The agent that the command, its preset or the run that it loads names. Its settings are flags of the command.
+
+    command: as `with_files` returns it.
+
+    A checkpoint outside a run directory, or in a store, is not read. Raises flags.Error or ValueError with one line.
+    """
+    values = flags.FlagValues()
+    for name in (OP_MODE, *NAMING_AGENTS, *(other for other, name in RENAMED.items() if name in NAMING_AGENTS)):
+        _define(values, name, "", switch=False)
+    values.set_gnu_getopt(True)  # the values of other flags may be arguments of their own
+    values(_spelt(values, command), known_only=True)
+    given = apply_preset(rename_settings({name: values[name].value for name in values if values[name].present}))
+    if "agent" in given or op_mode(values) == MODES[0]:
+        return agent_of(given)
+    load, results = (str(given.get(name, DEFAULTS[name])) for name in ("load", "results_dir"))
+    try:
+        run = run_of_checkpoint(find_checkpoints(load, Path(results))[0])
+        SHARED["agent"].check(agent := agent_of(run.settings if run else {}))
+    except ValueError:
+        return DEFAULT_AGENT  # loading the checkpoint says what is wrong
+    return agent
+
+
+def define_flags(values: flags.FlagValues, agent: str = DEFAULT_AGENT) -> None:
+    """Register every flag in `values`, under the names that settings have and those that they have elsewhere.
+
+    agent: the command's, whose settings are flags too if it is a class of the user's.
+    """
     _define(values, OP_MODE, "What to do: train, train_w_load (resume), test or export.", switch=False)
-    table = every_setting()
+    table = every_setting(agent)
     for name, field in table.items():
         _define(values, name, describe(field), switch=field.type is bool)
     for other, name in RENAMED.items():
@@ -42,22 +74,36 @@ def _define(values: flags.FlagValues, name: str, text: str, *, switch: bool) -> 
 
 
 def parse(values: flags.FlagValues, command: Sequence[str]) -> None:
-    """Parse the command into `values`. Raises flags.Error or ValueError with one line.
+    """Parse the command, as `with_files` returns it, into `values`. Raises flags.Error or ValueError with one line."""
+    if rest := values(_spelt(values, command))[1:]:
+        raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
 
-    As in argparse, dashes in a flag's name are underscores, and the value of a switch may be an argument of its own.
+
+def with_files(command: Sequence[str]) -> list[str]:
+    """The command with the flags of files in place of `--flagfile`. Raises ValueError with one line.
+
+    A file may be a pipe, so each is read once.
     """
     files = flag_files(command)
     if devices := list(filter(is_device, files)):
         raise ValueError(f"flagfile: wanted a file of flags, got the device {devices[0]!r}")
     try:
-        rest = values.read_flags_from_files(command[1:], force_gnu=False)
+        return [command[0], *flags.FlagValues().read_flags_from_files(command[1:], force_gnu=True)]
     except UnicodeDecodeError as error:
         raise ValueError(f"flagfile: wanted a file of flags in UTF-8, got {' and '.join(files)} ({error.reason})") from None
     except flags.CantOpenFlagFileError as error:
         cause = error.__context__
         assert isinstance(cause, OSError)
         raise ValueError(f"flagfile: wanted a file of flags, got {cause.filename!r} ({cause.strerror})") from None
-    switches, spelt = {name: values[name].boolean for name in values}, []
+
+
+def _spelt(values: flags.FlagValues, command: Sequence[str]) -> list[str]:
+    """The command as `values` reads it.
+
+    As in argparse, dashes in a flag's name are underscores, and the value of a switch may be an argument of its own.
+    """
+    rest, spelt = list(command[1:]), [command[0]]
+    switches = {name: values[name].boolean for name in values}
     while rest:
         argument, *rest = rest
         match = FLAG.fullmatch(argument)
@@ -69,8 +115,7 @@ def parse(values: flags.FlagValues, command: Sequence[str]) -> None:
         if not value and rest and name in switches and not (switches[name] and rest[0].startswith("-")):
             value, rest = f"={rest[0]}", rest[1:]
         spelt.append(f"--{name}{value}")
-    if rest := values([command[0], *spelt])[1:]:
-        raise ValueError(f"wanted flags such as --op_mode=train, got {rest[0]!r}")
+    return spelt
 
 
 def flag_files(command: Sequence[str]) -> list[str]:
@@ -104,13 +149,17 @@ def given_settings(values: flags.FlagValues) -> Settings:
     return read_settings(values)[0]
 
 
-def read_settings(values: flags.FlagValues) -> tuple[Settings, list[str]]:
-    """As `given_settings`, with a line for each part of the command that has no effect. Raises ValueError."""
-    table = every_setting()
+def read_settings(values: flags.FlagValues, agent: str = DEFAULT_AGENT) -> tuple[Settings, list[str]]:
+    """As `given_settings`, with a line for each part of the command that has no effect. Raises ValueError.
+
+    agent: the command's. If it is a class of the user's, the settings name it, so that they are known to be its own.
+    """
+    table = every_setting(agent)
     fields = {**table, **{other: table[name] for other, name in RENAMED.items()}, **FOREIGN}
     read = {name: field.parse(str(values[name].value)) for name, field in fields.items() if values[name].present}
     foreign = {name: value for name, value in read.items() if name in FOREIGN}
     replays = rename_replays(str(read.get("replay_parameters", "")))[1]
     given, notes = translate(foreign, rename_settings({name: read[name] for name in read if name not in foreign}))
+    given |= {"agent": agent} if agent not in AGENTS else {}
     check_given(given)
     return given, notes + replays

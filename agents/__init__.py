@@ -20,9 +20,11 @@ from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
 from agents.td3.agent import TD3Agent
 from agents.trpo.agent import TRPOAgent
+from agents.user_agent import user_agent
+from agents.user_class import USER_CLASS
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
-__all__ = ["AGENTS", "Agent", "Needs", "Report", "VTraceAgent", "VTraceConfig"]
+__all__ = ["AGENTS", "USER_CLASS", "Agent", "Needs", "Report", "VTraceAgent", "VTraceConfig", "find_agent"]
 
 AGENTS: dict[str, type[Agent]] = {
     "vtrace": VTraceAgent,
@@ -44,3 +46,8 @@ AGENTS: dict[str, type[Agent]] = {
     "trpo": TRPOAgent,
 }
 """Name on the command line (`--agent`) -> class."""
+
+
+def find_agent(name: str) -> type[Agent]:
+    """The class that `--agent` names: a key of `AGENTS`, or `FILE.py:CLASS`. Raises ValueError with one line."""
+    return AGENTS[name] if name in AGENTS else user_agent(name)

@@ -15,6 +15,7 @@ from agents.engine.peers import Peers
 from agents.engine.stepper import Stepper
 from agents.metrics import Report
 from agents.networks.base import FeatureNetwork, NetworkConfig
+from agents.user_class import user_file
 from replay.batch import Batch, InitialErrors
 
 
@@ -95,7 +96,8 @@ class Agent(ABC):
     @classmethod
     def name(cls) -> str:
         """The agent's name on the command line."""
-        return cls.__name__.removesuffix("Agent").lower()
+        file = user_file(cls.__module__)
+        return f"{file}:{cls.__name__}" if file else cls.__name__.removesuffix("Agent").lower()
 
     @classmethod
     def acting(cls, config: Any, network: NetworkConfig) -> Acting:

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from agents import AGENTS, Agent
+from agents import AGENTS, Agent, find_agent
 from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
+from agents.user_agent import decides_on_graphs
 from learner.settings.config import Config
 from replay import needs_features, replay_names
 from replay.trajectory import Field, TrajectoryContract
@@ -16,7 +17,7 @@ from wrappers import make_spec
 
 def agent_class(config: Config) -> type[Agent]:
     """The class of the run's agent."""
-    return AGENTS[config.agent]
+    return find_agent(config.agent)
 
 
 def make_network_config(config: Config, precision: str = "float32") -> NetworkConfig:
@@ -46,8 +47,9 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
     idle_cores = config.needs.workers_wait and config.training.device == "cpu" and not config.training.reproducible
     replays = replay_names(config.replays)
     how = {"threads": threads, "compiled": compiled, "idle_cores": idle_cores}
-    # A user's module may make decisions on the host, which a graph would not repeat. Compiled passes launch few kernels anyway.
-    graphs = config.training.cuda_graphs and not compiled and ":" not in config.network
+    # A user's code may make decisions on the host, which a graph would not repeat. Compiled passes launch few kernels anyway.
+    repeats = ":" not in config.network and (config.agent in AGENTS or decides_on_graphs(make))
+    graphs = config.training.cuda_graphs and not compiled and repeats
     return make(config.agent_settings, network, replays, **how, cuda_graphs=graphs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 from absl import flags
 
+import main
 from agents import AGENTS
+from learner import launch
 from learner.settings.other_names import RENAMED
 from learner.settings.schema import DEFAULTS, SHARED, table_of
 from option_flags import define_flags, given_settings, op_mode
@@ -190,4 +193,13 @@ def test_help_shows_every_flag_once() -> None:
 def test_help_of_an_agent_that_is_not_there_is_refused() -> None:
     done = run_main("--help", "--agent=other")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: agent: wanted {listed(sorted(AGENTS))}, got 'other'\n"
+    assert done.stderr == f"error: agent: wanted {listed((*sorted(AGENTS), 'FILE.py:CLASS'))}, got 'other'\n"
+
+
+def test_a_pipe_of_flags_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"--seed=3\n--agent=dqn\n")
+    os.close(writer)
+    monkeypatch.setattr(launch, "prepare", lambda mode, given, *_: given)
+    assert main.prepare(["main.py", f"--flagfile=/dev/fd/{reader}"]) == {"seed": 3, "agent": "dqn"}
+    os.close(reader)

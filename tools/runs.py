@@ -169,7 +169,8 @@ def _identity(settings: dict[str, Any]) -> str:
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that runs of one setting share. Settings that an older version did not have get their defaults."""
     agent = agent_of(settings)
-    defaults = default_settings(agent) if agent in AGENTS else DEFAULTS
+    # A user's agent is not imported: the file may be gone, and a run holds every setting.
+    defaults = default_settings(agent) if agent in AGENTS else {**DEFAULTS, **settings}
     full = {**defaults, **settings}
     full[REPLAYS] = _describe(full[REPLAYS])
     return {name: full[name] for name in defaults if name not in NOT_COMPARED}

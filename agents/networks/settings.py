@@ -8,12 +8,12 @@ from typing import Annotated, Literal, NamedTuple
 from agents.distributions import ACTION_DISTRIBUTIONS, LOG_STD_RANGE
 from agents.networks.cores import NO_CORE, core_names
 from agents.networks.initial_weights import INITIAL_WEIGHTS
+from agents.user_class import USER_CLASS
 from setting import Setting, check_fields
 
 HIDDEN_SIZES = "256,256"
 CONVOLUTIONS = "32x8x4,64x4x2,64x3x1"
 MOST_LAYERS, LARGEST_LAYER, LARGEST_KERNEL = 16, 65536, 64
-OWN_NETWORK = r"[^:]+\.py:[A-Za-z_]\w*"
 
 
 class Convolution(NamedTuple):
@@ -68,7 +68,7 @@ class NetworkSettings:
             "hidden layer at all, or a class of your own. auto: by the environment's observations.",
             "FILE.py:CLASS",
             choices=_networks,
-            pattern=OWN_NETWORK,
+            pattern=USER_CLASS,
             auto=True,
             stored=True,
         ),

@@ -7,16 +7,13 @@ imports the class from its file.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from agents.compute import PRECISIONS
+from agents.user_class import user_class
 from wrappers.errors import details_of
 
 Shape = tuple[int, ...]
@@ -70,39 +67,9 @@ def checked_feature_count(network: str, observation_shape: Shape, input_shape: S
     return features.shape[1]
 
 
-def own_class(network: str) -> type[nn.Module]:
-    """The class that `FILE.py:CLASS` names. Raises ValueError with one line."""
-    text, _, name = network.rpartition(":")
-    path = Path(text).resolve()
-    if not path.is_file():
-        raise ValueError(f"network {network}: wanted a file that exists, got {path}")
-    # The name depends on the path alone, so all processes know the module by one name.
-    module_name = f"springbok_own_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    if module_name not in sys.modules:
-        _import(network, path, module_name)
-    found = getattr(sys.modules[module_name], name, None)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        got = "no such name" if found is None else f"a {type(found).__name__}"
-        raise ValueError(f"network {network}: wanted a subclass of torch.nn.Module, got {got}")
-    return found
-
-
-def _import(network: str, path: Path, module_name: str) -> None:
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the file is the user's
-        del sys.modules[module_name]
-        raise ValueError(f"network {network}: wanted a file that can be imported, got {_line(error)}") from error
-
-
 def _made(network: str, observation_shape: Shape) -> nn.Module:
     try:
-        return own_class(network)(observation_shape)
+        return user_class("network", network, nn.Module)(observation_shape)
     except ValueError as error:
         if str(error).startswith("network "):
             raise

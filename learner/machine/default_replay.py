@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agents import AGENTS
+from agents import find_agent
 from learner.machine.memory_check import host_memory
 from learner.settings.config import Config, Settings
 
@@ -29,7 +29,7 @@ def fit_default_replay(settings: Mapping[str, Any], config: Config, available: i
     name = "replay_parameters"
     text, needed = settings[name], host_memory(config)
     steps = [replay.steps for replay in config.replays]
-    is_default = text == AGENTS[config.agent].defaults.get(name) and len(steps) == 1 and steps[0] > 0
+    is_default = text == find_agent(config.agent).defaults.get(name) and len(steps) == 1 and steps[0] > 0
     if not is_default or config.training.reproducible or needed.total <= available:
         return dict(settings), []
     room = PART_OF_ROOM * (available - needed.without_replays)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agents import AGENTS
+from agents import find_agent
 from agents.compute import prefers_bfloat16
 from agents.networks.cores import NO_CORE
 from learner.machine.costs import (
@@ -97,7 +97,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         _choose_paced(choices, machine, costs)
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
-    if AGENTS[settled["agent"]].exact:
+    if find_agent(settled["agent"]).exact:
         choices.choose("precision", "float32", f"the steps of {settled['agent']} need more exactness than bfloat16 has")
     if settled["network"] == "mlp":
         choices.choose("precision", "float32", "an mlp is small, so bfloat16 would cost exactness and save no time")
@@ -186,7 +186,8 @@ def _choose_paced(choices: Choices, machine: Machine, costs: Costs | None) -> No
     policies. Neither count limits the speed.
     """
     settled = choices.settled
-    choices.choose("batch_size", AGENTS[settled["agent"]].defaults.get("batch_size", PUBLISHED_BATCH), "the published setting")
+    published = find_agent(settled["agent"]).defaults.get("batch_size", PUBLISHED_BATCH)
+    choices.choose("batch_size", published, "the published setting")
     environments = PACED_ENVIRONMENTS * groups_of(settled["worker_kind"])
     choices.choose("envs_per_worker", environments, "few, since the learner sets the pace, so that their policy is new")
     small = is_small(machine.cores, settled["device"])
@@ -206,7 +207,8 @@ def _choose_recorded(choices: Choices, machine: Machine) -> None:
     choices.choose("envs_per_worker", ENVIRONMENTS, "trajectories that are read together")
     if settled["device"] != "cuda":
         choices.choose("learner_threads", min(machine.cores, MOST_LEARNER_THREADS), "no worker needs the cores")
-    choices.choose("batch_size", AGENTS[settled["agent"]].defaults.get("batch_size", PUBLISHED_BATCH), "the published setting")
+    published = find_agent(settled["agent"]).defaults.get("batch_size", PUBLISHED_BATCH)
+    choices.choose("batch_size", published, "the published setting")
 
 
 def _divisor(number: int, least: int, most: int) -> int:

@@ -63,9 +63,11 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
         given: settings of the command, and of a preset that it names.
         saved: the checkpoint's settings; empty for a new run.
     """
-    agent = agent_of(saved or given)
-    if given.get("agent", agent) != agent:
-        raise ValueError(f"agent: wanted {agent} as in the checkpoint, got {given['agent']}")
+    before = agent_of(saved or given)
+    agent = given.get("agent", before)
+    has_moved = ":" in agent and agent.rpartition(":")[2] == before.rpartition(":")[2]  # the file of a user's class
+    if agent != before and not has_moved:
+        raise ValueError(f"agent: wanted {before} as in the checkpoint, got {agent}")
     defaults = default_settings(agent)
     kept = {name: value for name, value in saved.items() if name in defaults and name not in COMMAND_SETTINGS}
     env = str(given.get("env", kept.get("env", defaults["env"])))

@@ -18,7 +18,7 @@ from wrappers import family_of, other_setting
 
 def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
     """The setting of this name, of this agent or else of another one. Raises ValueError."""
-    table = {**every_setting(), **(agent_settings(agent) if isinstance(agent, str) and agent in AGENTS else {})}
+    table = SHARED if name in SHARED else every_setting(agent)
     if name not in table:
         raise ValueError(f"unknown setting {name!r}")
     return table[name]
@@ -35,7 +35,7 @@ def check_given(given: Mapping[str, Any]) -> None:
         if name in SHARED:
             SHARED[name].check(value)
         else:
-            find_setting(name)
+            find_setting(name, agent_of(given))
 
 
 def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents import AGENTS, Needs
+from agents import Needs, find_agent
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
 from learner.settings.check import check_setting, check_settings
@@ -79,7 +79,7 @@ class Config:
 
     @property
     def agent(self) -> str:
-        """The agent's name, a key of `AGENTS`."""
+        """The agent's name, as `agents.find_agent` takes it."""
         return self.training.agent
 
     @property
@@ -107,15 +107,15 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
     replay_settings = build(ReplaySettings, flat)
     replays = settle_replays(replay_settings.replays(), flat)
-    agent_settings = settle_target_period(build(AGENTS[flat["agent"]].config_class, flat), replays)
+    agent_settings = settle_target_period(build(find_agent(flat["agent"]).config_class, flat), replays)
     needs = needs_of(flat)
     if needs.updates_per_step is not None:
         _check_paced(flat, replays, needs)
     if not needs.window:
         check_replays(replays, flat["batch_size"])
-    if flat["compile"] and not AGENTS[flat["agent"]].compiles:
+    if flat["compile"] and not find_agent(flat["agent"]).compiles:
         raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
-    if flat["precision"] != "float32" and AGENTS[flat["agent"]].exact:
+    if flat["precision"] != "float32" and find_agent(flat["agent"]).exact:
         raise ValueError(
             f"precision: wanted float32 with agent {flat['agent']}, whose steps need the exactness, got {flat['precision']}"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from agents import AGENTS
+from agents import AGENTS, USER_CLASS
 from agents.compute import PRECISIONS
 from learner.evaluation.protocol import AS_SET, PROTOCOLS
 from learner.settings.presets import NO_PRESET, PRESETS
@@ -29,7 +29,15 @@ class TrainingConfig:
         str,
         Setting("Settings by name, a file each in presets/. The command line overrides them.", choices=(NO_PRESET, *PRESETS)),
     ] = NO_PRESET
-    agent: Annotated[str, Setting("The algorithm. `--agent=NAME --help` lists its settings.", choices=AGENTS)] = DEFAULT_AGENT
+    agent: Annotated[
+        str,
+        Setting(
+            "The algorithm, or a class of your own. `--agent=NAME --help` lists its settings.",
+            "FILE.py:CLASS",
+            choices=AGENTS,
+            pattern=USER_CLASS,
+        ),
+    ] = DEFAULT_AGENT
     environment_max_steps: Annotated[
         int,
         Setting(
@@ -81,7 +89,8 @@ class TrainingConfig:
         bool,
         Setting(
             "Launch each update on a GPU as one CUDA graph, or with PPO each of its steps. All agents but TRPO, ES, CEM and "
-            "LinUCB can. Not with --compile, modules of your own or several learners.",
+            "LinUCB can. Not with --compile, several learners or a network of your own, nor with your own agent unless it says "
+            "so.",
             modes=TRAINING_MODES,
         ),
     ] = True

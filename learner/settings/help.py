@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from agents import AGENTS
+from agents import find_agent
 from learner.settings.other_names import RENAMED
 from learner.settings.presets import PRESETS, describe_presets, load_preset
 from learner.settings.schema import OWNERS, agent_of, agent_settings, table_of, untaken
@@ -42,7 +42,7 @@ def _lines(agent: str) -> Iterator[str]:
     for title, owner in OWNERS.items():
         yield from _group(title, owner.__doc__ or "", settings_of(owner), table)
         if title == "Network":
-            yield from _group(f"Agent {agent}", AGENTS[agent].config_class.__doc__ or "", agent_settings(agent), table)
+            yield from _group(f"Agent {agent}", find_agent(agent).config_class.__doc__ or "", agent_settings(agent), table)
     yield "Presets (--preset=NAME)"
     for name, about in describe_presets().items():
         yield from _wrapped(f"{name}  {about}")

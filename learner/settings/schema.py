@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from agents import AGENTS, Needs
+from agents import AGENTS, Needs, find_agent
 from agents.networks.settings import NetworkSettings
 from learner.settings.declarations import DEFAULT_AGENT, EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
+from learner.settings.other_names import FOREIGN, RENAMED
 from replay.settings import ReplaySettings
 from setting import Kind, SettingField, settings_of
 from workers import WorkerConfig
@@ -34,28 +35,31 @@ OWNERS: dict[str, type] = {
 }
 """Title in `--help` -> dataclass of settings that every run has."""
 
+COMMAND_FLAGS = ("op_mode", "flagfile", "undefok", "help", "helpfull")
+"""Flags that are no settings, beside those of `learner.settings.other_names`."""
+
 SHARED: Table = {name: field for owner in OWNERS.values() for name, field in settings_of(owner).items()}
 
 
 def agent_settings(agent: str) -> Table:
     """The settings that an agent adds. Raises ValueError if there is no such agent or it declares a name that is taken."""
     SHARED["agent"].check(agent)
-    own = settings_of(AGENTS[agent].config_class)
-    if taken := sorted(own.keys() & SHARED.keys()):
-        raise ValueError(f"{taken[0]}: wanted another name for a setting of agent {agent}: every run has this one")
+    own = settings_of(find_agent(agent).config_class)
+    if taken := sorted(own.keys() & {*SHARED, *RENAMED, *FOREIGN, *COMMAND_FLAGS}):
+        raise ValueError(f"{taken[0]}: wanted another name for a setting of agent {agent}: the command line has this one")
     return own
 
 
 def table_of(agent: str) -> Table:
     """All settings of a run with this agent, with the agent's defaults. Raises ValueError."""
     own = agent_settings(agent)
-    defaults = AGENTS[agent].defaults
+    defaults = find_agent(agent).defaults
     return {name: replace(field, default=defaults.get(name, field.default)) for name, field in {**SHARED, **own}.items()}
 
 
-def every_setting() -> Table:
-    """The settings of all agents. If several agents declare a name, the first of them."""
-    own = [agent_settings(agent) for agent in reversed(AGENTS)]
+def every_setting(agent: str = DEFAULT_AGENT) -> Table:
+    """The settings of this agent and of all that have a name. If several declare one, this agent's, or else the first's."""
+    own = [agent_settings(each) for each in (*reversed(AGENTS), agent)]
     return {**SHARED, **{name: field for table in own for name, field in table.items()}}
 
 
@@ -76,14 +80,14 @@ def build(owner: Callable[..., Owner], flat: Mapping[str, Any]) -> Owner:
 
 def needs_of(flat: Mapping[str, Any]) -> Needs:
     """The requirements of the run's agent. flat: all settings. Raises ValueError."""
-    agent = AGENTS[agent_of(flat)]
+    agent = find_agent(agent_of(flat))
     return agent.needs(build(agent.config_class, flat))
 
 
 def untaken(agent: str) -> frozenset[str]:
     """Settings that a run with this agent takes at their defaults only, or never reads. Raises ValueError."""
     needs = needs_of({**default_settings(agent), "agent": agent})
-    kind, paced = AGENTS[agent], needs.updates_per_step is not None
+    kind, paced = find_agent(agent), needs.updates_per_step is not None
     rules = (
         (kind.unused, True),
         (("compile",), not kind.compiles),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agents import AGENTS
+from agents import find_agent
 from agents.distributions import DiagonalGaussian, make_distribution
 from agents.networks.actor_critic import Policy
 from agents.networks.cores import NO_CORE
@@ -54,7 +54,7 @@ def _unused(settings: Settings, given: Settings) -> list[str]:
     if settings["core"] == NO_CORE:
         lines = [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
     deviations = [name for name in ("log_std", "initial_log_std") if name in given]
-    if deviations and issubclass(AGENTS[agent_of(settings)].network_class, Policy):
+    if deviations and issubclass(find_agent(agent_of(settings)).network_class, Policy):
         action = make_spec(build(EnvConfig, settings)).action
         distribution = make_distribution(action, settings["action_distribution"])
         if not isinstance(distribution, DiagonalGaussian):
@@ -87,7 +87,7 @@ def _settle_rewards(settings: Settings, given: Settings, saved: Settings) -> tup
     is_family_clipped = usual_settings(settings["env"]).get("clip_rewards", True)
     is_decided = saved or is_family_clipped or settings.get("clip_rewards") or "normalise_rewards" in given
     has_fresh = any(replay.is_fresh for replay in build(ReplaySettings, settings).replays())  # they give the scale
-    if is_decided or not has_fresh or not AGENTS[agent_of(settings)].scales_rewards(settings):
+    if is_decided or not has_fresh or not find_agent(agent_of(settings)).scales_rewards(settings):
         return settings, []
     note = f"normalise_rewards=True (usual for {settings['env']} with agent {agent_of(settings)})"
     return {**settings, "normalise_rewards": True}, [note]

@@ -57,6 +57,12 @@ def test_other_runs_are_named_by_the_settings_that_differ(tmp_path: Path) -> Non
     assert by_path[paths[2]] == "queue + standard, lr=0.2"
 
 
+def test_runs_of_a_user_s_agent_are_compared_without_its_file(tmp_path: Path) -> None:
+    agent = {"agent": f"{tmp_path}/none.py:Mine", "lr": 0.1}
+    paths = [write_run(tmp_path / f"a_{weight}", **agent, my_weight=weight) for weight in (1, 2)]
+    assert [run.setting for run in load_runs(paths)] == ["my_weight=1", "my_weight=2"]
+
+
 def test_replays_that_differ_in_one_key_are_two_settings(tmp_path: Path) -> None:
     reservoir = [HALF_REPLAYED[0], {**HALF_REPLAYED[1], "retention": "reservoir"}]
     texts = (json.dumps(HALF_REPLAYED), json.dumps(HALF_REPLAYED, indent=1), json.dumps(reservoir))

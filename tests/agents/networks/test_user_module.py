@@ -44,8 +44,11 @@ BREACHES = {
         "wanted the same features for an observation alone",
     ),
     "another argument": (GOOD.replace("(self, shape)", "(self)"), "wanted a class that takes (2, 4), got TypeError"),
-    "no module": ("class Net:\n    pass\n", "wanted a subclass of torch.nn.Module, got a type"),
-    "no such class": ("class Other(nn.Module):\n    pass\n", "wanted a subclass of torch.nn.Module, got no such name"),
+    "no module": ("class Net:\n    pass\n", "wanted a subclass of torch.nn.modules.module.Module, got a type"),
+    "no such class": (
+        "class Other(nn.Module):\n    pass\n",
+        "wanted a subclass of torch.nn.modules.module.Module, got no such name",
+    ),
     "an error": ("raise OSError('no\\nfile')\n", "wanted a file that can be imported, got OSError: no file"),
 }
 

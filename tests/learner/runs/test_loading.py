@@ -126,7 +126,7 @@ def test_unknown_settings_of_a_checkpoint_are_left_out_and_named() -> None:
 def test_another_agent_than_the_checkpoint_s_is_refused() -> None:
     with pytest.raises(ValueError, match="^agent: wanted vtrace as in the checkpoint, got other$"):
         merge_settings({"agent": "other"}, {"lr": 0.1})
-    with pytest.raises(ValueError, match=f"^agent: wanted {listed(sorted(AGENTS))}, got 'other'$"):
+    with pytest.raises(ValueError, match=f"^agent: wanted {listed((*sorted(AGENTS), 'FILE.py:CLASS'))}, got 'other'$"):
         merge_settings({}, {"agent": "other"})
 
 

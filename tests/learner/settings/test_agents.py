@@ -71,7 +71,7 @@ def test_one_field_is_a_flag_with_help_bounds_and_default(capsys: pytest.Capture
     assert main.main(["main.py", "--help", "--agent=wider"]) == 0
     assert "  --bonus_weight=0.25  Weight of a bonus. Wanted: a weight in [0, 9]." in capsys.readouterr().out
     assert "bonus_weight" not in help_text("vtrace")
-    with pytest.raises(ValueError, match=f"^agent: wanted {listed(sorted(AGENTS))}, got 'x'$"):
+    with pytest.raises(ValueError, match=f"^agent: wanted {listed((*sorted(AGENTS), 'FILE.py:CLASS'))}, got 'x'$"):
         help_text("x")
 
 
