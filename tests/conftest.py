@@ -19,6 +19,7 @@ SLOW = (
     "tests/agents/dqn/test_agent.py::test_a_fixed_batch",
     "tests/agents/dqn/test_agent.py::test_several_choices_are_learned",
     "tests/agents/test_compute.py",
+    "tests/agents/test_user_class.py::test_another_process",
     "tests/agents/engine/test_passes.py::test_a_compiled_pass",
     "tests/benchmarks/",
     "tests/tools/",
