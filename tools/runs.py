@@ -101,6 +101,8 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
     columns = read_metrics(directory.metrics, X_AXES) if directory.metrics.is_file() else {}
     returns = columns.get(RETURN, np.zeros(0))
     known = np.isfinite(returns)
+    if len(returns):  # a result of an evaluation has a row of its own after the last update
+        known[:-1] &= np.diff(columns["frames"]) != 0
     frames, steps, seconds = (columns[name][known] if len(returns) else returns for name in ("frames", "steps", "seconds"))
     if len(frames) and not (np.isfinite([frames, steps, seconds]).all() and (np.diff(frames, prepend=0.0) > 0).all()):
         raise ValueError(f"{directory.metrics}: wanted rows in the order of frames, got others")

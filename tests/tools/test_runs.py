@@ -118,6 +118,15 @@ def test_the_curve_begins_at_the_first_ended_episode(tmp_path: Path) -> None:
     assert run.finished
 
 
+def test_two_rows_at_the_same_frame_are_one_point(tmp_path: Path) -> None:
+    """An evaluation that ends after the last update has a row of its own."""
+    run = write_run(tmp_path / "a_1", returns=(1.0, 2.0))
+    metrics = run / "metrics.csv"
+    metrics.write_text(f"{metrics.read_text()}10.5,25,100,40,2.0\n")
+    (found,) = load_runs([run])
+    assert (found.frames.tolist(), found.returns.tolist()) == ([50, 100], [1.0, 2.0])
+
+
 def test_the_summary_of_an_earlier_command_does_not_finish_a_run(tmp_path: Path) -> None:
     resumed_for_more = write_run(tmp_path / "a_1", frames=400, environment_max_steps=200)
     gone_back = write_run(tmp_path / "a_2", frames=400)
