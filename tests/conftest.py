@@ -63,6 +63,7 @@ SLOW = (
     "tests/test_option_flags.py::test_importing",
     "tests/test_refusals.py::test_the_program",
     "tests/test_site.py",
+    "tests/test_tutorials.py",
     "tests/workers/central/",
     "tests/workers/cluster/",
     "tests/workers/processes/",

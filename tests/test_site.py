@@ -16,7 +16,7 @@ from tests.support import REPOSITORY
 from tests.test_makefile import commands
 
 LONGEST_README = 150
-ORDER = ["Home", "Guide", "Algorithms", "Extending", "Architecture", "Results", "Journal", "API"]
+ORDER = ["Home", "Tutorials", "Guide", "Algorithms", "Extending", "Architecture", "Results", "Journal", "API"]
 
 
 @pytest.fixture(scope="module")
