@@ -144,3 +144,11 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     summary = sys.modules.get("learner.metrics.summary")
     if summary and not request.node.get_closest_marker("pictures"):
         monkeypatch.setattr(summary, "draw_learning_curve", lambda *arguments: None)
+
+
+@pytest.fixture(autouse=True)
+def no_onnx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing `policy.onnx` takes ten times as long as a short run. Tests that look at it are marked `onnx`."""
+    export = sys.modules.get("learner.serving.export")
+    if export and not request.node.get_closest_marker("onnx"):
+        monkeypatch.setattr(export, "ONNX_PACKAGES", ("onnx of a test",))

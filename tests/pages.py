@@ -24,7 +24,7 @@ BLOCK = re.compile(r"(?:^New file `(?P<path>[^`]+)`:\n\n)?^```(?P<kind>\w+)\n(?P
 def copy_program(folder: Path, *further: str) -> Path:
     """Copy the program into a folder, with further rooms. Returns the folder."""
     for room in (*ROOMS, *further):
-        shutil.copytree(REPOSITORY / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / room, folder / room)  # with its bytecode, whose compilation would take seconds
     for name in FILES:
         shutil.copy(REPOSITORY / name, folder)
     return folder

@@ -6,6 +6,7 @@ Some of these combinations are exported, collected by worker processes, and trai
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ from tests.matrix_env import ACTIONS, OBSERVATIONS
 from tests.support import same
 
 COMBINATIONS = [
-    (f"{observations}-{actions}{mask}", core)
+    f"{observations}-{actions}{mask}"
     for observations in OBSERVATIONS
     for actions in ACTIONS
-    for core in ("none", "lstm")
     for mask in (("", "-mask") if actions != "box" else ("",))
 ]
 SMALL: dict[str, Any] = {
@@ -78,12 +78,13 @@ def assert_resumes_to_the_bit(folder: Path, **settings: Any) -> None:
     assert same(newest(whole).agent, newest(parts).agent)
 
 
-@pytest.mark.parametrize(("combination", "core"), COMBINATIONS)
+@pytest.mark.parametrize(("combination", "core"), [*zip(COMBINATIONS, cycle(("none", "lstm")), strict=False)])
 def test_it_trains_resumes_and_plays(combination: str, core: str, tmp_path: Path) -> None:
     assert_resumes_to_the_bit(tmp_path, **settings_of(combination, core))
     assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
 
 
+@pytest.mark.onnx
 @pytest.mark.parametrize(
     ("combination", "core", "core_inputs", "inputs"),
     [
@@ -152,6 +153,8 @@ def test_on_policy_agents_train_resume_play_and_are_exported(
         del settings["lr"], settings["lr_end_value"]
     assert_resumes_to_the_bit(tmp_path, **settings)
     assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
+    if agent in ("a2c", "trpo", "cem"):
+        return  # they have the networks of PPO and ES
     assert run("export", tmp_path / "parts", load="latest") == 0
     assert list(directory(tmp_path / "parts").path.glob(f"exported_*/{DESCRIPTION}"))
 

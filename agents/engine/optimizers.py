@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
+from inspect import unwrap
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -26,13 +29,15 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool =
     groups = [{"params": list(module.parameters())} for module in modules]
     device = groups[0]["params"][0].device
     if config.optimizer == "rmsprop":
-        optimizer: torch.optim.Optimizer = torch.optim.RMSprop(
+        optimizer: torch.optim.Optimizer = _eager(torch.optim.RMSprop)(
             groups, lr=0.0, alpha=RMSPROP_DECAY, eps=config.rmsprop_eps, foreach=True, capturable=graphed
         )
     elif config.optimizer == "adam":
         # On a CPU it is twice as fast fused, in a graph one kernel; PyTorch has that for Adam alone.
         fused = device.type == "cpu" or graphed
-        optimizer = torch.optim.Adam(groups, lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused, capturable=graphed)
+        optimizer = _eager(torch.optim.Adam)(
+            groups, lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused, capturable=graphed
+        )
     else:
         raise ValueError(f"optimizer: wanted rmsprop or adam, got {config.optimizer!r}")
     if graphed:
@@ -40,6 +45,16 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool =
             group["lr"] = torch.zeros((), device=device)
         optimizer._warned_capturable_if_run_uncaptured = True  # the first steps are not recorded
     return optimizer
+
+
+@cache
+def _eager(kind: type[torch.optim.Optimizer]) -> type[Any]:
+    """`kind` without the wrappers of its methods that import `torch._dynamo`, which takes a second of each program's start.
+
+    They are for optimisers inside `torch.compile`; ours never is. `step` keeps what else its wrapper does: no gradients.
+    """
+    wrapped = {name: unwrap(method) for name, method in vars(torch.optim.Optimizer).items() if isinstance(method, FunctionType)}
+    return type(kind.__name__, (kind,), {**wrapped, "__init__": kind.__init__, "step": torch.no_grad()(unwrap(kind.step))})
 
 
 def check_moments(

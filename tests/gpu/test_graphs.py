@@ -44,7 +44,7 @@ MORE: dict[str, dict[str, Any]] = {
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
     "vtrace": {"use_kl_mask": True, "relevance": "behaviour", "use_value_cloning_loss": True},
 }
-STEPS = 80
+STEPS = 64
 
 
 @pytest.fixture

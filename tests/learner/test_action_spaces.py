@@ -98,6 +98,7 @@ def test_replays_compare_policies_of_every_kind(tmp_path: Path, name: str, kind:
     assert any(row[column] not in ("", "nan") and float(row[column]) > 0 for row in rows)
 
 
+@pytest.mark.onnx
 @EACH
 def test_a_run_is_tested_and_exported(tmp_path: Path, name: str) -> None:
     """The files' action is the deterministic one, as the environment takes it."""

@@ -38,6 +38,8 @@ from workers import random_observations
 from wrappers import make_spec
 from wrappers.spaces import Box, Leaf, Packing
 
+pytestmark = pytest.mark.onnx
+
 SETTINGS = {"frames_stacked": 2}
 
 
