@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def _spelt(values: flags.FlagValues, command: Sequence[str]) -> list[str]:
 
 def flag_files(command: Sequence[str]) -> list[str]:
     """The files of flags that a command names."""
-    named = [following for flag, following in zip(command, command[1:], strict=False) if flag in FLAGFILE]
+    named = [following for flag, following in pairwise(command) if flag in FLAGFILE]
     return named + [part.split("=", 1)[1] for part in command if part.startswith(tuple(f"{flag}=" for flag in FLAGFILE))]
 
 

@@ -37,13 +37,17 @@ def check_hindsight(config: Config) -> None:
     for name, value in (("core_inputs", config.env.core_inputs), ("compress_replay", config.replay_settings.compress_replay)):
         if value:
             raise ValueError(f"{name}: wanted false with hindsight, got true")
+    _check_goals(config, sorted({each.reward_function for each in replays}))
+
+
+def _check_goals(config: Config, names: list[str]) -> None:
+    """Raise ValueError unless the environment names goals, and their rewards are known. names: the replays' own functions."""
     spec = make_spec(config.env)
     if spec.goals is None:
         raise ValueError(
             f"hindsight: wanted observations that are a Dict of {listed(ENTRIES, 'and')}, with vectors of one shape as "
             f"goals, got observations of shape {spec.observation_shape} from {config.env.env}"
         )
-    names = sorted({each.reward_function for each in replays})
     if len(names) > 1:
         raise ValueError(
             f"reward_function: wanted the same in all replays with hindsight, got {listed(map(repr, names), 'and')}"

@@ -115,13 +115,7 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
             raise ValueError(f"{wanted} as {error}, got {_short(repr(value))}") from None
     field = settings_of(ReplayConfig).get(key)
     if names := _names(key) if field is None else field.choices():
-        numbered = key == "elite_sampling_strategy"
-        if numbered and type(value) is int and 1 <= value <= len(names):
-            return f"strategy{value}"
-        if not isinstance(value, str) or value not in names:
-            also = f", or its number 1 to {len(names)}" if numbered else ""
-            raise ValueError(f"{wanted} {listed(names)}{also}, got {_short(repr(value))}")
-        return value
+        return _parse_name(wanted, names, value, numbered=key == "elite_sampling_strategy")
     assert field is not None
     if field.setting.pattern:
         if not isinstance(value, str) or not re.fullmatch(field.setting.pattern, value):
@@ -136,6 +130,16 @@ def _parse_value(wanted: str, key: str, value: Any) -> Any:
     if not number or not field.setting.low <= value <= field.setting.high:
         raise ValueError(f"{wanted} as {field.wanted()}, got {_short(repr(value))}")
     return field.type(value)
+
+
+def _parse_name(wanted: str, names: Sequence[str], value: object, *, numbered: bool) -> str:
+    """Returns the one of `names` that `value` is. numbered: strategies may be given by their numbers, from 1."""
+    if numbered and type(value) is int and 1 <= value <= len(names):
+        return f"strategy{value}"
+    if not isinstance(value, str) or value not in names:
+        also = f", or its number 1 to {len(names)}" if numbered else ""
+        raise ValueError(f"{wanted} {listed(names)}{also}, got {_short(repr(value))}")
+    return value
 
 
 def _names(key: str) -> Sequence[str]:

@@ -97,16 +97,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
         _choose_paced(choices, machine, costs)
     _choose_processes(choices, machine, costs)
     _choose_batches(choices, small=is_small(machine.cores, settled["device"]))
-    if find_agent(settled["agent"]).exact:
-        choices.choose("precision", "float32", f"the steps of {settled['agent']} need more exactness than bfloat16 has")
-    if settled["network"] == "mlp":
-        choices.choose("precision", "float32", "an mlp is small, so bfloat16 would cost exactness and save no time")
-    if ":" in settled["network"]:
-        choices.choose("precision", "float32", "not every module of a user's computes in bfloat16")
-    fast = settled["device"] in machine.bfloat16
-    device = "GPU" if settled["device"] == "cuda" else "CPU"
-    precision, other = ("bfloat16", "float32") if fast else ("float32", "bfloat16")
-    choices.choose("precision", precision, f"the {device} computes faster in it than in {other}")
+    _choose_precision(choices, machine)
     choices.choose("test_environments", min(8 * machine.cores, MOST_TEST_ENVIRONMENTS), "episodes evaluated at once")
     return settled, choices.reasons
 
@@ -131,6 +122,20 @@ def acting_precision(training: TrainingConfig) -> str:
 def is_small(cores: int, device: str) -> bool:
     """Whether learner and workers share few cores, so that an idle core is a large part of them."""
     return cores <= SMALL_MACHINE_CORES and device != "cuda"
+
+
+def _choose_precision(choices: Choices, machine: Machine) -> None:
+    settled = choices.settled
+    if find_agent(settled["agent"]).exact:
+        choices.choose("precision", "float32", f"the steps of {settled['agent']} need more exactness than bfloat16 has")
+    if settled["network"] == "mlp":
+        choices.choose("precision", "float32", "an mlp is small, so bfloat16 would cost exactness and save no time")
+    if ":" in settled["network"]:
+        choices.choose("precision", "float32", "not every module of a user's computes in bfloat16")
+    fast = settled["device"] in machine.bfloat16
+    device = "GPU" if settled["device"] == "cuda" else "CPU"
+    precision, other = ("bfloat16", "float32") if fast else ("float32", "bfloat16")
+    choices.choose("precision", precision, f"the {device} computes faster in it than in {other}")
 
 
 def _choose_who_acts(choices: Choices, machine: Machine, *, on_policy: bool) -> None:

@@ -248,7 +248,7 @@ def _parse_counters(values: dict[str, Any]) -> Counters:
     counters = Counters(**values)
     for name, value in asdict(counters).items():
         whole = name != "seconds"
-        if whole and type(value) is not int or not 0 <= _finite(value) <= LARGEST_COUNT:
+        if (whole and type(value) is not int) or not 0 <= _finite(value) <= LARGEST_COUNT:
             raise ValueError(f"counters: {name} is {str(value)[:20]}")
     return counters
 

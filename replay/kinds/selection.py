@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def bucket_least_replayed(distances: np.ndarray, draws: np.ndarray, count: int) 
     """Returns the candidate drawn least often from each of `count` runs, into which the order of distances is cut."""
     order = _by_distance(distances, count)
     starts = _starts(len(order), count)
-    runs = [order[first:end] for first, end in zip(starts[:-1], starts[1:], strict=True)]
+    runs = [order[first:end] for first, end in pairwise(starts)]
     return np.array([run[np.argmin(draws[run])] for run in runs])
 
 

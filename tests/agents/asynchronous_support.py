@@ -55,7 +55,7 @@ class Recorded:
 
 def _batch_of(case: dict[str, Any], behaviour: Tensor) -> Batch:
     given = {name: torch.tensor(case["inputs"][name]) for name in ("actions", "rewards", "terminated", "action_used")}
-    steps, columns = given["rewards"].shape
+    _, columns = given["rewards"].shape
     return Batch(
         observations=torch.zeros(0, columns, 1, 3),
         reset=~given["action_used"],

@@ -6,11 +6,12 @@ import pytest
 
 from benchmarks.against_sb3 import compare, sb3_job
 from benchmarks.sb3 import Sb3Job, measure_sb3
+from learner.settings.config import Config
 from main import prepare
 from tests.support import small_config
 
 
-def _config(*flags: str):
+def _config(*flags: str) -> Config:
     return prepare(["main.py", "--op_mode=train", "--device=cpu", *flags]).config
 
 

@@ -36,7 +36,7 @@ class GpuTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, gpu: SimulatedGpu, inside: Tensor, memory: Memory) -> GpuTensor:
+    def __new__(cls: type[GpuTensor], gpu: SimulatedGpu, inside: Tensor, memory: Memory) -> GpuTensor:
         layout = {"strides": inside.stride(), "storage_offset": inside.storage_offset(), "dtype": inside.dtype}
         with torch.inference_mode(mode=False):  # PyTorch cannot detach what was wrapped within it
             return torch.Tensor._make_wrapper_subclass(cls, inside.size(), **layout, device=CPU)

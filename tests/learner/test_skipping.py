@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def test_without_a_checkpoint_the_first_weights_are_restored(tmp_path: Path, mon
     listen("keep")
     listen("look")
     run_training(tmp_path, max_skipped_updates=2)
-    same_as_before = [torch.equal(one, other) for one, other in zip(heads, heads[1:], strict=False)]
+    same_as_before = [torch.equal(one, other) for one, other in pairwise(heads)]
     assert same_as_before[:6] == [False, False, False, True, False, False]
     assert torch.equal(heads[5], heads[0])
 

@@ -79,7 +79,8 @@ def check_hidden_frames(frames: np.ndarray, reset: np.ndarray, wanted: np.ndarra
     """wanted: the observation that the last step acted on, `[B, S, *frame_shape]`."""
     stack = wanted.shape[1]
     observation = frames[:, -stack - 1 : -1].copy()
-    assert np.array_equal(hidden_frames(reset[:, -stack:], stack), hidden := hidden_frames(reset, stack))
+    hidden = hidden_frames(reset, stack)
+    assert np.array_equal(hidden_frames(reset[:, -stack:], stack), hidden)
     observation[hidden] = 0
     assert observation.tobytes() == np.ascontiguousarray(wanted).tobytes()
 

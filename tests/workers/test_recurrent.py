@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -56,7 +58,7 @@ def test_a_trajectory_repeats_the_end_of_the_one_before_it() -> None:
     with running(setup, attentive_network(setup)) as workers:
         found = collect(workers)
     for trajectories in found.values():
-        for before, after in zip(trajectories, trajectories[1:], strict=False):
+        for before, after in pairwise(trajectories):
             for name in setup.contract.fields.keys() - {"recurrent_state", "environment_id", "frames"}:
                 wanted = before[name][STEPS:]
                 if name.startswith("episode"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -64,7 +66,7 @@ def test_windows_of_all_parts_alternate(clock: FakeClock) -> None:
     calls = {name: Calls(clock, 0.01) for name in ("env", "act")}
     seconds_of_steps({name: each.part() for name, each in calls.items()}, 0.2)
     order = sorted((when, name) for name, each in calls.items() for when in each.made[1:])  # without the warm-up
-    changes = sum(first[1] != second[1] for first, second in zip(order, order[1:], strict=False))
+    changes = sum(first[1] != second[1] for first, second in pairwise(order))
     assert changes == 2 * timing.WINDOWS - 1
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_latest_is_replaced_in_one_step(results: Path, monkeypatch: pytest.Monke
     for name in ("symlink_to", "replace", "unlink"):
         original = getattr(Path, name)
 
-        def look(path: Path, *arguments: object, original=original, **options: object) -> object:  # type: ignore[no-untyped-def]
+        def look(path: Path, *arguments: object, original: Callable[..., object] = original, **options: object) -> object:
             seen.append((results / "latest").is_dir())
             result = original(path, *arguments, **options)
             seen.append((results / "latest").is_dir())
@@ -159,7 +160,7 @@ def test_a_run_has_a_whole_config_at_every_instant(results: Path, monkeypatch: p
     for place, name in steps:
         original = getattr(place, name)
 
-        def look(*arguments: object, original=original, **options: object) -> object:  # type: ignore[no-untyped-def]
+        def look(*arguments: object, original: Callable[..., object] = original, **options: object) -> object:
             seen.append(json.loads(run.config.read_text())["command"])
             result = original(*arguments, **options)
             seen.append(json.loads(run.config.read_text())["command"])

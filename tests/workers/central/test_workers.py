@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_the_same_trajectories_as_with_a_policy_in_each_worker() -> None:
     """Three trajectories of ten steps each, in which several games of nine steps end."""
     own, central = first_trajectories("cpu", 3), first_trajectories("central", 3)
     assert any(trajectory["reset"].any() for trajectory in own[0])
-    for mine, theirs in zip(sum(own, []), sum(central, []), strict=True):
+    for mine, theirs in zip(chain(*own), chain(*central), strict=True):
         for name, wanted in mine.items():
             if name.startswith("behaviour_"):
                 np.testing.assert_allclose(theirs[name], wanted, rtol=1e-4, atol=1e-4, err_msg=name)
