@@ -1,4 +1,4 @@
-"""Agents are near their base class, so that a reader of one opens at most one other between them."""
+"""Agents, settings, networks and torsos are near their base classes: a reader of one opens at most one other between them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import pytest
 
 from agents import AGENTS
 from agents.base import Agent
+from agents.networks.base import FeatureNetwork
+from agents.networks.torsos import TORSOS, Torso
 from agents.settings import AgentConfig
 
 DEEPEST = 2
-"""Classes from a base class down to an agent, or to its settings: TD3's is between `Agent` and DDPG's."""
+"""Classes from a base class down to an agent, its settings or its network: TD3's is between `Agent` and DDPG's."""
 
 
 def depth(kind: type, base: type) -> int:
@@ -21,6 +23,12 @@ def depth(kind: type, base: type) -> int:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_agents_and_settings_are_at_most_two_classes_below_their_base(name: str) -> None:
+def test_agents_settings_and_networks_are_at_most_two_classes_below_their_base(name: str) -> None:
     assert depth(AGENTS[name], Agent) <= DEEPEST
     assert depth(AGENTS[name].config_class, AgentConfig) <= DEEPEST
+    assert depth(AGENTS[name].network_class, FeatureNetwork) <= DEEPEST
+
+
+@pytest.mark.parametrize("name", TORSOS)
+def test_torsos_are_at_most_two_classes_below_their_base(name: str) -> None:
+    assert depth(TORSOS[name], Torso) <= DEEPEST
