@@ -53,7 +53,7 @@ def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | N
         mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
     """
     _check_same_shape("log_probs", log_probs, advantages=advantages, mask=mask)
-    return -masked_sum(advantages.detach() * log_probs, mask)
+    return -masked_sum(advantages.detach() * log_probs, mask)  # its gradient is -sum m_t A_t grad log pi(a_t|x_t)
 
 
 def value_loss(values: Tensor, vs: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -65,6 +65,7 @@ def value_loss(values: Tensor, vs: Tensor, mask: Tensor | None = None) -> Tensor
         mask: `[T, B]` bool, or float of 0 and 1: the steps that count. All by default.
     """
     _check_same_shape("values", values, vs=vs, mask=mask)
+    # The target is detached: semi-gradient learning, V moves to the target and never the target to V.
     return 0.5 * masked_sum((vs.detach() - values).square(), mask)
 
 
@@ -94,6 +95,7 @@ def used_mean(steps: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return steps.mean()
+    # The divisor is the number of used steps, not T B. Otherwise masked rows would shrink the loss.
     return torch.where(mask, steps, 0.0).sum() / mask.sum().clamp(min=1)
 
 

@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Means `[...]` of x `[..., T, B]` over the steps of a bool mask of that shape; NaN for an empty mask."""
-    return torch.where(mask, x, 0.0).sum((-2, -1)) / mask.sum((-2, -1))
+    return torch.where(mask, x, 0.0).sum((-2, -1)) / mask.sum((-2, -1))  # 0 / 0 is NaN: the metric is left out
 
 
 @torch.no_grad()
@@ -71,12 +71,13 @@ def value_metrics(values: Tensor, targets: Tensor, mask: Tensor) -> dict[str, Te
         targets: `[T, B]`, what the values are trained towards.
         mask: bool `[T, B]`, the steps that count.
     """
-    quantities = torch.stack([targets - values, targets, values])
-    means = masked_mean(quantities, mask)
-    unexplained, all_there_is, of_values = masked_mean((quantities - means[:, None, None]).square(), mask)
+    quantities = torch.stack([targets - values, targets, values])  # [3, T, B]: one reduction for all three
+    means = masked_mean(quantities, mask)  # [3]
+    unexplained, all_there_is, of_values = masked_mean((quantities - means[:, None, None]).square(), mask)  # variances []
+    # Equal targets have a variance of rounding errors alone. The quotient below would then be noise.
     varies = all_there_is > (ROUNDING * means[1]).square()
     return {
-        "losses/explained_variance": torch.where(varies, 1 - unexplained / all_there_is, torch.nan),
+        "losses/explained_variance": torch.where(varies, 1 - unexplained / all_there_is, torch.nan),  # 1 - Var(G - V) / Var(G)
         "losses/value_mean": means[2],
         "losses/value_std": of_values.sqrt(),
     }
@@ -92,13 +93,13 @@ def ratio_metrics(entropies: Tensor, log_rhos: Tensor, chosen: Tensor, clips: Se
         chosen: bool `[T, B]`, the steps whose action the policy chose.
         clips: name and bar of each clip; the first gives the mean ratio.
     """
-    ratios = log_rhos.exp()
+    ratios = log_rhos.exp()  # R_t [T, B]
     quantities = {
         "losses/entropy": entropies,
         "vtrace/mean_rho": clipped_rhos(log_rhos, clips[0][1]),
         **{f"vtrace/{name}_clip_fraction": (ratios > bar).float() for name, bar in clips},
     }
-    means = masked_mean(torch.stack(list(quantities.values())), chosen)
+    means = masked_mean(torch.stack(list(quantities.values())), chosen)  # [number of quantities]
     return dict(zip(quantities, means, strict=True))
 
 
@@ -111,11 +112,11 @@ def replay_metrics(batch: Batch, chosen: Tensor, log_rhos: Tensor, trusted: Tens
     """
     if not names:
         return {}
-    ratios = log_rhos.clamp(max=LARGEST_LOG_RHO).exp()
-    steps = torch.stack([chosen & (batch.source == index) for index in range(len(names))])
-    quantities = torch.stack([(~trusted).float(), ratios, ratios.square()])
-    rejected, mean, mean_square = masked_mean(quantities[:, None], steps)
-    effective = mean.square() / mean_square
+    ratios = log_rhos.clamp(max=LARGEST_LOG_RHO).exp()  # R_t [T, B]
+    steps = torch.stack([chosen & (batch.source == index) for index in range(len(names))])  # [replays, T, B]
+    quantities = torch.stack([(~trusted).float(), ratios, ratios.square()])  # [3, T, B]
+    rejected, mean, mean_square = masked_mean(quantities[:, None], steps)  # [replays] each
+    effective = mean.square() / mean_square  # (sum R)^2 / (n sum R^2)
     metrics: dict[str, Tensor] = {}
     for name, rejected_fraction, sample_size in zip(names, rejected, effective, strict=True):
         metrics[f"replay/{name}/rejected_fraction"] = rejected_fraction
@@ -133,14 +134,14 @@ def results_of_steps(taken: Sequence[Taken], rows: int, limit: float) -> tuple[d
 
     Returns the metrics, and priorities `[B]` in the order of the columns: NaN where a step was refused, None without any.
     """
-    stepped = [each for each in taken if each.norm is not None]
+    stepped = [each for each in taken if each.norm is not None]  # without changes that are no optimiser step
     if not stepped:
         return {}, None
-    own = [each for each in stepped if each.terms or each.metrics]
+    own = [each for each in stepped if each.terms or each.metrics]  # without steps for other learners' parts
     metrics = [each.metrics for each in own]
     norms = torch.stack([each.norm for each in stepped if each.norm is not None])
     clips = [each.clipped for each in stepped if each.clipped is not None]
-    clipped = torch.stack(clips) if clips else norms > limit
+    clipped = torch.stack(clips) if clips else norms > limit  # bool [steps]
     terms = own[0].terms if own else {}
     values = [term.value for each in own for term in each.terms.values()]
     means = values if len(own) == 1 else torch.stack(values).view(len(own), len(terms)).mean(0).unbind() if terms else ()
@@ -149,7 +150,7 @@ def results_of_steps(taken: Sequence[Taken], rows: int, limit: float) -> tuple[d
     shown = {f"losses/{name}": mean / rows if term.reduction == "sum" else mean for name, mean, term in parts}
     totals = [term.weight * mean for _, mean, term in parts if term.reduction == "mean"]
     if sums := [term.weight * mean for _, mean, term in parts if term.reduction == "sum"]:
-        totals.insert(0, torch.stack(sums).sum() / rows)
+        totals.insert(0, torch.stack(sums).sum() / rows)  # sums are divided once, after they are added
     if totals:
         shown["losses/total_loss"] = torch.stack(totals).sum()
     scalars = {
@@ -162,4 +163,4 @@ def results_of_steps(taken: Sequence[Taken], rows: int, limit: float) -> tuple[d
     }
     found = [torch.where(each.applied, each.priorities, torch.nan) for each in own if each.priorities is not None]
     # Several batches of an update take its columns in turn, see `Transitions.split`.
-    return scalars, torch.stack(found, -1).flatten() if found else None
+    return scalars, torch.stack(found, -1).flatten() if found else None  # [B / steps, steps] -> [B]

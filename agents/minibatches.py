@@ -13,16 +13,17 @@ def cut(order: Tensor, parts: int) -> tuple[Tensor, ...]:
 
     There are fewer runs if n is smaller, so none is empty. No remainder is dropped.
     """
-    return tuple(order.tensor_split(min(parts, len(order)))) if len(order) else ()
+    return tuple(order.tensor_split(min(parts, len(order)))) if len(order) else ()  # views of the order, no copies
 
 
 def used_steps(mask: Tensor) -> Tensor:
     """Indices t * B + b of the used steps, int64 `[n]`, of a mask bool `[T, B]`. The host waits for a GPU."""
-    return mask.flatten().nonzero().squeeze(-1)
+    return mask.flatten().nonzero().squeeze(-1)  # row-major: t * B + b; `nonzero` makes the host wait, since n decides shapes
 
 
 def shuffled(members: Tensor) -> Tensor:
     """Members `[n]`, such as indices, in a random order, which PyTorch's global generator on the CPU draws."""
+    # Drawn on the CPU, so that a seed gives the same minibatches on every device.
     return members[torch.randperm(len(members)).to(members.device, non_blocking=True)]
 
 
@@ -38,7 +39,8 @@ def normalised_runs(advantages: Tensor, parts: int) -> Tensor:
     """
     if not len(advantages):
         return advantages
-    length, longer = divmod(len(advantages), min(parts, len(advantages)))
+    length, longer = divmod(len(advantages), min(parts, len(advantages)))  # as `tensor_split` cuts: `longer` runs have one more
+    # at most two calls, however many minibatches there are
     done = [_normalised_rows(each) for each in _of_one_length(advantages, longer * (length + 1), length)]
     return torch.cat(done)
 

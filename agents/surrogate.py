@@ -74,10 +74,11 @@ def ratio_bounds(advantages: Tensor, clip: float | None, dual_clip: float | None
         raise ValueError(f"clip: wanted a number in (0, 1), or None for no clipping; got {clip}")
     if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip: wanted a number above 1, or None for none; got {dual_clip}")
-    free = torch.full_like(advantages, LARGEST_LOG_RATIO)
+    free = torch.full_like(advantages, LARGEST_LOG_RATIO)  # no bound but that against overflow
     # A good action (A > 0) gains nothing from a ratio above 1 + eps, and a bad one nothing from a ratio below 1 - eps.
-    low = free.neg() if clip is None else torch.where(advantages < 0, math.log1p(-clip), -free)
-    high = free if clip is None else torch.where(advantages > 0, math.log1p(clip), free)
+    low = free.neg() if clip is None else torch.where(advantages < 0, math.log1p(-clip), -free)  # log(1 - eps) where A < 0
+    high = free if clip is None else torch.where(advantages > 0, math.log1p(clip), free)  # log(1 + eps) where A > 0
+    # Dual clip: with A < 0 nothing limits R above, so one step with a huge ratio could dominate the batch.
     return RatioBounds(low, high if dual_clip is None else torch.where(advantages < 0, math.log(dual_clip), high))
 
 
@@ -90,7 +91,7 @@ def surrogate(log_ratios: Tensor, advantages: Tensor, bounds: RatioBounds) -> Te
         bounds: `ratio_bounds` of the advantages.
     """
     # A clamped step has no gradient: it no longer moves the policy.
-    return advantages * torch.clamp(log_ratios, bounds.low, bounds.high).exp()
+    return advantages * torch.clamp(log_ratios, bounds.low, bounds.high).exp()  # A_t R_t within the bounds
 
 
 def clipped_value_errors(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
@@ -103,7 +104,7 @@ def clipped_value_errors(values: Tensor, old_values: Tensor, targets: Tensor, cl
         clip: c > 0, in units of the value.
     """
     # The larger error counts: a value that came more than c nearer to its target has no further gradient.
-    near = old_values + (values - old_values).clamp(-clip, clip)
+    near = old_values + (values - old_values).clamp(-clip, clip)  # V_old + clip(V - V_old, -c, c)
     return 0.5 * torch.maximum((values - targets).square(), (near - targets).square())
 
 
@@ -113,7 +114,7 @@ def approx_kl(log_ratios: Tensor) -> Tensor:
     It is "k3" of Schulman's note "Approximating KL Divergence" (2020). Its gradient is not that of the divergence.
     """
     kept = log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    return kept.expm1() - kept
+    return kept.expm1() - kept  # expm1: R - 1 loses its digits near R = 1, where most steps are
 
 
 def clip_fraction(log_ratios: Tensor, clip: float) -> Tensor:
@@ -123,6 +124,7 @@ def clip_fraction(log_ratios: Tensor, clip: float) -> Tensor:
 
 def zero_gradient_fraction(log_ratios: Tensor, bounds: RatioBounds) -> Tensor:
     """1 for each step whose policy gradient the clipping has removed, else 0."""
+    # The bound depends on the sign of A_t, unlike that of `clip_fraction`: a good action below 1 - eps still learns.
     return ((log_ratios < bounds.low) | (log_ratios > bounds.high)).float()
 
 
@@ -142,6 +144,6 @@ def next_kl_weight(weight: Tensor, divergence: Tensor, target: float) -> Tensor:
         divergence: `[]` on the same device.
         target: divergence in nats.
     """
-    following = torch.where(divergence < TOO_NEAR * target, weight / 2, weight)
+    following = torch.where(divergence < TOO_NEAR * target, weight / 2, weight)  # d < d_targ / 1.5: beta / 2
     following = torch.where(divergence > TOO_FAR * target, weight * 2, following).clamp(*KL_WEIGHT_RANGE)
     return torch.where(divergence.isfinite(), following, weight)

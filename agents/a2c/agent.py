@@ -94,9 +94,11 @@ class A2CAgent(Agent):
         log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))  # [T, B]
         # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
-        entropy = used_mean(distribution.entropy(policy), used)
+        entropy = used_mean(distribution.entropy(policy), used)  # [], a mean over the used steps
         terms = {
+            # No ratio: the weights that acted are those that learn.
             "policy_loss": Term(-used_mean(advantages * log_probs, used)),
+            # mean (G - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((targets - values).square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, config.entropy_loss_weight),
         }

@@ -151,6 +151,7 @@ class APPOAgent(Agent):
             step.take(terms, metrics, used=part.batch.action_used)
             divergences += [metrics["losses/target_kl"]] if "losses/target_kl" in metrics else []
         if self.target and config.kl_weight:
+            # NaN: no used step in a minibatch
             mean = torch.stack(divergences).nanmean() if len(divergences) > 1 else divergences[0]
             divergence = step.peers.mean(mean, batch.action_used)
             # The divergence counts just before a copy, since just after one it is 0.
@@ -160,26 +161,26 @@ class APPOAgent(Agent):
     def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:
         """The ratios, advantages and value targets of a minibatch. values: `[T+1, b]` of the current network, constants."""
         config = self.config
-        log_ratios = log_probs.policy - log_probs.behaviour
+        log_ratios = log_probs.policy - log_probs.behaviour  # log R_t = log pi - log mu, [T, b]
         # GAE takes every ratio for 1, so its estimates are those of the policy that acted.
         if config.advantages == "gae":
             return Estimates(log_ratios, *advantages_of(batch, values, config.gamma, config.vtrace_lambda), {})
         # Without the gradient of the ratios: the surrogate alone moves the policy by them.
-        vs = vtrace_of(batch, log_ratios.detach(), values, config).vs
-        discounts = config.gamma * (~batch.terminated).to(values.dtype)
+        vs = vtrace_of(batch, log_ratios.detach(), values, config).vs  # v_t [T, b]
+        discounts = config.gamma * (~batch.terminated).to(values.dtype)  # d_t [T, b]
         return Estimates(log_ratios, one_step_advantages(batch.rewards, discounts, values, vs, batch.action_used), vs, {})
 
     def losses(self, batch: Columns, outputs: PolicyOutput) -> Losses:
         """The loss of a minibatch. outputs: for all T+1 rows, `[T+1, b, ...]` each."""
         config, distribution, part = self.config, self.network.distribution, batch.batch
         # Row T has an observation and a value to bootstrap from, but no action.
-        policy, values, used = outputs.policy[:-1], outputs.values[:-1], part.action_used
+        policy, values, used = outputs.policy[:-1], outputs.values[:-1], part.action_used  # [T, b, P], [T, b], [T, b]
         log_probs = self._log_probs(batch, policy)
         # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
         found = self.estimates(part, log_probs, outputs.values.detach())
-        advantages = normalised(found.advantages, used) if config.normalise_advantages else found.advantages
+        advantages = normalised(found.advantages, used) if config.normalise_advantages else found.advantages  # A_t [T, b]
         bounds = ratio_bounds(advantages, batch.clip)
-        objective = surrogate(found.log_ratios, advantages, bounds)
+        objective = surrogate(found.log_ratios, advantages, bounds)  # S_t [T, b]
         entropy = used_mean(distribution.entropy(policy), used)
         terms = {
             "policy_loss": Term(-used_mean(objective, used)),
@@ -188,8 +189,8 @@ class APPOAgent(Agent):
         }
         metrics = {"losses/entropy": entropy.detach(), **found.metrics}
         if batch.target_policy is not None:
-            compared = policy if config.kl_weight else policy.detach()
-            divergence = used_mean(distribution.kl(batch.target_policy, compared), used)
+            compared = policy if config.kl_weight else policy.detach()  # without the penalty it is a metric alone
+            divergence = used_mean(distribution.kl(batch.target_policy, compared), used)  # KL(pi_tgt || pi)
             metrics["losses/target_kl"] = divergence.detach()
             if config.kl_weight:
                 metrics["losses/kl_weight"] = self.kl_weight.clone()
@@ -205,7 +206,7 @@ class APPOAgent(Agent):
     ) -> dict[str, Tensor]:
         """Return metrics of the distance of the policies, of what the clipping removes, and of the values `[T, b]`."""
         part, used, log_ratios = batch.batch, batch.batch.action_used, found.log_ratios.detach()
-        log_rhos = (log_probs.policy - log_probs.behaviour).detach()
+        log_rhos = (log_probs.policy - log_probs.behaviour).detach()  # pi / mu, also where R_t has another denominator
         effective = replay_metrics(part, used, log_rhos, torch.ones_like(used), self.replay_names)
         return {
             "losses/approx_kl": used_mean(approx_kl(log_rhos), used),
@@ -229,7 +230,7 @@ class APPOAgent(Agent):
     def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
         """The columns of each minibatch of all epochs, int64 `[b]`, or `ALL`. Columns without a used step are left out."""
         parts = self.config.minibatches
-        members = batch.action_used.any(0).nonzero().squeeze(-1) if parts > 1 else ()
+        members = batch.action_used.any(0).nonzero().squeeze(-1) if parts > 1 else ()  # int64 [columns with a used step]
         for _ in range(self.config.epochs):
             yield from cut(shuffled(members), parts) if isinstance(members, Tensor) and len(members) else (ALL,)
 
@@ -245,7 +246,8 @@ def one_step_advantages(rewards: Tensor, discounts: Tensor, values: Tensor, vs: 
         mask: bool `[T, B]`, the steps that may be used.
     """
     # Row T has no target of its own: it has no action, and its value bootstraps.
-    next_vs = torch.cat([vs[1:], values[-1:]])
+    next_vs = torch.cat([vs[1:], values[-1:]])  # v_{t+1} [T, B], v_T = V(x_T)
+    # No ratio here, unlike V-trace's advantage: the surrogate multiplies by R_t, and a ratio may count once only.
     return torch.where(mask, rewards + discounts * next_vs - values[:-1], 0.0)
 
 
@@ -267,5 +269,5 @@ def vtrace_of(batch: Batch, log_rhos: Tensor, values: Tensor, config: Any) -> VT
 
 
 def _taken(batch: Batch, target_policy: Tensor | None, columns: Tensor, clip: float) -> Columns:
-    target = None if target_policy is None else target_policy.index_select(1, columns)
+    target = None if target_policy is None else target_policy.index_select(1, columns)  # [T, b, P]
     return Columns(batch.take_columns(columns), target, clip)

@@ -54,10 +54,13 @@ class ImpactAgent(APPOAgent):
         config = self.config
         assert log_probs.target is not None
         # The target network stands between the two policies: its ratio to mu corrects the targets, and changes rarely.
-        targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, config)
+        targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, config)  # log(pi_tgt / mu) [T, b]
+        # log R_t [T, b]
         log_ratios = impact_log_ratios(log_probs.policy, log_probs.target, log_probs.behaviour, config.target_worker_clip)
+        # mu / pi_tgt > rho: the denominator is mu / rho
         capped = log_probs.behaviour - log_probs.target > math.log(config.target_worker_clip)
         metrics = {"losses/capped_fraction": used_mean(capped.float(), batch.action_used)}
+        # V-trace's own advantage, with min(1, pi_tgt / mu): times R_t = pi / pi_tgt that is pi / mu, once.
         return Estimates(log_ratios, targets.pg_advantages, targets.vs, metrics)
 
 
@@ -70,4 +73,5 @@ def impact_log_ratios(policy: Tensor, target: Tensor, behaviour: Tensor, target_
         behaviour: log mu(a_t|x_t), a constant.
         target_worker_clip: rho, 1 or more.
     """
+    # log pi - log max(pi_tgt, mu / rho). The target network is the usual denominator, so it stays unscaled.
     return policy - torch.maximum(target, behaviour - math.log(target_worker_clip))

@@ -94,6 +94,7 @@ class PPOAgent(Agent):
     def update(self, batch: Batch, step: Stepper) -> None:
         clip = linear_schedule(self.config.clip, self.config.last_clip, step.progress)
         seen: list[tuple[Minibatch, Before]] = []
+        # The largest minibatch is as large as this; a smaller one is filled up with masked rows for a graph.
         size = math.ceil(batch.rewards.numel() / most_minibatches(batch, self.config.minibatches, columns=self._columns))
         for minibatch in self._minibatches(batch, step, clip):
             if step.records_steps:  # all calls of a CUDA graph have the same shapes
@@ -102,6 +103,7 @@ class PPOAgent(Agent):
             if before is None:
                 break
             seen.append((minibatch, before))
+        # Metrics come after all steps: they are computed once, and a graph of a step stays short.
         step.note(self._metrics(seen, clip))
         if self.config.penalises:
             step.note({"losses/kl_weight": self.kl_weight.clone()})
@@ -113,7 +115,7 @@ class PPOAgent(Agent):
         log_ratios = distribution.log_prob(outputs.policy, rows.drawn) - rows.log_mu  # [n] or [T, b]
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
-        objective = surrogate(log_ratios, rows.advantages, batch.bounds)
+        objective = surrogate(log_ratios, rows.advantages, batch.bounds)  # S_t, [n] or [T, b]
         terms = {
             "policy_loss": Term(-used_mean(objective, mask)),
             "value_loss": Term(self._value_loss(outputs.values, rows, mask), config.value_loss_weight),
@@ -122,7 +124,7 @@ class PPOAgent(Agent):
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
             terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
         if config.penalises:
-            divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)
+            divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)  # KL(mu || pi), equation 8
             terms["kl_loss"] = Term(divergence, self.kl_weight.to(divergence.dtype))
         excess = distribution.excess(outputs.policy) if config.action_bound_loss_weight else None
         if excess is not None:
@@ -142,6 +144,7 @@ class PPOAgent(Agent):
         for epoch in range(config.epochs):
             # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
             if epoch == 0 or config.recompute_advantages:
+                # A pass over T+1 rows: acting stored V(x_0) to V(x_{T-1}), and V(x_T) is needed to bootstrap.
                 rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, config)
                 if config.advantage_normalisation == "batch":
                     rows = rows._replace(advantages=normalised(rows.advantages, batch.action_used))
@@ -149,7 +152,7 @@ class PPOAgent(Agent):
                 epochs = epochs_of(*shared, columns=self._columns)  # without end; each `next` is one epoch over these rows
             if epoch == 0:
                 step.note(metrics)
-            if (yield from step.turns(next(epochs), most, self._limit)):
+            if (yield from step.turns(next(epochs), most, self._limit)):  # true if the learners stop
                 return
 
     @property
@@ -159,7 +162,7 @@ class PPOAgent(Agent):
 
     def _learn_from(self, minibatch: Minibatch, step: Stepper) -> Before | None:
         """Take a step on a minibatch; None if the update stops before it."""
-        outputs = step.forward(minibatch)
+        outputs = step.forward(minibatch)  # policy [n, P] or [T, b, P], values [n] or [T, b]
         terms, seen, _ = self.losses(minibatch, outputs)
         log_ratios, used = seen["log_ratios"], minibatch.used
         # The check precedes the step: a minibatch on which the policy is too far from mu is not learned from.
@@ -171,8 +174,8 @@ class PPOAgent(Agent):
     def _adapt_kl_weight(self, batch: Batch, step: Stepper) -> None:
         """Let the weight of the KL penalty follow the divergence after the update."""
         # Forwards, KL(mu || pi), over the whole batch and with the weights after the last step.
-        policy = step.without_gradient(batch).policy[:-1]
-        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], policy)
+        policy = step.without_gradient(batch).policy[:-1]  # [T, B, P]
+        divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], policy)  # [T, B]
         divergence = step.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
         following = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
         # A refused update leaves the policy where it was, so its divergence says nothing of the weight.
@@ -187,10 +190,10 @@ class PPOAgent(Agent):
         if not seen:
             return {}
         masks = [minibatch.mask for minibatch, _ in seen if minibatch.mask is not None]
-        mask = _joined(masks) if masks else None
-        log_ratios = _joined([before.log_ratios for _, before in seen])
+        mask = _joined(masks) if masks else None  # [N], the rows of all minibatches
+        log_ratios = _joined([before.log_ratios for _, before in seen])  # [N], each before its step
         bounds = RatioBounds(*(_joined([minibatch.bounds[side] for minibatch, _ in seen]) for side in (0, 1)))
-        policies = torch.cat([before.policy.flatten(0, -2) for _, before in seen])
+        policies = torch.cat([before.policy.flatten(0, -2) for _, before in seen])  # [N, P]
         return {
             "losses/entropy": used_mean(self.network.distribution.entropy(policies), mask),
             "losses/approx_kl": used_mean(approx_kl(log_ratios), mask),

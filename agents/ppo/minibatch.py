@@ -60,8 +60,9 @@ def rows_of(batch: Batch, values: Tensor, distribution: Distribution, config: An
         config: with the discount and lambda.
     """
     behaviour, drawn = batch.acting["behaviour_policy"], drawn_actions(batch.actions, batch.acting)
-    advantages, targets = advantages_of(batch, values, config.gamma, config.gae_lambda)
+    advantages, targets = advantages_of(batch, values, config.gamma, config.gae_lambda)  # A_t and G_t, [T, B] each
     metrics = value_metrics(values[:-1], targets, batch.action_used)
+    # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
     log_mu = distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
     return Rows(batch.observations[:-1], behaviour, drawn, log_mu, values[:-1], advantages, targets), metrics
@@ -111,10 +112,10 @@ class Minibatch:
             return self
         count, device = len(self.rows.log_mu), self.rows.log_mu.device
         order = torch.arange(size, device=device)
-        mask = order < count
+        mask = order < count  # [size], false for the rows that are added
         if count == size:
             return replace(self, mask=mask)
-        order = torch.where(mask, order, 0)
+        order = torch.where(mask, order, 0)  # added rows repeat row 0, whose second loss the mask leaves out
         rows = Rows(*(_take(tensor[None], order) for tensor in self.rows))
         return replace(self, rows=rows, bounds=RatioBounds(*(bound.index_select(0, order) for bound in self.bounds)), mask=mask)
 
@@ -176,22 +177,23 @@ def epochs_of_columns(
     """
 
     def minibatch(columns: Tensor) -> Minibatch:
-        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows))
-        mask = used.index_select(1, columns)
+        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows))  # [T, b, ...] each
+        mask = used.index_select(1, columns)  # [T, b]
         if normalisation == "minibatch":
+            # Bounds come after this: normalisation may change the sign of A_t, on which the side of the clip depends.
             taken = taken._replace(advantages=normalised(taken.advantages, mask))
         # A column begins with the state that acting had. It has rows 0 to T-1, so the reset before row T is left out.
         of_core = (None, None) if state is None else (state[columns], reset[:-1].index_select(1, columns))
         return Minibatch(taken, clipping.bounds(taken.advantages), mask, *of_core)
 
-    members = used.any(0).nonzero().squeeze(-1)
+    members = used.any(0).nonzero().squeeze(-1)  # int64 [columns with a used step]
     return _epochs(members, parts, lambda order: (minibatch(columns) for columns in cut(order, parts)))
 
 
 def _epochs(members: Tensor, parts: int, minibatches: Callable[[Tensor], Iterable[Minibatch]]) -> Iterator[Iterable[Minibatch]]:
     """Epochs without end. minibatches: those of an epoch that takes the members in the given order."""
     if parts == 1:
-        only = list(minibatches(members))
+        only = list(minibatches(members))  # the gradient of a whole batch has no order, so none is drawn
         while True:
             yield only
     while True:
@@ -200,13 +202,13 @@ def _epochs(members: Tensor, parts: int, minibatches: Callable[[Tensor], Iterabl
 
 def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
     """order: t * B + b of the used steps, int64 `[n]`."""
-    gathered = Rows(*(_take(tensor, order) for tensor in rows))
+    gathered = Rows(*(_take(tensor, order) for tensor in rows))  # [n, ...] each, in the epoch's order
     if normalisation == "minibatch":
         # Behind the shuffle, so that each minibatch has a mean and a deviation of its own.
         gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
-    bounds = clipping.bounds(gathered.advantages)
+    bounds = clipping.bounds(gathered.advantages)  # low and high, [n] each
     sizes = [len(run) for run in cut(order, parts)]
-    columns = [tensor.split(sizes) for tensor in (*gathered, *bounds)]
+    columns = [tensor.split(sizes) for tensor in (*gathered, *bounds)]  # views: no minibatch is copied
     for each in zip(*columns, strict=True):
         yield Minibatch(Rows(*each[: len(gathered)]), RatioBounds(*each[len(gathered) :]))
 
@@ -216,7 +218,7 @@ def _take(tensor: Tensor, order: Tensor) -> Tensor:
 
     The stack of an observation stays innermost in memory, as `replay.batch.stack_frames` built it: a convolution reads it so.
     """
-    flat = tensor.flatten(0, 1)
+    flat = tensor.flatten(0, 1)  # [T * B, ...], step t of column b at t * B + b
     if flat.dim() < 3:
         return flat.index_select(0, order)
-    return flat.movedim(1, -1).index_select(0, order).movedim(-1, 1)
+    return flat.movedim(1, -1).index_select(0, order).movedim(-1, 1)  # [T * B, S, *F] -> [n, S, *F]

@@ -24,8 +24,9 @@ def normalised(advantages: Tensor, mask: Tensor, peers: Peers | None = None) -> 
     peers = peers or Peers()
     if advantages.shape != mask.shape:
         raise ValueError(f"advantages: wanted {list(mask.shape)} as the mask, got {list(advantages.shape)}")
-    count = mask.sum().clamp(min=1)
+    count = mask.sum().clamp(min=1)  # []; 1 for an empty mask, so that the result is 0 and not NaN
     # In float64, because equal advantages would differ from their rounded mean, and the division would enlarge the difference.
     mean = peers.mean(torch.where(mask, advantages, 0.0).sum(dtype=torch.float64) / count, mask)
-    centred = torch.where(mask, advantages - mean, 0.0)
+    centred = torch.where(mask, advantages - mean, 0.0)  # [T, B]; outside the mask A - mean is not 0
+    # Population deviation, divided by n and not by n - 1: a single step gets 0.
     return centred / (peers.mean(centred.square().sum() / count, mask).sqrt() + EPSILON)

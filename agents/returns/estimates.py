@@ -45,29 +45,30 @@ def estimate(log_ratios: Sequence[np.ndarray], rewards: Sequence[np.ndarray], ga
     if not lengths or min(lengths) < 1 or lengths != [len(each) for each in log_ratios]:
         raise ValueError("estimates: wanted episodes of one step or more, with a ratio for each step")
     shape = (len(lengths), max(lengths))
-    logs, gains = np.zeros(shape), np.zeros(shape)
+    logs, gains = np.zeros(shape), np.zeros(shape)  # [n, longest episode]
     for row, (ratios, own) in enumerate(zip(log_ratios, rewards, strict=True)):
         logs[row, : len(own)], gains[row, : len(own)] = ratios, own
     # Behind an episode's end the log-ratio is 0, so that it keeps its last weight, and the reward is 0.
-    weights_of = np.cumsum(logs, axis=1)
-    gains *= gamma ** np.arange(shape[1])
-    returns, last = gains.sum(1), weights_of[:, -1]
-    relative = _relative(last)
+    weights_of = np.cumsum(logs, axis=1)  # log w_t [n, steps]; sums of logarithms do not overflow as products would
+    gains *= gamma ** np.arange(shape[1])  # gamma^t r_t [n, steps]
+    returns, last = gains.sum(1), weights_of[:, -1]  # G [n] and log w_last [n]
+    relative = _relative(last)  # [n]; a common factor cancels in every quotient below, so the weights may be relative
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        steps = _relative(weights_of)
+        steps = _relative(weights_of)  # [n, steps], each column relative to its own largest
         return Estimates(
             recorded=float(returns.mean()),
-            importance_sampling=float(_product(last, returns).mean()),
-            weighted=float((relative * returns).sum() / relative.sum()),
-            per_decision=float(_product(weights_of, gains).sum(1).mean()),
+            importance_sampling=float(_product(last, returns).mean()),  # mean of w_last G
+            weighted=float((relative * returns).sum() / relative.sum()),  # sum w_last G / sum w_last
+            per_decision=float(_product(weights_of, gains).sum(1).mean()),  # mean of sum_t w_t gamma^t r_t
             weighted_per_decision=float(((steps * gains).sum(0) / steps.sum(0)).sum()),
-            effective_episodes=float(relative.sum() ** 2 / np.square(relative).sum()),
+            effective_episodes=float(relative.sum() ** 2 / np.square(relative).sum()),  # (sum w)^2 / sum w^2
         )
 
 
 def _relative(logs: np.ndarray) -> np.ndarray:
     """Weights relative to the largest of the episodes, which neither overflow nor all vanish. logs: `[n]` or `[n, steps]`."""
     largest = logs.max(0)
+    # A largest logarithm of minus infinity means that pi could have played none of the episodes: all weights are 0.
     return np.where(np.isfinite(largest), np.exp(logs - np.where(np.isfinite(largest), largest, 0.0)), 0.0)
 
 

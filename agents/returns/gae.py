@@ -56,12 +56,12 @@ def gae(
     if bootstrap_value.shape != rewards.shape[1:]:
         raise ValueError(f"bootstrap_value: wanted {list(rewards.shape[1:])}, got {list(bootstrap_value.shape)}")
     # The value after step t is that of row t + 1, also at a time limit: its next row holds the final observation.
-    next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
+    next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])  # [T, B], V(x_{t+1})
     # `where` and not a product: the reward of an ignored action may be anything, also not a number.
-    errors = torch.where(mask, rewards + discounts * next_values - values, 0.0)
+    errors = torch.where(mask, rewards + discounts * next_values - values, 0.0)  # delta_t [T, B]
     # A masked step has decay 0, which also keeps the next episode's advantages out of this one's.
-    advantages = accumulate_backwards(errors, torch.where(mask, lambda_ * discounts, 0.0))
-    return Advantages(advantages, advantages + values)
+    advantages = accumulate_backwards(errors, torch.where(mask, lambda_ * discounts, 0.0))  # A_t [T, B]
+    return Advantages(advantages, advantages + values)  # G_t = A_t + V(x_t)
 
 
 def advantages_of(batch: Batch, values: Tensor, gamma: float, lambda_: float) -> Advantages:
@@ -76,7 +76,7 @@ def advantages_of(batch: Batch, values: Tensor, gamma: float, lambda_: float) ->
     return gae(
         rewards=batch.rewards,
         # Only a termination has no future. After a time limit the value of the final observation follows, in the next row.
-        discounts=gamma * (~batch.terminated).to(values.dtype),
+        discounts=gamma * (~batch.terminated).to(values.dtype),  # d_t [T, B]
         values=values[:-1],
         bootstrap_value=values[-1],
         lambda_=lambda_,

@@ -63,11 +63,12 @@ def n_step(rewards: Tensor, terminated: Tensor, action_used: Tensor, gamma: floa
     alive = action_used.cumprod(0)  # 1 up to the first unused row, 0 from there on
     if len(rewards) > 1:  # a row that terminates still counts, and those behind it do not
         alive[1:] *= (~terminated[:-1]).cumprod(0)
-    powers = gamma ** torch.arange(len(rewards) + 1, dtype=rewards.dtype, device=rewards.device)
-    rows = alive.sum(0)
-    kept = alive.bool()
-    returns = (torch.where(kept, rewards, 0.0) * powers[:-1, None]).sum(0)
+    powers = gamma ** torch.arange(len(rewards) + 1, dtype=rewards.dtype, device=rewards.device)  # gamma^0 to gamma^n, [n+1]
+    rows = alive.sum(0)  # m [B]
+    kept = alive.bool()  # [n, B], the rows i < m of each window
+    returns = (torch.where(kept, rewards, 0.0) * powers[:-1, None]).sum(0)  # G [B] = sum_{i<m} gamma^i r_{t+i}
     goes_on = ~(terminated & kept).any(0) & (rows > 0)  # on a row whose action was ignored, terminated means nothing
+    # D = gamma^m with the window's own m. gamma^n would discount the value behind a short window too much.
     return NStep(returns, torch.where(goes_on, powers[rows], 0.0), rows)
 
 
@@ -90,6 +91,7 @@ class Transitions(NamedTuple):
         """Equal parts. Every replay of a mixture gives each part its share, and the largest weight of a part is 1."""
         for index in range(parts):
             part = Transitions(*(tensor[index::parts] for tensor in self))  # the columns of a replay stand together
+            # The maximum is that of each optimiser step, as if its part had been drawn alone.
             yield part._replace(weights=part.weights / part.weights.amax())
 
 
@@ -99,8 +101,10 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
     # A window ends early where an episode does; its discount is 0 only if the episode terminated.
     found = n_step(batch.rewards, batch.terminated, batch.action_used, gamma)
     if len(batch.rewards) == 1:
-        following = batch.observations[1]
+        following = batch.observations[1]  # [B, S, *F]
     else:  # a window ends early at the end of an episode or of its trajectory, so each has a row of its own to bootstrap from
+        # x_{t+m} [B, S, *F]
         following = batch.observations[found.rows, torch.arange(len(found.rows), device=found.rows.device)]
     weights = torch.ones_like(found.returns) if batch.weights is None else batch.weights
+    # The window's first row is the transition's; rows 1 to m-1 are in the return alone.
     return Transitions(batch.observations[0], batch.actions[0], found.returns, found.discounts, following, weights)

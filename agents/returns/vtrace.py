@@ -73,20 +73,20 @@ def vtrace(
     _check_shapes(log_rhos, bootstrap_value, discounts=discounts, rewards=rewards, values=values, mask=mask)
     _check_shapes(log_rhos, bootstrap_value, next_values=next_values, trace_continues=trace_continues)
     if next_values is None:
-        next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
+        next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])  # V'_t = V(x_{t+1}) [T, B]
     elif trace_continues is None:
         raise ValueError("next_values needs trace_continues, or the next episode flows into the one before; got None")
-    errors = clipped_rhos(log_rhos, rho_bar) * (rewards + discounts * next_values - values)
-    decays = discounts * (lambda_ * clipped_rhos(log_rhos, c_bar))
+    errors = clipped_rhos(log_rhos, rho_bar) * (rewards + discounts * next_values - values)  # delta_t [T, B]
+    decays = discounts * (lambda_ * clipped_rhos(log_rhos, c_bar))  # d_t c_t [T, B]
     if trace_continues is not None:
-        decays = torch.where(trace_continues.bool(), decays, 0.0)
+        decays = torch.where(trace_continues.bool(), decays, 0.0)  # k_t ends the trace, while V'_t still bootstraps
     if mask is not None:
-        errors, decays = (torch.where(mask.bool(), each, 0.0) for each in (errors, decays))
-    vs = values + accumulate_backwards(errors, decays)
+        errors, decays = (torch.where(mask.bool(), each, 0.0) for each in (errors, decays))  # m_t
+    vs = values + accumulate_backwards(errors, decays)  # v_t = V(x_t) + e_t, [T, B]
     next_vs = torch.cat([vs[1:], next_values[-1:]])  # v_{t+1}; behind the last row only the value is known
     if trace_continues is not None:
-        next_vs = torch.where(trace_continues.bool(), next_vs, next_values)
-    pg_advantages = clipped_rhos(log_rhos, pg_rho_bar) * (rewards + discounts * next_vs - values)
+        next_vs = torch.where(trace_continues.bool(), next_vs, next_values)  # v_{t+1} belongs to another episode if k_t = 0
+    pg_advantages = clipped_rhos(log_rhos, pg_rho_bar) * (rewards + discounts * next_vs - values)  # IMPALA, E.3
     if mask is not None:
         pg_advantages = torch.where(mask.bool(), pg_advantages, 0.0)
     return VTraceReturns(vs=vs, pg_advantages=pg_advantages)
@@ -119,8 +119,8 @@ def _check_shapes(log_rhos: Tensor, bootstrap_value: Tensor, **others: Tensor | 
 
 def accumulate_backwards(errors: Tensor, decays: Tensor) -> Tensor:
     """`[T, B]` e_t = errors_t + decays_t e_{t+1} with e_T = 0, row by row from the end: one fused operation a row."""
-    rows = list(errors.unbind(0))
+    rows = list(errors.unbind(0))  # T rows [B]; the last one is e_{T-1} already, because e_T = 0
     decay_rows = decays.unbind(0)
     for t in range(len(rows) - 2, -1, -1):  # row T-1 has nothing behind it
-        rows[t] = torch.addcmul(rows[t], decay_rows[t], rows[t + 1])
+        rows[t] = torch.addcmul(rows[t], decay_rows[t], rows[t + 1])  # e_t = delta_t + d_t c_t e_{t+1}, [B]
     return torch.stack(rows)

@@ -182,26 +182,29 @@ class VTraceAgent(Agent):
 
     def losses(self, batch: Batch, outputs: PolicyOutput) -> Losses:
         """The terms of the loss. outputs: of the network for all T+1 rows: policy `[T+1, B, P]` and values `[T+1, B]`."""
+        # mu is the policy with the weights that acted. The row stores it, because the learner no longer has these weights.
         distribution, mu = self.network.distribution, batch.acting["behaviour_policy"]  # mu [T, B, P]
         # Row T has an observation and a value to bootstrap from, but no action: policies are compared on rows 0 to T-1.
+        # [T, B, P], [T, B] and [T, B, *action_shape]
         policy, values, drawn = outputs.policy[:-1], outputs.values[:-1], drawn_actions(batch.actions, batch.acting)
         log_probs = distribution.log_prob(policy, drawn)  # [T, B], log pi(a_t|x_t)
         # log pi - log mu [T, B] is 0 where the environment replaced or ignored the action: neither policy decided.
         log_rhos = torch.where(batch.action_used, log_probs.detach() - distribution.log_prob(mu, drawn), 0.0)
         masks = self._masks(policy.detach(), batch)
-        kept = masks.episode & masks.trusted
+        kept = masks.episode & masks.trusted  # [T, B], m_t of the value and the trace
         # Targets and advantages are constants of the update: gradients pass through log_probs, entropies and values alone.
         targets = self._targets(batch, log_rhos, outputs.values.detach(), kept)
         entropies = distribution.entropy(policy)  # [T, B]
         # With the trust region, entropy is rewarded on fresh columns only (LASER).
-        explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen
-        learned = masks.chosen & masks.trusted
+        explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen  # [T, B]
+        learned = masks.chosen & masks.trusted  # [T, B], p_t of the policy gradient
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
-        advantages = targets.pg_advantages
+        advantages = targets.pg_advantages  # [T, B], already times min(pg_rho_bar, R_t)
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
         config = self.config
         terms = {
+            # L = w_pg * -sum p_t A_t log pi  +  w_v * 0.5 sum m_t (v_t - V)^2  -  w_ent * sum p_t H
             "policy_loss": Term(
                 policy_gradient_loss(log_probs, advantages, learned), config.policy_gradient_loss_weight, "sum"
             ),
@@ -220,9 +223,10 @@ class VTraceAgent(Agent):
 
     def _masks(self, policy: Tensor, batch: Batch) -> Masks:
         """The steps that count. policy: `[T, B, P]`, constants."""
-        episode, chosen = ~batch.reset, batch.action_used
+        episode, chosen = ~batch.reset, batch.action_used  # [T, B] each
         if not self.config.use_kl_mask:
             return Masks(episode, chosen, torch.ones_like(chosen))
+        # beta(x_t) of LASER, [T, B] in nats.
         divergence = relevance_divergence(
             self.network.distribution,
             policy,
@@ -230,6 +234,7 @@ class VTraceAgent(Agent):
             rho_bar=self.config.rho_bar,
             relevance=self.config.relevance,
         )
+        # In a FIRE row the policy made no choice, so its divergence must not cut the traces of the rows before it.
         return Masks(episode, chosen, (divergence < self.config.kl_div_threshold) | ~chosen)
 
     def _targets(self, batch: Batch, log_rhos: Tensor, values: Tensor, kept: Tensor) -> VTraceReturns:
@@ -241,8 +246,8 @@ class VTraceAgent(Agent):
             # follows.
             discounts=config.gamma * (~batch.terminated).to(values.dtype),
             rewards=batch.rewards,
-            values=values[:-1],
-            bootstrap_value=values[-1],
+            values=values[:-1],  # [T, B], V(x_0) to V(x_{T-1})
+            bootstrap_value=values[-1],  # [B], V(x_T)
             rho_bar=config.rho_bar,
             c_bar=config.c_bar,
             pg_rho_bar=config.pg_rho_bar,
@@ -256,11 +261,13 @@ class VTraceAgent(Agent):
         policy, values: of rows 0 to T-1, with gradient. learned: bool `[T, B]`, the steps of the policy gradient.
         """
         config, distribution, terms = self.config, self.network.distribution, {}
+        # sum_i max(|mean_i| - 1.1, 0)^2 [T, B]
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Term(masked_sum(excess, learned), config.action_bound_loss_weight, "sum")
         # Cloning keeps every row of replayed columns, whatever the trust region says (CLEAR).
         if config.use_policy_cloning_loss:
+            # mu stands first: KL(mu || pi) is large where pi has dropped an action that mu took.
             loss = policy_cloning_loss(distribution.kl(batch.acting["behaviour_policy"], policy), batch.is_replay)
             terms["policy_cloning_loss"] = Term(loss, config.policy_cloning_loss_weight, "sum")
         if config.use_value_cloning_loss:

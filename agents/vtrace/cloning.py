@@ -17,7 +17,7 @@ def policy_cloning_loss(divergences: Tensor, is_replay: Tensor) -> Tensor:
         is_replay: `[B]` bool.
     """
     _check_columns(divergences, divergences, is_replay)
-    return (divergences * is_replay.to(divergences.dtype)).sum()
+    return (divergences * is_replay.to(divergences.dtype)).sum()  # [T, B] * [B]: whole columns, also rejected rows
 
 
 def value_cloning_loss(values: Tensor, behaviour_values: Tensor, is_replay: Tensor) -> Tensor:
@@ -29,8 +29,8 @@ def value_cloning_loss(values: Tensor, behaviour_values: Tensor, is_replay: Tens
         is_replay: `[B]` bool.
     """
     _check_columns(values, behaviour_values, is_replay)
-    squared = (values - behaviour_values.detach()).square()
-    return (squared * is_replay.to(squared.dtype)).sum()
+    squared = (values - behaviour_values.detach()).square()  # [T, B]
+    return (squared * is_replay.to(squared.dtype)).sum()  # [T, B] * [B]
 
 
 def _check_columns(current: Tensor, behaviour: Tensor, is_replay: Tensor) -> None:

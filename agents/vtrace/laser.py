@@ -39,10 +39,11 @@ def relevance_divergence(
     if relevance not in RELEVANCES:
         raise ValueError(f"relevance: wanted {' or '.join(RELEVANCES)}, got {relevance!r}")
     if relevance == "behaviour":
-        return distribution.kl(target, behaviour)
+        return distribution.kl(target, behaviour)  # [T, B]
     if not isinstance(distribution, Categorical):
         raise ValueError(f"relevance: wanted behaviour for {distribution}, got implied")
-    log_pi = target.log_softmax(-1)
+    log_pi = target.log_softmax(-1)  # [T, B, A]
+    # min(rho_bar mu, pi) in logarithms, where a product with rho_bar is a sum and no probability underflows.
     unnormalised = torch.minimum(log_pi, behaviour.log_softmax(-1) + math.log(rho_bar))
-    implied = unnormalised - unnormalised.logsumexp(-1, keepdim=True)
-    return (log_pi.exp() * (log_pi - implied)).sum(-1)
+    implied = unnormalised - unnormalised.logsumexp(-1, keepdim=True)  # log pit [T, B, A]
+    return (log_pi.exp() * (log_pi - implied)).sum(-1)  # KL(pi || pit) [T, B]
