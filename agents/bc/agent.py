@@ -79,11 +79,11 @@ class BCAgent(Agent):
         """The terms of the loss. outputs: the policy for all T+1 rows, `[T+1, B, P]`."""
         distribution, used, drawn = self.network.distribution, batch.action_used, drawn_actions(batch.actions, batch.acting)
         policy = outputs.policy[:-1]  # row T has an observation, but no action
-        entropy = used_mean(distribution.entropy(policy), used)
-        terms = {"cloning_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used))}
+        entropy = used_mean(distribution.entropy(policy), used)  # [T, B] -> []
+        terms = {"cloning_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used))}  # - mean log pi(a|x)
         if self.config.entropy_loss_weight:
             terms["entropy_loss"] = Term(-entropy, self.config.entropy_loss_weight)
         metrics = {"losses/entropy": entropy.detach()}
-        if not drawn.is_floating_point():
+        if not drawn.is_floating_point():  # real numbers hardly ever agree exactly
             metrics["losses/accuracy"] = accuracy(distribution.mode(policy.detach()), drawn, used)
         return Losses(terms, metrics)

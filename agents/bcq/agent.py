@@ -154,21 +154,24 @@ class BCQAgent(Agent):
     def _targets(self, part: Transitions, step: Stepper) -> Tensor:
         """The targets y of N transitions, `[N]`, without gradient: the best of the actions that were recorded."""
         window = Window(self._choices(part), part.returns, part.discounts)
-        target: BCQOutput = step.passes.without_gradient(part.next_observations, network=self.target.network)
-        online: BCQOutput = step.passes.without_gradient(part.next_observations)
+        target: BCQOutput = step.passes.without_gradient(part.next_observations, network=self.target.network)  # Q'(x', .)
+        online: BCQOutput = step.passes.without_gradient(part.next_observations)  # Q and G at x', [N, P]
+        # The learned network selects among the actions that G allows AT x', and the target network values the choice.
         return expected_targets(window, QOutput(target.q), self.network.constrained(online), self.network.counts)
 
     def losses(self, part: Transitions, targets: Tensor) -> Losses:
         """The losses of N transitions, as means over them. targets: y, `[N]`."""
-        online: BCQOutput = self.network(part.observations)
+        online: BCQOutput = self.network(part.observations)  # q and behaviour [N, P]
         choices, counts = self._choices(part), self.network.counts
-        errors = expected_errors(QOutput(online.q), targets, choices, counts)
-        value_loss = weighted_mean(errors.losses, part.weights)
+        errors = expected_errors(QOutput(online.q), targets, choices, counts)  # [N]
+        value_loss = weighted_mean(errors.losses, part.weights)  # mean Huber(y - Q(x, a))
+        # - mean log G(a|x)
         behaviour_loss = -make_distribution(self.network.config.action).log_prob(online.behaviour, part.actions).mean()
+        # Small logits keep G from ruling out actions that are merely rare in the recording.
         penalty = mean_square_of_legal(online.behaviour)
         loss = value_loss + behaviour_loss + self.config.logit_penalty * penalty
-        used = torch.ones_like(part.returns, dtype=torch.bool)
-        allowed = allowed_choices(online.behaviour.detach(), counts, self.config.threshold)
+        used = torch.ones_like(part.returns, dtype=torch.bool)  # [N]: windows start at used rows only
+        allowed = allowed_choices(online.behaviour.detach(), counts, self.config.threshold)  # bool [N, P]
         metrics = {
             "losses/value_loss": value_loss.detach(),
             "losses/behaviour_loss": behaviour_loss.detach(),
@@ -186,4 +189,5 @@ class BCQAgent(Agent):
 
 def mean_square_of_legal(logits: Tensor) -> Tensor:
     """Mean of the squares of logits `[N, P]`, a scalar. Those of illegal actions count as 0."""
+    # The square of an illegal action's logit, 1e16, would be the whole loss.
     return torch.where(logits == ILLEGAL_LOGIT, 0.0, logits).square().mean()

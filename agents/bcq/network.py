@@ -33,7 +33,7 @@ class BCQNetwork(QNetwork):
         self.behaviour_head = nn.Linear(self.head_feature_count, sum(self.counts))
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> BCQOutput:  # type: ignore[override]
-        behaviour = self.behaviour_head(features)
+        behaviour = self.behaviour_head(features)  # [N, P]
         if mask is not None:
             behaviour = behaviour.masked_fill(mask == 0, ILLEGAL_LOGIT)
         return BCQOutput(super().heads(features, mask).q, behaviour)
@@ -47,8 +47,8 @@ class BCQNetwork(QNetwork):
 
     def constrained(self, output: BCQOutput) -> QOutput:
         """The values `[N, P]`, with `ILLEGAL_VALUE` for every choice that is not allowed."""
-        allowed = allowed_choices(output.behaviour, self.counts, self.config.agent.threshold)
-        return QOutput(torch.where(allowed, output.q, ILLEGAL_VALUE))
+        allowed = allowed_choices(output.behaviour, self.counts, self.config.agent.threshold)  # bool [N, P]
+        return QOutput(torch.where(allowed, output.q, ILLEGAL_VALUE))  # not a product: 0 * -inf is NaN
 
     def best_actions(self, output: BCQOutput) -> Tensor:  # type: ignore[override]
         return self._as_actions(best_choices(self.constrained(output).q, self.counts))
@@ -73,6 +73,6 @@ def allowed_choices(behaviour: Tensor, counts: tuple[int, ...], threshold: float
         counts: choices of each component.
         threshold: in [0, 1). The most likely choice is always allowed.
     """
-    lowest = math.log(threshold) if threshold > 0 else -math.inf
+    lowest = math.log(threshold) if threshold > 0 else -math.inf  # G / max G > threshold, in logits
     # The normalisation of the softmax cancels in the ratio.
     return torch.cat([part - part.amax(-1, keepdim=True) > lowest for part in behaviour.split(list(counts), -1)], -1)

@@ -73,7 +73,7 @@ class Actor(FeatureNetwork):
         return [*([] if self.shares else self.torso.parameters()), *self.hidden.parameters(), *self.policy_head.parameters()]
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> ActorOutput:
-        policy = self.policy_head(self.hidden(features))
+        policy = self.policy_head(self.hidden(features))  # [N, P]
         return ActorOutput(policy if mask is None else policy.masked_fill(mask == 0, ILLEGAL_LOGIT))
 
     def encode(self, observations: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Actor(FeatureNetwork):
 
     def uniform_or(self, actions: Tensor, generator: torch.Generator | None) -> Tensor:
         """Actions `[N, D]`; uniform ones in [-1, 1] until learning starts."""
-        uniform = torch.empty_like(actions).uniform_(-1, 1, generator=generator)
+        uniform = torch.empty_like(actions).uniform_(-1, 1, generator=generator)  # in any case: the host reads no flag
         return torch.where(self._randomly(actions), uniform, actions)
 
     def _randomly(self, actions: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class StochasticActor(Actor):
             return Chosen(distribution.action(distribution.mode(policy)), {})
         if isinstance(distribution, Categorical):
             # Equal logits for all legal actions: they are uniform until learning starts.
-            legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)
+            legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)  # [N, A]
             return Chosen(distribution.sample(torch.where(self._randomly(policy), legal, policy), generator), {})
         return Chosen(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
 
@@ -202,12 +202,12 @@ class DeterministicActor(Actor):
         actions, settings = thought.output.policy, self._noise
         if greedy or exploration is None:
             return Chosen(actions, {})
-        noise = torch.empty_like(actions).normal_(generator=generator)
+        noise = torch.empty_like(actions).normal_(generator=generator)  # [N, D]
         kept = None
         if self.noise_size:
             noise = next_noise(exploration[:, 1:], noise, settings.noise_theta, settings.exploration_noise, settings.noise_dt)
-            kept = torch.cat([exploration[:, :1], noise], -1)
+            kept = torch.cat([exploration[:, :1], noise], -1)  # [N, 1 + D], carried to each environment's next step
         else:
-            noise = exploration * noise
+            noise = exploration * noise  # [N, 1] * [N, D]
         # Actions are in [-1, 1] here; the environment's bounds come later, so noise has the same size for each number.
         return Chosen(self.uniform_or((actions + noise).clamp(-1, 1), generator), {}, kept)

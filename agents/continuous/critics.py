@@ -52,8 +52,8 @@ class StackedLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.weight.shape[-1] == 1:
             # A CPU takes four times as long for a batched product with a single column as for this sum.
-            return (inputs * self.weight.transpose(1, 2)).sum(-1, keepdim=True) + self.bias
-        return torch.baddbmm(self.bias, inputs, self.weight)
+            return (inputs * self.weight.transpose(1, 2)).sum(-1, keepdim=True) + self.bias  # [k, N, 1]
+        return torch.baddbmm(self.bias, inputs, self.weight)  # [k, N, in] @ [k, in, out] + [k, 1, out]
 
 
 class StackedLayerNorm(nn.Module):
@@ -106,9 +106,9 @@ class Critics(nn.Module):
 
     def forward(self, observations: Tensor, actions: Tensor | None = None) -> Tensor:
         """Values of described observations `[N, F]` and actions `[N, D]`, `[count, N]`; or of all actions, `[count, N, A]`."""
-        inputs = observations if actions is None else torch.cat([observations, actions], -1)
+        inputs = observations if actions is None else torch.cat([observations, actions], -1)  # [N, F (+ D)]
         # All critics read the same rows, so `expand` copies nothing.
-        values: Tensor = self.layers(inputs.expand(self.count, *inputs.shape))
+        values: Tensor = self.layers(inputs.expand(self.count, *inputs.shape))  # [k, N, outputs]
         return values if actions is None else values.squeeze(-1)
 
 

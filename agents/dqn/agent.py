@@ -94,8 +94,8 @@ class DqnAgent(Agent):
     def losses(self, part: Transitions, targets: Tensor) -> Losses:
         """The losses of N transitions, as means over them. Only this pass of the network has a gradient."""
         network, choices = self.network, self._choices(part)
-        online: Output = network(part.observations)
-        errors = ERRORS[self.config.distributional](online, targets, choices, network.counts)
+        online: Output = network(part.observations)  # q [N, P], atoms [N, P, K]
+        errors = ERRORS[self.config.distributional](online, targets, choices, network.counts)  # losses and sizes [N]
         metrics = {
             "losses/td_error": errors.sizes.mean(),
             "losses/value_mean": chosen_values(online.q.detach(), choices, network.counts).mean(),
@@ -106,18 +106,18 @@ class DqnAgent(Agent):
     def _targets(self, part: Transitions, step: Stepper) -> Tensor:
         """The targets of N transitions, without gradient."""
         config, lagged = self.config, self.target.network
-        window = Window(self._choices(part), part.returns, part.discounts)
+        window = Window(self._choices(part), part.returns, part.discounts)  # actions [N, D], G and discounts [N]
         lagged.draw_noise()
-        target: Output = step.passes.without_gradient(part.next_observations, network=lagged)
-        selecting = target
+        target: Output = step.passes.without_gradient(part.next_observations, network=lagged)  # Q'(x', .), [N, P]
+        selecting = target  # plain DQN: the target network selects as well
         if config.double:
             # The learned network selects the action and the target network values it, so their errors do not add up.
             self.network.draw_noise()
-            selecting = step.passes.without_gradient(part.next_observations)
+            selecting = step.passes.without_gradient(part.next_observations)  # Q(x', .), [N, P]
         now: Output | None = None
         if config.munchausen:
             lagged.draw_noise()
-            now = step.passes.without_gradient(part.observations, network=lagged)
+            now = step.passes.without_gradient(part.observations, network=lagged)  # Q'(x_t, .) [N, P]
         # The online network draws last, because the pass with gradient in `losses` uses this noise.
         self.network.draw_noise()
         if config.distributional == C51:
@@ -130,8 +130,8 @@ class DqnAgent(Agent):
             window.returns,
             window.discounts,
             window.choices.squeeze(-1),
-            now.q,
-            target.q,
+            now.q,  # [N, A]
+            target.q,  # [N, A]
             temperature=config.munchausen_temperature,
             weight=config.munchausen_weight,
             lowest=config.munchausen_lowest,

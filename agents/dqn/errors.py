@@ -56,8 +56,8 @@ def expected_targets(window: Window, target: Output, selecting: Output, counts: 
         counts: values of each component.
     """
     # Without double learning `selecting` is the target network's own output, so this is its largest value.
-    best = best_choices(selecting.q, counts)
-    return q_targets(window.returns, window.discounts, chosen_values(target.q, best, counts).mean(-1))
+    best = best_choices(selecting.q, counts)  # a' [B, D]
+    return q_targets(window.returns, window.discounts, chosen_values(target.q, best, counts).mean(-1))  # [B, D] -> [B]
 
 
 def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
@@ -70,14 +70,14 @@ def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tu
         counts: values of each component.
     """
     # Each component learns the value of the whole action.
-    errors = targets.unsqueeze(-1) - chosen_values(online.q, choices, counts)
+    errors = targets.unsqueeze(-1) - chosen_values(online.q, choices, counts)  # y - Q_d(x_t, a_d), [B, D]
     return Errors(huber(errors).mean(-1), errors.detach().abs().mean(-1))
 
 
 def categorical_targets(window: Window, target: Any, selecting: Output, atoms: Tensor) -> Tensor:
     """C51: the probabilities m of the atoms, `[B, K]`. atoms: float32 `[K]`, their values. Others as for `expected_targets`."""
     # Expected values select the action; the target is the whole distribution of that action's return.
-    probabilities = torch.softmax(_atoms_of(target, selecting.q.argmax(-1)), -1)
+    probabilities = torch.softmax(_atoms_of(target, selecting.q.argmax(-1)), -1)  # p'(x', a') [B, K]
     return project(window.returns, window.discounts, probabilities, atoms)
 
 
@@ -86,13 +86,14 @@ def categorical_errors(online: Any, targets: Tensor, choices: Tensor, counts: tu
 
     targets: `[B, K]`, see `categorical_targets`. choices: of one component. Others as for `expected_errors`.
     """
-    losses = cross_entropy(targets, _atoms_of(online, choices.squeeze(-1)))
+    losses = cross_entropy(targets, _atoms_of(online, choices.squeeze(-1)))  # [B]
+    # Loss and divergence have one gradient. A cross-entropy as priority would never fall below the entropy of m.
     return Errors(losses, divergence(targets, losses.detach()))
 
 
 def quantile_targets(window: Window, target: Any, selecting: Output) -> Tensor:
     """QR-DQN: y_j = G + D theta'_j(x', a'), `[B, K]`, without gradient. Arguments as for `expected_targets`."""
-    following = _atoms_of(target, selecting.q.argmax(-1))
+    following = _atoms_of(target, selecting.q.argmax(-1))  # theta'(x', a') [B, K]
     return q_targets(window.returns.unsqueeze(-1), window.discounts.unsqueeze(-1), following)
 
 
@@ -101,13 +102,13 @@ def quantile_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple
 
     targets: `[B, K]`, see `quantile_targets`. choices: of one component. Others as for `expected_errors`.
     """
-    quantiles = _atoms_of(online, choices.squeeze(-1))
+    quantiles = _atoms_of(online, choices.squeeze(-1))  # theta(x_t, a_t) [B, K]
     return Errors(quantile_loss(quantiles, targets), (targets.mean(-1) - quantiles.detach().mean(-1)).abs())
 
 
 def _atoms_of(output: DistributionalOutput, actions: Tensor) -> Tensor:
     """The atoms of one action each, `[B, K]`. actions: int64 `[B]`."""
-    atoms = output.atoms
+    atoms = output.atoms  # [B, P, K]
     return atoms.gather(1, actions.view(-1, 1, 1).expand(-1, 1, atoms.shape[-1])).squeeze(1)
 
 

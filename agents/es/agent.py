@@ -53,6 +53,7 @@ class MirroredPolicy(PopulationPolicy):
 
     def perturbation(self, member: int) -> Tensor:
         pair, taken_off = divmod(member - 1, 2)
+        # Mirrored: the difference of a pair's returns has less variance than two independent returns.
         return self.noise(pair) * (-self.config.agent.noise_std if taken_off else self.config.agent.noise_std)
 
 
@@ -67,12 +68,13 @@ class ESAgent(PopulationAgent):
 
     @torch.no_grad()
     def improve(self, step: Stepper) -> dict[str, Tensor]:
-        weights = centred_ranks(self.returns.view(-1, 2))
-        noise = (self.network.noise(pair) for pair in range(len(weights)))
-        gradient = evolution_gradient(weights, noise, self.config.noise_std)
+        weights = centred_ranks(self.returns.view(-1, 2))  # [n, 2]: pair i has theta + sigma eps_i, theta - sigma eps_i
+        noise = (self.network.noise(pair) for pair in range(len(weights)))  # a generator: one eps at a time
+        gradient = evolution_gradient(weights, noise, self.config.noise_std)  # g [dim]
         own = list(self.network.parameters())
         # The optimiser descends.
         parts = self.network.parts_of(-gradient)
+        # -(g - decay theta)
         give_gradients(own, [part + self.config.weight_decay * theta for part, theta in zip(parts, own, strict=True)])
-        step.step_optimizer()
+        step.step_optimizer()  # unguarded: this runs inside a guarded step already
         return {"losses/gradient_norm": torch.linalg.vector_norm(gradient)}

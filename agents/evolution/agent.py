@@ -84,16 +84,18 @@ class PopulationAgent(Agent):
         """Move the weights by the returns of all members. Returns metrics."""
 
     def update(self, batch: Batch, step: Stepper) -> None:
+        # Through the guard, so that an update without a step is counted too, and non-finite inputs take no returns.
         step.apply({}, lambda: step.note(self._learn(batch, step)))
 
     def _learn(self, batch: Batch, step: Stepper) -> dict[str, Tensor]:
         """Take the batch's returns, and end the generation if they are the last ones. Returns metrics."""
         found = self._take_returns(batch)
+        # The scale changes only between generations: members that saw other inputs could not be compared.
         step.merge_moments(batch, None, rescales=False)
-        if self.returns.isnan().any():
+        if self.returns.isnan().any():  # some member has not ended its episode yet
             return found
         found |= self._report() | {name: value.cpu() for name, value in self.improve(step).items()}
-        self.network.generation += 1
+        self.network.generation += 1  # published with the weights, so workers draw the next members
         self.returns.fill_(math.nan)
         self._steps.zero_()
         if step.observation_moments:
@@ -105,16 +107,16 @@ class PopulationAgent(Agent):
         """Take the returns of this generation's members. Returns the mean return of the centre, where it has played."""
         assert batch.episode_return is not None
         fields = [batch.episode_return, batch.acting[GENERATION], batch.acting[MEMBER]]
-        episodes, generations, members = torch.stack(fields).cpu().double()
-        current = generations == self.network.generation.cpu()
+        episodes, generations, members = torch.stack(fields).cpu().double()  # [T, B] each
+        current = generations == self.network.generation.cpu()  # bool [T, B]
         awaited = torch.cat([torch.tensor([False]), self.returns.isnan()])  # the centre and those that repeat do not count
         self._steps += torch.tensor([members.numel(), int((current & awaited[members.long()]).sum())])
-        ended = current & ~episodes.isnan()
+        ended = current & ~episodes.isnan()  # bool [T, B]
         for member, value in zip(members[ended].long().tolist(), episodes[ended].tolist(), strict=True):
             # A member may be repeated. Which of two returns counts must not depend on them.
             if member and math.isnan(self.returns[member - 1]):
                 self.returns[member - 1] = value
-        of_centre = episodes[ended & (members == 0)]
+        of_centre = episodes[ended & (members == 0)]  # [episodes]
         return {"evolution/centre_return": of_centre.mean()} if len(of_centre) else {}
 
     def _report(self) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ class _Thinking(nn.Module):
 
         given: inputs of the torso, and the mask and the recurrent state where there are any.
         """
-        inputs = [each.unsqueeze(0) for each in given["inputs"]]
+        inputs = [each.unsqueeze(0) for each in given["inputs"]]  # `vmap` takes the axis of environments away; layers want one
         mask, state = (given[name].unsqueeze(0) if name in given else None for name in ("mask", "state"))
         thought = self.network.thought_of(self.network.features_of_inputs(inputs), mask, state)
         found = {"policy": thought.output.policy, "features": thought.features, "state": thought.state}
@@ -97,7 +97,7 @@ class PopulationPolicy(FeatureNetwork):
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PopulationOutput:
         policy = self.policy_head(features)
         if self.distribution is None:
-            return PopulationOutput(torch.where(self.bounded > 0, policy.tanh(), policy))
+            return PopulationOutput(torch.where(self.bounded > 0, policy.tanh(), policy))  # [N, D]
         return PopulationOutput(policy if mask is None else policy.masked_fill(mask == 0, ILLEGAL_LOGIT))
 
     def head_gain(self, layer: nn.Module) -> float | None:
@@ -107,7 +107,7 @@ class PopulationPolicy(FeatureNetwork):
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None) -> None:
         super().initialise(generator)
-        self.key.copy_(torch.randint(_KEYS, (), generator=generator))
+        self.key.copy_(torch.randint(_KEYS, (), generator=generator))  # saved with the weights, so a resumed run draws the same
 
     @classmethod
     def acting(cls, config: NetworkConfig) -> Acting:
@@ -132,6 +132,7 @@ class PopulationPolicy(FeatureNetwork):
 
     def noise(self, number: int) -> Tensor:
         """Independent normals `[weight_count]`, the `number`-th of this generation, on the device of the weights."""
+        # A seed of its own for each (run, generation, number), so members can be drawn in any order, in any process.
         entropy = [int(self.key), int(self.generation), number]
         generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
         drawn = generator.standard_normal(self.weight_count, np.float32)
@@ -140,7 +141,7 @@ class PopulationPolicy(FeatureNetwork):
     def parts_of(self, flat: Tensor) -> list[Tensor]:
         """`[weight_count]` in the shapes of `parameters()`."""
         own = list(self.parameters())
-        parts = flat.split([weights.numel() for weights in own])
+        parts = flat.split([weights.numel() for weights in own])  # views
         return [part.view(weights.shape) for part, weights in zip(parts, own, strict=True)]
 
     def exploration(self, environments: Tensor, total: int) -> Tensor | None:
@@ -150,10 +151,11 @@ class PopulationPolicy(FeatureNetwork):
         """
         count = len(environments)
         self._turns = Turns(environments.tolist(), total, self.population)
+        # Each weight has an axis for environments, which `vmap` runs over.
         self._members = {name: weights.detach().new_empty((count, *weights.shape)) for name, weights in self.named_parameters()}
         self._playing = [(0, 0)] * count
-        numbers = environments.float().unsqueeze(-1)
-        return torch.cat([numbers, numbers.new_zeros(count, self.noise_size)], -1)
+        numbers = environments.float().unsqueeze(-1)  # [N, 1]
+        return torch.cat([numbers, numbers.new_zeros(count, self.noise_size)], -1)  # [N, 4]
 
     def begun(self, exploration: Tensor, first: Tensor) -> Tensor:
         """Give the next member to every environment whose episode begins."""
@@ -188,18 +190,18 @@ class PopulationPolicy(FeatureNetwork):
     def _make_member(self, row: int, member: int) -> None:
         parts = self.parts_of(self.perturbation(member)) if member else None
         for index, (name, weights) in enumerate(self.named_parameters()):
-            self._members[name][row] = weights if parts is None else weights + parts[index]
+            self._members[name][row] = weights if parts is None else weights + parts[index]  # theta, or theta + perturbation
 
     def think(self, observations: Observations, state: Tensor | None = None) -> Thought:
         """As every network; in training each environment's observation goes through the weights of its own member."""
-        if not self._playing:
+        if not self._playing:  # no training: evaluations and exports use theta itself
             return super().think(observations, state)
         present = {"mask": self.mask_of(observations), "state": state}
         given: dict[str, Any] = {"inputs": self.inputs_of(observations, PRECISIONS[self.config.precision])}
         given |= {name: tensor for name, tensor in present.items() if tensor is not None}
         chosen = self._members
         if self._asked is not None:
-            chosen = {name: weights[self._asked] for name, weights in chosen.items()}
+            chosen = {name: weights[self._asked] for name, weights in chosen.items()}  # [asked, *shape] each
         found = vmap(self._think_of_one)({f"network.{name}": weights for name, weights in chosen.items()}, given)
         return Thought(PopulationOutput(found["policy"]), found["features"], found.get("state"))
 

@@ -26,9 +26,10 @@ def centred_ranks(returns: Tensor) -> Tensor:
     returns: two or more numbers, `[M]` or `[n, 2]`; not NaN.
     """
     flat = returns.flatten()
-    ordered = flat.sort().values
-    lowest = torch.searchsorted(ordered, flat)
-    highest = torch.searchsorted(ordered, flat, right=True) - 1
+    ordered = flat.sort().values  # [M]
+    lowest = torch.searchsorted(ordered, flat)  # rank of the first of the equal returns, from 0
+    highest = torch.searchsorted(ordered, flat, right=True) - 1  # that of the last one
+    # rank / (M - 1) - 1/2. Ranks in place of returns: a single huge return cannot dominate the step.
     return ((lowest + highest).double() / 2 / (len(flat) - 1) - 0.5).view(returns.shape)
 
 
@@ -41,15 +42,16 @@ def evolution_gradient(weights: Tensor, noise: Iterable[Tensor], sigma: float) -
         sigma: standard deviation of the perturbations.
     """
     total: Tensor | None = None
-    for difference, eps in zip((weights[:, 0] - weights[:, 1]).tolist(), noise, strict=True):
+    for difference, eps in zip((weights[:, 0] - weights[:, 1]).tolist(), noise, strict=True):  # w+_i - w-_i
         total = torch.zeros_like(eps) if total is None else total
-        total.add_(eps, alpha=difference)
+        total.add_(eps, alpha=difference)  # eps_i is drawn anew, so n perturbations need the memory of one
     assert total is not None, "wanted a pair or more, got none"
-    return total / (2 * len(weights) * sigma)
+    return total / (2 * len(weights) * sigma)  # 1 / (2 n sigma)
 
 
 def best_members(returns: Tensor, count: int) -> list[int]:
     """The indices of the `count` highest returns `[M]`, best first. Of equal returns the first ones are taken."""
+    # stable: ties do not depend on the sort
     found: list[int] = returns.sort(descending=True, stable=True).indices[:count].tolist()
     return found
 
@@ -65,10 +67,11 @@ def cross_entropy(
         smoothing: the part of the way from the old mean and variance to those of the elites, in (0, 1].
         extra_variance: added to each variance, so that the search does not narrow too soon.
     """
-    of_elites = sum(elites[1:], elites[0]) / len(elites)
+    of_elites = sum(elites[1:], elites[0]) / len(elites)  # mean(elites) [dim]
     squares = [(elite - of_elites).square() for elite in elites]
     # The population's variance, not an estimate of a larger one: a single elite has variance 0.
     variance = sum(squares[1:], squares[0]) / len(elites)
     new_mean = smoothing * of_elites + (1 - smoothing) * mean
+    # Variances are smoothed, not deviations, and the extra variance is added behind the smoothing.
     new_variance = smoothing * variance + (1 - smoothing) * std.square() + extra_variance
     return new_mean, new_variance.sqrt()

@@ -33,6 +33,7 @@ class Turns:
         self.rows = {number: row for row, number in enumerate(numbers)}
         self._brought = [
             1 + member
+            # In rounds of `total` members, so that every environment brings one before any brings its second.
             for first in range(0, population, total)
             for member in (first + number for number in numbers)
             if member < population
@@ -47,7 +48,7 @@ class Turns:
 
     def begin(self, row: int) -> int:
         """An environment begins its next episode. Returns who plays it."""
-        self.members[row] = self._next(sum(self.begun))
+        self.members[row] = self._next(sum(self.begun))  # the place counts the episodes of all these environments
         self.begun[row] += 1
         return self.members[row]
 
@@ -56,6 +57,7 @@ class Turns:
         further = place - len(self._brought)
         if further < 0:
             return self._brought[place]
+        # Behind all own members every second episode is the centre's, and the others repeat members in their order.
         if further % 2 == 0 or not self._brought:
             return CENTRE
         repeated = self._brought[further // 2 % len(self._brought)]

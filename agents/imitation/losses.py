@@ -30,7 +30,7 @@ def squared_scale(scale: Tensor, advantages: Tensor, used: Tensor, rate: float) 
         used: bool `[T, B]`, the rows that count.
         rate: in [0, 1].
     """
-    return scale + rate * (used_mean(advantages.detach().square(), used) - scale)
+    return scale + rate * (used_mean(advantages.detach().square(), used) - scale)  # c^2 + rate (mean A^2 - c^2)
 
 
 def advantage_weights(advantages: Tensor, scale: Tensor, beta: float, largest: float = math.inf) -> Tensor:
@@ -45,5 +45,5 @@ def accuracy(best: Tensor, actions: Tensor, used: Tensor) -> Tensor:
 
     best, actions: `[T, B]` or `[T, B, D]`; all components must agree. used: bool `[T, B]`.
     """
-    same = best == actions
+    same = best == actions  # [T, B], or [T, B, D] of several choices
     return used_mean((same if same.dim() == used.dim() else same.all(-1)).float(), used)

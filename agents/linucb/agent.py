@@ -90,17 +90,20 @@ class LinUCBAgent(Agent):
 
     @torch.no_grad()
     def update(self, batch: Batch, step: Stepper) -> None:
-        rows = batch.observations[:-1].flatten(0, 1)
+        rows = batch.observations[:-1].flatten(0, 1)  # [T * B, S, *F]; row T has no action
         arms, rewards, used = (field.flatten() for field in (batch.actions, batch.rewards, batch.action_used))
         contexts = self.network.contexts(rows)  # [N, F]
+        # Before the update: the error of estimates on steps that they have not seen.
         step.note(self._metrics(contexts, arms, rewards, used))
+        # Only used rows are pulls. float64, because contexts and rewards are added up over the whole run.
         pulled = sums_of(contexts[used].double(), arms[used], rewards[used].double(), len(self.network.theta))
         # A number that is not finite goes to all learners with the sums, so that none of them takes the step.
         poison = torch.stack(list(step.inputs.values())).sum() * 0.0
+        # [learners, numbers] -> [numbers]
         together = step.peers.gather(torch.cat([part.flatten() for part in pulled]) + poison.double()).sum(0)
         parts = zip(self.sums, together.split([part.numel() for part in pulled]), strict=True)
-        sums = Sums(*(kept + added.view_as(kept) for kept, added in parts))
-        known = bool(together.isfinite().all())
+        sums = Sums(*(kept + added.view_as(kept) for kept, added in parts))  # A and b of all pulls so far
+        known = bool(together.isfinite().all())  # otherwise the factorisation could not be computed
         theta, inverse = solved(sums, self.config.ridge) if known else (self.network.theta, self.network.inverse)
         numbers = {"the sums of all learners": together, "inverse matrices": inverse}
         step.apply(numbers, lambda: self._take(sums, theta, inverse))
@@ -111,6 +114,7 @@ class LinUCBAgent(Agent):
 
     def _metrics(self, contexts: Tensor, arms: Tensor, rewards: Tensor, used: Tensor) -> dict[str, Tensor]:
         found = estimates_and_widths(contexts, self.network.theta, self.network.inverse)
+        # [N] each, of the actions taken
         estimates, widths = (part.gather(-1, arms.unsqueeze(-1)).squeeze(-1) for part in found)
         return {
             "bandit/reward": used_mean(rewards, used),

@@ -32,8 +32,8 @@ def sums_of(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> Sums
         rewards: `[N]`.
         count: n, the number of arms.
     """
-    pulls = [(contexts[arms == arm], rewards[arms == arm]) for arm in range(count)]
-    return Sums(torch.stack([x.T @ x for x, _ in pulls]), torch.stack([x.T @ r for x, r in pulls]))
+    pulls = [(contexts[arms == arm], rewards[arms == arm]) for arm in range(count)]  # [pulls, F] and [pulls] of each arm
+    return Sums(torch.stack([x.T @ x for x, _ in pulls]), torch.stack([x.T @ r for x, r in pulls]))  # sum x x', sum r x
 
 
 def solved(sums: Sums, ridge: float) -> tuple[Tensor, Tensor]:
@@ -43,13 +43,13 @@ def solved(sums: Sums, ridge: float) -> tuple[Tensor, Tensor]:
     numbers of the arm are NaN.
     """
     identity = torch.eye(sums.vectors.shape[-1], dtype=sums.vectors.dtype, device=sums.vectors.device)
-    factors, failed = torch.linalg.cholesky_ex(sums.matrices + ridge * identity)
+    factors, failed = torch.linalg.cholesky_ex(sums.matrices + ridge * identity)  # A = L L'; `_ex` raises nothing
     inverse = torch.cholesky_inverse(factors.masked_fill(failed[:, None, None] != 0, torch.nan))
-    return (inverse @ sums.vectors.unsqueeze(-1)).squeeze(-1), inverse
+    return (inverse @ sums.vectors.unsqueeze(-1)).squeeze(-1), inverse  # theta = A^-1 b
 
 
 def estimates_and_widths(contexts: Tensor, theta: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """The expected reward of each arm and its standard deviation in units of the noise, `[N, n]` each. contexts: `[N, F]`."""
     # No einsum of three tensors: how it computes, and whether it can be exported, depends on whether opt_einsum is installed.
-    squares = (torch.matmul(contexts, inverse) * contexts).sum(-1).T
+    squares = (torch.matmul(contexts, inverse) * contexts).sum(-1).T  # x' A^-1 x: [n, N] -> [N, n]
     return contexts @ theta.T, squares.clamp(min=0.0).sqrt()  # rounding may leave a square below 0

@@ -51,6 +51,7 @@ class LinUCBNetwork(FeatureNetwork):
                 f"{size - 1:,}; --network=mlp --hidden_sizes=64 makes 64 of them"
             )
         self.register_buffer("theta", torch.zeros(action.mask_size, size))
+        # A = ridge I before any pull
         self.register_buffer("inverse", torch.eye(size).repeat(action.mask_size, 1, 1) / self.config.agent.ridge)
 
     def contexts(self, observations: Observations) -> Tensor:
@@ -58,7 +59,7 @@ class LinUCBNetwork(FeatureNetwork):
         return _with_constant(self.features(observations))
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> LinUCBOutput:
-        q, widths = estimates_and_widths(_with_constant(features), self.theta, self.inverse)
+        q, widths = estimates_and_widths(_with_constant(features), self.theta, self.inverse)  # [N, n] each
         return LinUCBOutput(q if mask is None else q.masked_fill(mask == 0, ILLEGAL_VALUE), widths)
 
     def head_gain(self, layer: nn.Module) -> float | None:
@@ -86,10 +87,11 @@ class LinUCBNetwork(FeatureNetwork):
         output: LinUCBOutput = thought.output
         if greedy or exploration is None:
             return Chosen(self.best_actions(output), {})
-        bonuses = exploration * output.widths
+        bonuses = exploration * output.widths  # alpha sqrt(x' A^-1 x): [N, 1] * [N, n]
         if self.config.agent.thompson:
             # The same as to draw weights from N(theta, alpha^2 A^-1) for each arm, because x' A^-1 x = width^2.
             bonuses = bonuses * torch.randn(bonuses.shape, generator=generator, device=bonuses.device)
+        # A wide bonus must not lift an illegal action above a legal one.
         scores = (output.q + bonuses).masked_fill(output.q == ILLEGAL_VALUE, -math.inf)
         return Chosen(scores.argmax(-1), {})
 

@@ -122,8 +122,9 @@ class MarwilAgent(Agent):
         values = outputs.values.detach()  # [T+1, B]
         # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
         advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
-        scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)
-        scale = step.peers.mean(scale, used)
+        scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)  # c^2 []
+        scale = step.peers.mean(scale, used)  # one c for all learners, so that their weights agree
+        # c^2 is updated before it is used, as in RLlib.
         applied = step.take(*self.losses(batch, outputs, advantages, returns, scale), used=used)
         self.squared_scale.copy_(torch.where(applied, scale, self.squared_scale))
 
@@ -140,11 +141,11 @@ class MarwilAgent(Agent):
         config, distribution, used = self.config, self.network.distribution, batch.action_used
         drawn = drawn_actions(batch.actions, batch.acting)
         policy, values = outputs.policy[:-1], outputs.values[:-1]  # row T has no action
-        weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)
+        weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)  # exp(beta A / c) [T, B]
         entropy = used_mean(distribution.entropy(policy), used)
         terms = {
             "policy_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used, weights)),
-            "value_loss": Term(0.5 * used_mean((returns - values).square(), used), config.value_loss_weight),
+            "value_loss": Term(0.5 * used_mean((returns - values).square(), used), config.value_loss_weight),  # mean A^2 / 2
         }
         if config.entropy_loss_weight:
             terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)

@@ -105,21 +105,21 @@ class QNetwork(FeatureNetwork):
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> QOutput | DistributionalOutput:
         """The values of float32 features `[N, feature_count]`. mask: `[N, mask_size]`, 0 for an illegal action."""
-        atoms = self.action_head(features).unflatten(-1, (-1, self.atom_count))
+        atoms = self.action_head(features).unflatten(-1, (-1, self.atom_count))  # [N, P, K]
         if self.state_head is not None:
-            values = self.state_head(features)
+            values = self.state_head(features)  # [N, K]
             # The components of one action share the state's value and have advantages of their own.
             atoms = torch.cat([dueling(values, part) for part in atoms.split(list(self.counts), 1)], 1)
-        q = self._values(atoms)
+        q = self._values(atoms)  # [N, P]
         if mask is not None:
-            q = q.masked_fill(mask == 0, ILLEGAL_VALUE)
+            q = q.masked_fill(mask == 0, ILLEGAL_VALUE)  # behind the dueling mean, which such a value would ruin
         return DistributionalOutput(q, atoms) if self.kind != NO_DISTRIBUTION else QOutput(q)
 
     def _values(self, atoms: Tensor) -> Tensor:
         """Q-values `[N, P]` of the heads' outputs `[N, P, K]`."""
         if self.kind == C51:
-            return expectation(atoms, self.get_buffer("support"))
-        return atoms.mean(-1) if self.kind == QUANTILES else atoms.squeeze(-1)
+            return expectation(atoms, self.get_buffer("support"))  # sum_i z_i p_i
+        return atoms.mean(-1) if self.kind == QUANTILES else atoms.squeeze(-1)  # mean_i theta_i
 
     def head_gain(self, layer: nn.Module) -> float | None:
         """A small gain: the first values are near 0."""
@@ -161,12 +161,12 @@ class QNetwork(FeatureNetwork):
         *,
         greedy: bool = False,
     ) -> Chosen:
-        q: Tensor = thought.output.q
-        best = best_choices(q, self.counts)
+        q: Tensor = thought.output.q  # [N, P]
+        best = best_choices(q, self.counts)  # [N, D]
         taken = best
         if not greedy:
-            epsilon = self.epsilon if exploration is None else exploration[:, 0]
-            explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)
+            epsilon = self.epsilon if exploration is None else exploration[:, 0]  # [] of a schedule, [N] of a ladder
+            explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)  # [N, D]
             taken = with_probability(epsilon, explored, best, generator)
         # With both values stored, a replay can tell a new trajectory's priority without a pass of the network.
         fields = {

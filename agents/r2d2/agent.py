@@ -195,8 +195,9 @@ class R2d2Agent(Agent):
 
         def errors(trajectory: Mapping[str, np.ndarray]) -> np.ndarray:
             of_rows = stored_errors(trajectory, config, burn_in, rescaling=config.value_rescaling)
-            known = torch.from_numpy(trajectory["action_used"][burn_in:, None].copy()) & of_rows.isfinite()
-            priorities = sequence_priorities(of_rows, known, config.eta)
+            known = torch.from_numpy(trajectory["action_used"][burn_in:, None].copy()) & of_rows.isfinite()  # [T, 1]
+            priorities = sequence_priorities(of_rows, known, config.eta)  # [1]
+            # NaN: no row has a known error, so the replay gives its largest priority.
             return torch.where(known.any(0), priorities, torch.nan).numpy()
 
         return errors
@@ -207,6 +208,7 @@ class R2d2Agent(Agent):
             assert whole.recurrent_state is not None
             batch = replace(batch, whole=replace(whole, recurrent_state=torch.zeros_like(whole.recurrent_state)))
         self.target.network.draw_noise()
+        # Both networks unroll from the stored state, which is that of the network that acted, through the burn-in rows.
         target: QOutput = step.without_gradient(batch, self.target.network)  # q [T+1, B, P]
         self.network.draw_noise()
         # Burn-in rows only make the state of both networks' cores.
@@ -217,8 +219,8 @@ class R2d2Agent(Agent):
         """The loss of one step. outputs: of the network, `[T+1, B, P]`. target: values by the target network, `[T+1, B, P]`."""
         used, counts = batch.action_used, self.network.counts
         errors = self.errors(batch, outputs, target)  # [T, B]
-        loss = weighted_mean(sequence_losses(errors, used), batch.weights)
-        values = chosen_values(outputs.q[:-1].detach(), self._choices(batch), counts).mean(-1)
+        loss = weighted_mean(sequence_losses(errors, used), batch.weights)  # w [B] times losses [B]
+        values = chosen_values(outputs.q[:-1].detach(), self._choices(batch), counts).mean(-1)  # [T, B]
         metrics = {
             "losses/td_error": used_mean(errors.detach().abs(), used),
             "losses/value_mean": used_mean(values, used),
@@ -233,7 +235,7 @@ class R2d2Agent(Agent):
         """
         config, counts = self.config, self.network.counts
         # Row T has values to bootstrap from, but no action: values of actions are those of rows 0 to T-1.
-        selecting = outputs.q.detach() if config.double else target
+        selecting = outputs.q.detach() if config.double else target  # [T+1, B, P]
         values = chosen_values(target, best_choices(selecting, counts), counts).mean(-1)  # [T+1, B]
         taken = chosen_values(outputs.q[:-1], self._choices(batch), counts).mean(-1)  # [T, B]
         return sequence_targets(batch, values, config) - taken
@@ -251,5 +253,6 @@ def sequence_targets(batch: Batch, values: Tensor, config: R2d2Config) -> Tensor
         values: `[T+1, B]`, of the best action by the target network, as the network learns them.
         config: the discount, n, and whether values are rescaled.
     """
+    # G, D and m of each row, [T, B]
     windows = windows_of_rows(batch.rewards, batch.terminated, batch.action_used, config.n_step, config.gamma)
     return targets_of(windows, values, rescaling=config.value_rescaling)

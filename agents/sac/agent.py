@@ -177,7 +177,8 @@ class SACAgent(Agent):
 
     def losses(self, part: Transitions, *normals: Tensor) -> Losses:
         """The losses of N transitions, as means over them. normals: `[N, 2, D]`, which draw the policy's actions."""
-        alpha = self.temperature()
+        alpha = self.temperature()  # that before this step, in all losses
+        # Of the two sets of normals [N, D] one draws a_pi at x_t, and the other a' at x'.
         found = self._numbers(part, alpha, *normals[0].unbind(1)) if normals else self._choice(part, alpha)
         loss = CRITIC_WEIGHT * critic_loss(found.q, found.targets, part.weights)
         terms = {
@@ -185,7 +186,7 @@ class SACAgent(Agent):
             "actor_loss": Term(found.actor_loss, parameters=self.actor_parameters),
         }
         if self.config.learn_temperature:
-            wanted = self.config.target_entropy_scale * found.usual_entropy
+            wanted = self.config.target_entropy_scale * found.usual_entropy  # H*
             loss = temperature_loss(self.temperature.log_alpha, found.entropy, wanted)
             terms["temperature_loss"] = Term(loss, parameters=[self.temperature.log_alpha])
         metrics = {
@@ -223,7 +224,7 @@ class SACAgent(Agent):
     def _choice(self, part: Transitions, alpha: Tensor) -> Found:
         """For one choice. An illegal action has probability 0, so its value counts nowhere."""
         network = self.network
-        encoded = network.encode(part.observations)
+        encoded = network.encode(part.observations)  # [N, F]
         with torch.no_grad():
             next_encoded = network.encode(part.next_observations)
             next_logits = network.policy(part.next_observations, next_encoded)

@@ -152,6 +152,7 @@ class TRPOAgent(Agent):
             raise ValueError("separate_value: wanted true with agent trpo, whose values must not move the policy, got false")
 
     def update(self, batch: Batch, step: Stepper) -> None:
+        # A_t and G_t are those of the values before the update, for both parts of it.
         rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, self.config)
         step.note(metrics)
         self._improve_policy(rows, batch, step)
@@ -160,6 +161,7 @@ class TRPOAgent(Agent):
     def _improve_policy(self, rows: Rows, batch: Batch, step: Stepper) -> None:
         """Take the policy's step."""
         used = batch.action_used
+        # Over the whole batch, because one step is taken on all of it.
         rows = rows._replace(advantages=normalised(rows.advantages, used, step.peers))
         region = TrustRegion(
             self.network.policy_parameters,
@@ -169,11 +171,12 @@ class TRPOAgent(Agent):
             used,
             step.peers,
             step.inputs,
-            parts=-(-batch.observations.numel() // NUMBERS_AT_ONCE),
+            parts=-(-batch.observations.numel() // NUMBERS_AT_ONCE),  # rounded up
         )
         for weights in self.network.parameters():
             weights.grad = None  # the optimiser has no part in this step, so the guard must count none of its steps
         searches: list[Found] = []
+        # Gradient and objective are checked first. A refused step leaves the policy, and the values are fitted all the same.
         step.apply(region.numbers, lambda: searches.append(self._search(region)))
         step.note(self._metrics(region, rows, used, searches))
 
@@ -183,28 +186,28 @@ class TRPOAgent(Agent):
         if not region.gradient.any():  # no step is used, or all advantages are equal
             return Found(False, 0)
         step = natural_step(
-            lambda vector: region.product(vector) + config.cg_damping * vector,
+            lambda vector: region.product(vector) + config.cg_damping * vector,  # (F + c I) v
             region.gradient,
             config.max_kl,
             config.cg_iterations,
         )
 
         def measure(fraction: float) -> tuple[float, float]:
-            region.move(fraction * step)
+            region.move(fraction * step)  # theta_old + coefficient^j s
             return region.measure()
 
         found = line_search(measure, config.max_kl, config.backtrack_coefficient, config.max_backtracks)
         if not found.accepted:
-            region.move(torch.zeros_like(step))
+            region.move(torch.zeros_like(step))  # the last candidate is still in the weights
         return found
 
     def _objective(self, policy: Tensor, old: Tensor, rows: Rows, columns: slice) -> Tensor:
         """The terms of L for each step of some columns, `[T, b]`, of policies `[T, b, P]` and those before the step."""
         config, distribution, drawn = self.config, self.network.distribution, rows.drawn[:, columns]
-        log_ratios = distribution.log_prob(policy, drawn) - distribution.log_prob(old, drawn)
+        log_ratios = distribution.log_prob(policy, drawn) - distribution.log_prob(old, drawn)  # [T, b]
         # The clamp keeps exp finite, also in unused rows, which the region leaves out of the mean.
         ratios = log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
-        objective = ratios * rows.advantages[:, columns]
+        objective = ratios * rows.advantages[:, columns]  # R_t A_t [T, b]
         if config.entropy_loss_weight:
             objective = objective + config.entropy_loss_weight * distribution.entropy(policy)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
@@ -213,7 +216,7 @@ class TRPOAgent(Agent):
     def _policy(self, batch: Batch, columns: slice) -> Tensor:
         """The policies of rows 0 to T-1 of some columns, `[T, b, P]`, with gradient."""
         network = self.network.alone("policy")
-        observations = batch.observations[:-1, columns]
+        observations = batch.observations[:-1, columns]  # [T, b, S, *F]
         if batch.recurrent_state is not None:
             outputs: PolicyOutput = network(observations, batch.recurrent_state[columns], batch.reset[:-1, columns])
             return outputs.policy
@@ -223,7 +226,7 @@ class TRPOAgent(Agent):
     def _metrics(self, region: TrustRegion, rows: Rows, used: Tensor, searches: list[Found]) -> dict[str, Tensor]:
         """Metrics of the policy's step. searches: its line search; empty if the step was refused."""
         distribution = self.network.distribution
-        errors = (distribution.log_prob(region.old, rows.drawn) - rows.log_mu).expm1().abs()
+        errors = (distribution.log_prob(region.old, rows.drawn) - rows.log_mu).expm1().abs()  # |R - 1| [T, B]
         metrics = {
             "losses/entropy": used_mean(distribution.entropy(region.old), used),
             # 0 but for rounding: another number means that acting and learning compute different policies.
@@ -246,9 +249,10 @@ class TRPOAgent(Agent):
         """
         config = self.config
         most = most_minibatches(batch, config.minibatches, columns=self._columns)
+        # no advantages, no clip
         epochs = epochs_of(rows, batch, config.minibatches, "none", Clipping(None, None), columns=self._columns)
         for _ in range(config.epochs):
             for minibatch in step.turns(next(epochs), most):
                 outputs: PolicyOutput = step.forward(minibatch)
-                loss = value_loss(outputs.values, minibatch.rows.targets, minibatch.mask)
+                loss = value_loss(outputs.values, minibatch.rows.targets, minibatch.mask)  # mean (G - V)^2 / 2
                 step.take({"value_loss": Term(loss, config.value_loss_weight)}, {}, used=minibatch.used)

@@ -42,26 +42,26 @@ def conjugate_gradient(product: Product, target: Tensor, iterations: int) -> Ten
 
     product: of A, symmetric and positive definite, with a vector.
     """
-    solution = torch.zeros_like(target)
-    residual = target.clone()
-    direction = target.clone()
-    size = residual @ residual
+    solution = torch.zeros_like(target)  # x = 0
+    residual = target.clone()  # r = target - A x
+    direction = target.clone()  # p, the first direction is r itself
+    size = residual @ residual  # r.r, []
     for _ in range(iterations):
         if size < SMALL_RESIDUAL:
             break
-        along = product(direction)
-        length = size / (direction @ along)
-        solution += length * direction
-        residual -= length * along
+        along = product(direction)  # A p
+        length = size / (direction @ along)  # alpha = r.r / p.A p, the minimum along p
+        solution += length * direction  # x + alpha p
+        residual -= length * along  # r - alpha A p
         before, size = size, residual @ residual
-        direction = residual + size / before * direction
+        direction = residual + size / before * direction  # beta = r'.r' / r.r makes p' A-orthogonal to p
     return solution
 
 
 def natural_step(product: Product, gradient: Tensor, max_kl: float, iterations: int) -> Tensor:
     """The step `[n]` along the natural gradient whose predicted divergence is `max_kl`. product: of the damped F."""
     direction = conjugate_gradient(product, gradient, iterations)
-    return (2 * max_kl / (direction @ product(direction))).sqrt() * direction
+    return (2 * max_kl / (direction @ product(direction))).sqrt() * direction  # sqrt(2 delta / x.(F + c I)x) x
 
 
 def line_search(measure: Callable[[float], tuple[float, float]], max_kl: float, coefficient: float, most: int) -> Found:
@@ -75,7 +75,7 @@ def line_search(measure: Callable[[float], tuple[float, float]], max_kl: float, 
     """
     for tried in range(most):
         gain, divergence = measure(coefficient**tried)
-        if divergence <= max_kl and gain > 0:
+        if divergence <= max_kl and gain > 0:  # NaN passes neither
             return Found(True, tried + 1, gain, divergence)
     return Found(False, most)
 
@@ -114,30 +114,32 @@ class TrustRegion:
     ) -> None:
         self._parameters, self._policy, self._distribution = parameters, policy, distribution
         self._objective, self._used, self._peers = objective, used, peers
-        self._count = used.sum().clamp(min=1)
-        self._weights = _flat(parameters).detach()
+        self._count = used.sum().clamp(min=1)  # [], divisor of every mean here, for a part of the columns too
+        self._weights = _flat(parameters).detach()  # theta_old [n]; `_flat` copies, so moves do not change it
         self._slope: Tensor | None = None
         most = -(-used.shape[1] // parts)  # columns of a part
         self._parts = [slice(first, first + most) for first in range(0, used.shape[1], most)]
         values, gradients, old = [], [], []
         for columns in self._parts:
-            now = policy(columns)
+            now = policy(columns)  # [T, b, P]
             old.append(now.detach())
+            # R_t = 1 in value, but its gradient is that of log pi: g is the policy gradient.
             value = self._mean(objective(now, old[-1], columns), columns)
             values.append(value.detach())
             gradients.append(self._gradients(value))
-        self.old = torch.cat(old, 1)
-        value = torch.stack(values).sum()
+        self.old = torch.cat(old, 1)  # [T, B, P]
+        value = torch.stack(values).sum()  # L at pi_old, []
         give_gradients(parameters, [torch.stack(of_parts).sum(0) for of_parts in zip(*gradients, strict=True)])
         others = peers.add_gradients(parameters, {**inputs, "policy_loss": value}, used)
         self.gradient = _flat([each.grad for each in parameters if each.grad is not None]).clone()
         # Causes come first: a number of another learner may be why this learner's objective is not finite.
         self.numbers = {**inputs, **others, "policy_loss": value, "gradient": self.gradient}
-        self._before = peers.mean(value, used)
+        self._before = peers.mean(value, used)  # L(theta_old), which the line search must exceed
 
     @torch.enable_grad()
     def product(self, vector: Tensor) -> Tensor:
         """F v, `[n]`: the gradient of the product of v and the divergence's gradient. It may be called without gradient."""
+        # grad (grad KL . v) = F v, because v is a constant: two backward passes in place of an n x n matrix.
         products = [_flat(self._gradients(self._slope_of(columns) @ vector)) for columns in self._parts]
         return self._peers.mean(torch.stack(products).sum(0), self._used)
 
@@ -156,24 +158,26 @@ class TrustRegion:
             now = self._policy(columns)
             value = self._mean(self._objective(now, self.old[:, columns], columns), columns)
             found.append(torch.stack([value, self._divergence(now, columns)]))
-        value, divergence = self._peers.mean(torch.stack(found).sum(0), self._used)
+        value, divergence = self._peers.mean(torch.stack(found).sum(0), self._used)  # all learners decide alike
         return float(value - self._before), float(divergence)
 
     def _slope_of(self, columns: slice) -> Tensor:
         """The gradient `[n]` of the columns' part of the mean divergence, with a graph."""
         if self._slope is not None:
             return self._slope
+        # grad KL [n], differentiable
         slope = _flat(self._gradients(self._divergence(self._policy(columns), columns), differentiable=True))
         if len(self._parts) == 1:
             self._slope = slope
         return slope
 
     def _divergence(self, policy: Tensor, columns: slice) -> Tensor:
+        # KL(pi_old || pi). At pi = pi_old value and gradient are 0, but the Hessian is F.
         return self._mean(self._distribution.kl(self.old[:, columns], policy), columns)
 
     def _mean(self, steps: Tensor, columns: slice) -> Tensor:
         """The part of some columns' steps `[T, b]` in the mean over all used steps, a scalar."""
-        return torch.where(self._used[:, columns], steps, 0.0).sum() / self._count
+        return torch.where(self._used[:, columns], steps, 0.0).sum() / self._count  # parts add up to the mean
 
     def _gradients(self, value: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
         """Those of a scalar, whose graph is kept. differentiable: whether the gradients have a graph too."""

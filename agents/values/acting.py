@@ -60,8 +60,9 @@ def move_epsilon(config: Any, network: QNetwork, step: Stepper) -> None:
     if not has_schedule(config):
         return
     # The same line as `agents.schedules.linear_schedule`, on the device, because a CUDA graph would keep a number of the host.
-    fraction = (step.progress_on_device / config.epsilon_fraction).clamp(max=1.0)
+    fraction = (step.progress_on_device / config.epsilon_fraction).clamp(max=1.0)  # float64 []
     epsilon = config.epsilon_start + (config.epsilon_end - config.epsilon_start) * fraction
+    # It stays after a refused update, as the weights do, so both always belong to the same version.
     network.epsilon.copy_(torch.where(step.applied, epsilon.float(), network.epsilon))
 
 
@@ -77,6 +78,6 @@ def stored_errors(trajectory: Mapping[str, np.ndarray], config: Any, burn_in: in
         rescaling: whether the values are rescaled ones.
     """
     names = ("rewards", "terminated", "action_used", BEHAVIOUR_Q, BEHAVIOUR_Q_MAX)
-    rewards, *others = (torch.from_numpy(trajectory[name][burn_in:, None].copy()) for name in names)
-    clipped = clip_rewards(rewards, config.reward_clipping)
+    rewards, *others = (torch.from_numpy(trajectory[name][burn_in:, None].copy()) for name in names)  # [T, 1] each
+    clipped = clip_rewards(rewards, config.reward_clipping)  # rows store raw rewards; the errors are of learned ones
     return initial_errors(clipped, *others, steps=config.n_step, gamma=config.gamma, rescaling=rescaling)

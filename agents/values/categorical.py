@@ -15,12 +15,13 @@ from torch import Tensor
 
 def support(v_min: float, v_max: float, atoms: int, device: torch.device | None = None) -> Tensor:
     """The values z of the atoms, float32 `[atoms]`."""
+    # in float64, so that each is rounded once
     return torch.linspace(v_min, v_max, atoms, dtype=torch.float64).float().to(device)
 
 
 def expectation(logits: Tensor, atoms: Tensor) -> Tensor:
     """Q-values `[...]` of distributions with these logits `[..., N]`. atoms: `[N]`."""
-    return torch.softmax(logits, -1) @ atoms
+    return torch.softmax(logits, -1) @ atoms  # sum_i z_i p_i
 
 
 def project(returns: Tensor, discounts: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
@@ -32,18 +33,18 @@ def project(returns: Tensor, discounts: Tensor, probabilities: Tensor, atoms: Te
         probabilities: p' `[B, N]` of the next action by the target network.
         atoms: z, `[N]`, evenly spaced.
     """
-    low, high = atoms[0], atoms[-1]
-    width = (high - low) / (len(atoms) - 1)
+    low, high = atoms[0], atoms[-1]  # v_min, v_max
+    width = (high - low) / (len(atoms) - 1)  # dz
     # Each atom's value is discounted and shifted; beyond the support it counts as the nearest end.
-    moved = (returns.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms).clamp(low, high)
+    moved = (returns.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms).clamp(low, high)  # [B, N of p']
     # Between two atoms its mass goes to both, more to the nearer one.
     shares = (1 - (moved.unsqueeze(-2) - atoms.unsqueeze(-1)).abs() / width).clamp(0, 1)  # [B, N of m, N of p']
-    return (shares @ probabilities.unsqueeze(-1)).squeeze(-1).detach()
+    return (shares @ probabilities.unsqueeze(-1)).squeeze(-1).detach()  # m_i = sum_j shares_ij p'_j, [B, N]
 
 
 def cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
     """- sum_i m_i log p_i, `[B]`. targets: m `[B, N]`. logits: `[B, N]` of the actions taken, with gradient."""
-    return -(targets * torch.log_softmax(logits, -1)).sum(-1)
+    return -(targets * torch.log_softmax(logits, -1)).sum(-1)  # finite where softmax is 0 by underflow
 
 
 def divergence(targets: Tensor, cross_entropies: Tensor) -> Tensor:
@@ -51,4 +52,4 @@ def divergence(targets: Tensor, cross_entropies: Tensor) -> Tensor:
 
     Rounding can make the difference of the two entropies slightly negative, so it is cut at 0.
     """
-    return (cross_entropies + torch.xlogy(targets, targets).sum(-1)).clamp(min=0.0)
+    return (cross_entropies + torch.xlogy(targets, targets).sum(-1)).clamp(min=0.0)  # + sum m log m, 0 log 0 = 0

@@ -12,4 +12,5 @@ def dueling(values: Tensor, advantages: Tensor) -> Tensor:
         values: V `[N]`, or `[N, K]` for K atoms.
         advantages: A `[N, A]`, or `[N, A, K]`.
     """
+    # Without the mean a constant could move from V to A unseen, and neither would be determined by their sum.
     return values.unsqueeze(1) + advantages - advantages.mean(1, keepdim=True)

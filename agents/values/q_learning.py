@@ -24,11 +24,12 @@ def value_of(q_values: Tensor, actions: Tensor) -> Tensor:
 
 def q_targets(returns: Tensor, discounts: Tensor, values: Tensor) -> Tensor:
     """y = G + D V(x'), `[...]`, without gradient. values: `[...]`, V(x')."""
-    return (returns + discounts * values).detach()
+    return (returns + discounts * values).detach()  # semi-gradient: Q moves to y, and y not to Q
 
 
 def huber(errors: Tensor, delta: float = HUBER_DELTA) -> Tensor:
     """0.5 e^2 up to |e| = delta, and a line from there on, for errors of any shape."""
+    # its slope is the error cut to +-delta, as DQN clips it
     return functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=delta)
 
 
@@ -72,14 +73,14 @@ def munchausen_targets(
     Returns y `[B]`, without gradient.
     """
     # Bounded from below, or one unlikely action would outweigh all rewards.
-    taken = value_of(_scaled_log_policy(target_values, temperature), actions).clamp(lowest, 0.0)
-    log_policy = _scaled_log_policy(next_target_values, temperature)
-    policy = torch.softmax(next_target_values / temperature, -1)
+    taken = value_of(_scaled_log_policy(target_values, temperature), actions).clamp(lowest, 0.0)  # [B]
+    log_policy = _scaled_log_policy(next_target_values, temperature)  # tau log pi(.|x'), [B, A]
+    policy = torch.softmax(next_target_values / temperature, -1)  # pi(.|x'), [B, A]
     # An action without probability adds nothing, however low its value and its log-probability are.
-    soft = torch.where(policy > 0, policy * (next_target_values - log_policy), 0.0).sum(-1)
-    return q_targets(rewards + weight * taken, discounts, soft)
+    soft = torch.where(policy > 0, policy * (next_target_values - log_policy), 0.0).sum(-1)  # [B]
+    return q_targets(rewards + weight * taken, discounts, soft)  # the target network gives both terms, so y is constant
 
 
 def _scaled_log_policy(values: Tensor, temperature: float) -> Tensor:
     """tau log pi of the softmax of values `[..., A]` / tau."""
-    return temperature * torch.log_softmax(values / temperature, -1)
+    return temperature * torch.log_softmax(values / temperature, -1)  # not log(softmax): a small tau makes most pi underflow

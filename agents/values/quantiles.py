@@ -23,9 +23,9 @@ def quantile_loss(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Ten
         kappa: where the Huber loss L becomes a line; 0 for the plain quantile loss. L is not divided by kappa.
     """
     count = quantiles.shape[-1]
-    tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
+    tau = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count  # midpoints (2i + 1) / (2N), [N]
     errors = targets.detach().unsqueeze(-2) - quantiles.unsqueeze(-1)  # [B, N, M]
-    sizes = huber(errors, kappa) if kappa else errors.abs()
+    sizes = huber(errors, kappa) if kappa else errors.abs()  # L_kappa(u_ij) [B, N, M]
     # Targets above a quantile pull with tau and those below with 1 - tau, so it rests where a part tau lies below it.
-    slopes = (tau.unsqueeze(-1) - (errors.detach() < 0).to(tau.dtype)).abs()
-    return (slopes * sizes).mean(-1).sum(-1)
+    slopes = (tau.unsqueeze(-1) - (errors.detach() < 0).to(tau.dtype)).abs()  # |tau_i - 1{u_ij < 0}| [B, N, M]
+    return (slopes * sizes).mean(-1).sum(-1)  # mean over targets j, sum over own quantiles i

@@ -26,5 +26,6 @@ def unscaled(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     by 1e-4 near 0 in float32; this one errs by 4e-8.
     """
     size = values.abs()
+    # w solves eps w^2 + (1 + 2 eps) w = |x|. This form of the root adds two positive numbers, so it loses no digits.
     root = 2 * size / (1 + 2 * epsilon + (1 + 4 * epsilon * (size + 1 + epsilon)).sqrt())
     return values.sign() * root * (root + 2)

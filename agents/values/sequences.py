@@ -15,7 +15,7 @@ def sequence_losses(errors: Tensor, learned: Tensor) -> Tensor:
         errors: delta `[T, B]`, with gradient.
         learned: bool `[T, B]`, rows that a window starts in and that do not belong to the burn-in.
     """
-    return 0.5 * torch.where(learned, errors, 0.0).square().sum(0)
+    return 0.5 * torch.where(learned, errors, 0.0).square().sum(0)  # [T, B] -> [B]
 
 
 def sequence_priorities(errors: Tensor, learned: Tensor, eta: float = ETA) -> Tensor:
@@ -26,6 +26,6 @@ def sequence_priorities(errors: Tensor, learned: Tensor, eta: float = ETA) -> Te
         learned: bool `[T, B]`.
         eta: weight of the largest error.
     """
-    sizes = torch.where(learned, errors.detach().abs(), 0.0)
+    sizes = torch.where(learned, errors.detach().abs(), 0.0)  # [T, B]
     # A mean alone would hide the one large error of a long sequence; the largest alone forgets all others.
     return eta * sizes.amax(0) + (1 - eta) * sizes.sum(0) / learned.sum(0).clamp(min=1)
