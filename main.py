@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -35,24 +36,27 @@ def main(command: list[str]) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # cuBLAS needs this to repeat itself bit for bit (--reproducible); read when CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    try:
-        from absl import flags
+    with ExitStack() as limits:
+        try:
+            from absl import flags
 
-        if HELP_FLAGS & set(command[1:]):
-            print(f"{USAGE}\n{help_of(command)}", end="")
-            return 0
-        job = prepare(command)
-    except (ImportError, MemoryError) as error:
-        if (line := unfit_libraries(error)) is None:
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        return 1
-    except (flags.Error, ValueError) as error:
-        print(f"error: {refusal(error)}", file=sys.stderr)
-        return 2
-    from learner import launch
+            if HELP_FLAGS & set(command[1:]):
+                print(f"{USAGE}\n{help_of(command)}", end="")
+                return 0
+            from learner import launch
+            from wrappers.answering import limited
 
-    return launch.run(job)
+            limits.enter_context(limited(launch.end_at_once))
+            job = prepare(command)
+        except (ImportError, MemoryError) as error:
+            if (line := unfit_libraries(error)) is None:
+                raise
+            print(f"error: {line}", file=sys.stderr)
+            return 1
+        except (flags.Error, ValueError) as error:
+            print(f"error: {refusal(error)}", file=sys.stderr)
+            return 2
+        return launch.run(job)
 
 
 def unfit_libraries(error: ImportError | MemoryError) -> str | None:
@@ -97,6 +101,7 @@ def prepare(command: list[str]) -> Job:
     from absl import flags
 
     from learner import launch
+    from learner.console import log_to_console
     from option_flags import define_flags, named_agent, op_mode, parse, read_settings, with_files
 
     values, read = flags.FlagValues(), with_files(command)
@@ -105,6 +110,7 @@ def prepare(command: list[str]) -> Job:
     parse(values, read)
     mode = op_mode(values)
     given, notes = read_settings(values, agent)
+    log_to_console(0 if given.get("verbosity") == 0 else 1)  # the job sets the rest
     return launch.prepare(mode, given, command, notes)
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import signal
+import threading
+
 import numpy as np
 from torch import Tensor
 
@@ -9,14 +15,19 @@ from agents.networks.base import FeatureNetwork
 from learner.building import make_contract, make_network_config, make_network_shapes
 from learner.machine.detect import available_cores
 from learner.machine.fit import acting_precision
+from learner.metrics.hardware import family_of
 from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
-from learner.waiting import announced
+from learner.waiting import Progress, announced
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
 from workers.base import RECORDED
 from workers.failures import failures_of
+from workers.random_play import CALLS, PLAY_SECONDS, STEPS
 from workers.recorded import recorded_observations
 from wrappers import make_spec
+from wrappers.answering import STEP_SECONDS
+
+CLOSE_SECONDS = 5.0  # for workers that nobody took to close their environments; a constructor may take minutes
 
 
 class HeadStart:
@@ -35,7 +46,8 @@ class HeadStart:
         self._workers: Workers | None = None
         random_play = random_play and config.network_settings.wants_random_play and not resumed
         if config.workers.worker_kind not in ("serial", RECORDED) and random_play:
-            self._random_play = RandomPlay(config.env, config.training.seed, available_cores())
+            timeout, whole = max(STEP_SECONDS, config.workers.worker_timeout), config.training.reproducible
+            self._random_play = RandomPlay(config.env, config.training.seed, available_cores(), timeout=timeout, whole=whole)
         if (kind := config.workers.worker_kind) in ("cpu", "ray"):  # others need the learner's network
             shapes = make_network_shapes(config)
             self._workers = WORKERS[kind](worker_setup(config, resumed), shapes)
@@ -66,17 +78,37 @@ class HeadStart:
         if self._config.workers.worker_kind == RECORDED:
             folder, spec = self._config.workers.recording, make_spec(self._config.env)
             return recorded_observations(folder, spec, self._config.training.seed)
-        with announced(f"Waiting for random play in {self._config.env.env}, which calibrates the network's input"):
+        env, training = self._config.env, self._config.training
+        progress = Progress(f"Random play in {env.env}", STEPS, math.inf if training.reproducible else PLAY_SECONDS)
+
+        def on_call(call: int) -> None:
+            progress(call - CALLS.index("step"))
+
+        with announced(f"Waiting for random play in {env.env}, which calibrates the network's input"):
             if self._random_play:
                 play, self._random_play = self._random_play, None  # it ends with its observations
-                return play.observations()
+                return play.observations(on_call)
             with failures_of("random play before training"):
-                return random_observations(self._config.env, self._config.training.seed, available_cores())
+                return random_observations(env, training.seed, available_cores(), on_call, whole=training.reproducible)
 
     def _end_workers(self) -> None:
-        if self._workers:
-            self._workers.stop()
-            self._workers = None
+        workers, self._workers = self._workers, None
+        if workers:
+            timer = threading.Timer(CLOSE_SECONDS, _kill, (workers,))
+            timer.start()
+            try:
+                workers.stop()
+            finally:
+                timer.cancel()
+
+
+def _kill(workers: Workers) -> None:
+    """End workers at once, and the processes that their environments have started."""
+    started = [process for pid in workers.pids for process in family_of(pid)[1:]]
+    workers.kill()
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def run_seeds(config: Config, resumed: Checkpoint | None) -> tuple[np.random.SeedSequence, np.random.SeedSequence]:

@@ -15,6 +15,7 @@ from setting import listed
 from workers.base import NO_RECORDING
 from workers.failures import failures_of
 from wrappers import close_if_needed, make_single_env, make_spec
+from wrappers.answering import START_SECONDS, awaited
 from wrappers.goals import ENTRIES, REWARD, TERMINATED, GoalRows
 from wrappers.spaces import Goals
 from wrappers.spec import FAILURES, VectorEnv
@@ -102,7 +103,7 @@ def _failing_in_one_line(name: str, function: GoalFunction) -> GoalFunction:
     """The function, whose failures end the run as those of an environment in this process."""
 
     def called(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        with failures_of(name):
+        with failures_of(name), awaited(name):
             return function(achieved, desired)
 
     return called
@@ -114,7 +115,8 @@ def _own_function(name: str, goals: Goals) -> GoalFunction:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that no file of the user hides a package of ours
     try:
-        return GoalRows(getattr(importlib.import_module(module), attribute), goals)
+        with awaited(f"the import of {module}", START_SECONDS):
+            return GoalRows(getattr(importlib.import_module(module), attribute), goals)
     except FAILURES as error:  # the module is the user's
         got = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(f"reward_function: wanted {name} to be a function of goals, got {got}") from error

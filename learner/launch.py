@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+import os
+import signal
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from learner.head_start import HeadStart
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import describe_memory
+from learner.metrics.hardware import family_of
 from learner.metrics.progress import steps_and_frames
 from learner.prepare import Job, prepare, resumed_run, settled_config
 from learner.ranks.base import RankError
@@ -37,7 +40,9 @@ from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
 from workers.recorded import summary_of
 from wrappers import make_spec
+from wrappers.answering import allow
 from wrappers.journal import ReplayStopped
+from wrappers.spec import NoAnswerError
 
 __all__ = ["Job", "measured", "prepare", "run"]
 
@@ -63,9 +68,10 @@ TITLES = {
 def run(job: Job) -> int:
     """Do the job. Returns the exit code."""
     log_to_console(job.config.settings["verbosity"])
+    allow(job.config.workers.worker_timeout)
     try:
         return _run(job)
-    except GraphError as error:  # in the measurement
+    except (GraphError, NoAnswerError) as error:  # in the measurement; when environments are closed
         log.error("error: %s", error)
         return 1
     except WorkerError as error:  # before there is a run directory, or without one
@@ -76,6 +82,15 @@ def run(job: Job) -> int:
             raise
         log.error(OUT_OF_MEMORY, describe(error))
         return 1
+
+
+def end_at_once(line: str) -> None:
+    """End the program and all its processes. line: says which code does not answer."""
+    log.error("error: %s", line)
+    for process in family_of(os.getpid())[1:]:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    os._exit(1)
 
 
 def _run(job: Job) -> int:

@@ -85,7 +85,7 @@ class WorkerConfig:
         float,
         Setting(
             "Seconds without a step after which a worker counts as hanging and is started again; more if its environments need "
-            "more to reset one after the other.",
+            "more to reset one after the other. Elsewhere the program ends after as long, but at least 60, with a line.",
             "a number of seconds >= 0.5",
             0.5,
             1e6,
@@ -266,6 +266,11 @@ class Workers(ABC):
     @abstractmethod
     def release(self, block: Block) -> None:
         """Give a block's slots back to its worker, or to the one that was started in its place."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the present workers on this machine."""
+        return []
 
     @abstractmethod
     def kill(self) -> None:

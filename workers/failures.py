@@ -10,7 +10,7 @@ from workers.base import WorkerError
 from workers.finite import NotFiniteError
 from workers.processes.out_of_memory import describe, is_out_of_memory
 from wrappers.journal import ReplayStopped
-from wrappers.spec import FAILURES
+from wrappers.spec import FAILURES, NoAnswerError
 
 log = logging.getLogger("springbok")
 
@@ -25,6 +25,8 @@ def failures_of(name: str) -> Iterator[None]:
         yield
     except (ReplayStopped, WorkerError):
         raise
+    except NoAnswerError as error:
+        raise WorkerError(str(error)) from error
     except NotFiniteError as error:  # it names the environment or the policy, so a traceback would add nothing
         raise WorkerError(f"{name} failed: {error}") from error
     except FAILURES as error:

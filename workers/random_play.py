@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from time import monotonic
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from replay.trajectory import Field
 from workers.base import WorkerError
 from workers.finite import float_parts
 from workers.policy import LearnerGone
+from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.launcher import start_process
 from workers.processes.out_of_memory import describe
 from workers.processes.worker import ENDING, ENDING_LAYOUT
@@ -28,34 +31,70 @@ from wrappers.spec import FAILURES, EnvConfig
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
 STEPS = 800
-CLOSE_SECONDS = 10.0  # for the process to close its environments after Ctrl-C; they may hang
 EVERY = 4  # steps between two observations that are kept: neighbours look alike
+FEWEST = 2  # times at which observations are kept, however long that takes
+PLAY_SECONDS = 20.0
+"""Random play ends after so many seconds of steps; fewer observations then calibrate the input."""
+MAKE_SECONDS = 60.0
+"""Fewer environments play if making them in turn would take longer on a busy machine."""
+CHECK_SECONDS = 0.2
+CLOSE_SECONDS = 3.0  # for the process to close its environments after Ctrl-C; they may hang
+CALLS = ("constructor or first reset", "reset", "step")
+CALL, KEPT, SECONDS = range(3)
+"""Numbers of the process: its present call (2 + index for a step), the observations it kept, and its seconds in steps."""
+PLAYED = "played"
+LAYOUT = {PLAYED: Field((3,), "float64"), **ENDING_LAYOUT}
+
+
+def _nothing(_: int) -> None:
+    return
 
 
 class RandomPlay:
-    """`random_observations` in a process of its own, begun when this is made. Raises OSError where that cannot be."""
+    """`random_observations` in a process of its own, begun when this is made. Raises OSError where that cannot be.
 
-    def __init__(self, env_config: EnvConfig, seed: int, threads: int) -> None:
-        spec = make_spec(env_config)
+    timeout: seconds that a step may take, see `worker_timeout`. whole: as there.
+    """
+
+    def __init__(self, env_config: EnvConfig, seed: int, threads: int, *, timeout: float = 60.0, whole: bool = False) -> None:
+        spec, description = make_spec(env_config), describe_env(env_config)
         shape = (ENVIRONMENTS * STEPS // EVERY, *spec.observation_shape)
-        self._shared = SharedArrays({"observations": Field(shape, spec.frame_dtype), **ENDING_LAYOUT})
-        self._closes = describe_env(env_config).needs_close
+        self._shared = SharedArrays({"observations": Field(shape, spec.frame_dtype), **LAYOUT})
+        self._env, self._closes = env_config.env, description.needs_close
+        start = start_timeout(ENVIRONMENTS, description.start_seconds)
+        timeout = max(timeout, ENVIRONMENTS * description.reset_seconds)
+        self._heartbeat = Heartbeat(0.0, monotonic(), timeout=timeout, start_timeout=start)
+        count = environments_to_play(env_config, whole=whole)  # the process would have to try the environment out again
         self._words, words = multiprocessing.Pipe(duplex=False)
         try:
-            self._process = start_process(_play, env_config, seed, threads, self._shared, words, name="random play")
+            self._process = start_process(
+                _play, self._shared, words, env_config, seed, threads, count, whole, name="random play"
+            )
         finally:
             # Only the process may hold this end: then its death is an end of file in `observations`.
             words.close()
 
-    def observations(self) -> Tensor:
-        """Wait for the observations, `[N, S, *frame_shape]`. Call it once. Raises WorkerError with the cause of a failure."""
+    def observations(self, on_call: Callable[[int], None] = _nothing) -> Tensor:
+        """Wait for the observations, `[N, S, *frame_shape]`. Call it once. Raises WorkerError with the cause of a failure.
+
+        on_call: called several times a second, see `random_observations`.
+        """
+        played = self._shared.arrays[PLAYED]
         try:
+            while not self._words.poll(CHECK_SECONDS):
+                on_call(call := int(played[CALL]))
+                if self._heartbeat.hangs(float(played[SECONDS]), has_work=True, now=monotonic()):
+                    self._process.kill()  # it would not close its environments
+                    raise WorkerError(
+                        f"random play before training: {self._env} has not answered for {self._heartbeat.limit:.0f} s: its "
+                        f"{CALLS[min(call, 2)]} hangs (see worker_timeout)"
+                    )
             if error := self._words.recv():
                 raise WorkerError(error)
         except EOFError:
             raise WorkerError("random play before training: its process died") from None
         finally:
-            seen = self._shared.arrays["observations"]
+            seen = self._shared.arrays["observations"][: int(played[KEPT])]
             self.stop()
         return torch.from_numpy(seen)
 
@@ -71,12 +110,26 @@ class RandomPlay:
         self._process.close()
 
 
-def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, words: Connection) -> None:
-    """Entry of the process. words: receives the error message, an empty one on success."""
-    error = ""
+def _play(
+    shared: SharedArrays, words: Connection, env_config: EnvConfig, seed: int, threads: int, count: int, whole: bool
+) -> None:
+    """Entry of the process. words: receives the error message, an empty one on success. Others: see `_observations`."""
+    error, played, started = "", shared.arrays[PLAYED], 0.0
+
+    def show(call: int) -> None:
+        nonlocal started
+        if shared.arrays[ENDING][0]:
+            raise LearnerGone
+        played[CALL] = call
+        if call <= CALLS.index("step"):
+            started = monotonic()
+        else:
+            played[SECONDS] = monotonic() - started
+
     try:
-        ending = shared.arrays[ENDING]
-        shared.arrays["observations"][:] = random_observations(env_config, seed, threads, lambda: bool(ending[0])).numpy()
+        seen = _observations(env_config, seed, threads, count, show, whole=whole).numpy()
+        shared.arrays["observations"][: len(seen)] = seen
+        played[KEPT] = len(seen)
     except WorkerError as failure:
         error = str(failure)
     except FAILURES as failure:  # a process boundary: the waiting process raises it
@@ -87,20 +140,44 @@ def _play(env_config: EnvConfig, seed: int, threads: int, shared: SharedArrays, 
 
 
 def random_observations(
-    env_config: EnvConfig, seed: int, threads: int = 1, should_stop: Callable[[], bool] = lambda: False
+    env_config: EnvConfig, seed: int, threads: int = 1, on_call: Callable[[int], None] = _nothing, *, whole: bool = False
 ) -> Tensor:
     """800 observations `[N, S, *frame_shape]` of uniformly random play; about a second on two cores. Raises WorkerError.
 
-    should_stop: asked before each step; LearnerGone is raised once it returns true.
+    A slow environment gives fewer, unless `whole` is true: `PLAY_SECONDS` and `MAKE_SECONDS` limit its time.
+
+    Args:
+        env_config, seed, threads: of the environments.
+        on_call: called before each call of the environments: with 0 before they are made, 1 before the reset, 2 and up before
+            the steps.
+        whole: whether the observations must not depend on the time that they take.
     """
-    env = make_vector_env(env_config, ENVIRONMENTS, threads)
+    return _observations(env_config, seed, threads, environments_to_play(env_config, whole=whole), on_call, whole=whole)
+
+
+def environments_to_play(env_config: EnvConfig, *, whole: bool) -> int:
+    """How many environments play. whole: see `random_observations`."""
+    if whole:
+        return ENVIRONMENTS
+    return max(1, min(ENVIRONMENTS, int(MAKE_SECONDS / describe_env(env_config).start_seconds)))
+
+
+def _observations(
+    env_config: EnvConfig, seed: int, threads: int, count: int, on_call: Callable[[int], None], *, whole: bool
+) -> Tensor:
+    """The observations of `count` environments. The other arguments: see `random_observations`."""
+    on_call(0)
+    env = make_vector_env(env_config, count, threads)
     generator = np.random.default_rng(seed)
-    seen = []
+    seen: list[Tensor] = []
     try:
+        on_call(1)
         shown = env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
+        end = math.inf if whole else monotonic() + PLAY_SECONDS
         for index in range(STEPS):
-            if should_stop():
-                raise LearnerGone
+            if len(seen) >= FEWEST and monotonic() > end:
+                break
+            on_call(CALLS.index("step") + index)
             step = env.step(random_actions(env.spec, shown, generator))
             shown = step.observations
             if index % EVERY == 0:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, toy
+from wrappers.answering import is_limited, watched
 from wrappers.folder import in_own_folder
 from wrappers.previous import PreviousEnv, with_previous
 from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
@@ -127,7 +128,14 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> V
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
     family = _family(config.env)
-    env = in_own_folder(lambda: family.make_vector(config, num_envs, num_threads))
+    return _made(config, num_envs, lambda: family.make_vector(config, num_envs, num_threads))
+
+
+def _made(config: EnvConfig, num_envs: int, make: Callable[[], VectorEnv]) -> VectorEnv:
+    """Make environments in their own folder, with limits of time and the inputs of a core."""
+    description = describe_env(config) if is_limited() else EnvDescription(config)
+    start, step = (num_envs * seconds for seconds in (description.start_seconds, description.reset_seconds))
+    env = watched(lambda: in_own_folder(make), config.env, start, step)
     return PreviousEnv(env) if config.core_inputs else env
 
 
@@ -159,8 +167,7 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")
     family = _family(config.env)
-    env = in_own_folder(lambda: family.make_single(config, render_mode))
-    return PreviousEnv(env) if config.core_inputs else env
+    return _made(config, 1, lambda: family.make_single(config, render_mode))
 
 
 def _family(env_id: str) -> Family:

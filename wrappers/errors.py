@@ -7,11 +7,11 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 USED_AS_USERS = frozenset({"tests", "benchmarks"})
@@ -51,10 +51,22 @@ def details_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """` (FILE:LINE)` of the innermost frame of the user's code, or else of an installed package; nothing without either."""
     for each in _chain(error):
-        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(each.__traceback__)]
-        for is_wanted in (_is_users, _is_installed):
-            if found := next(((path, line) for path, line in reversed(frames) if is_wanted(path)), None):
-                return f" ({_shown(found[0])}:{found[1]})"
+        if place := _place(reversed(list(traceback.walk_tb(each.__traceback__)))):
+            return place
+    return ""
+
+
+def place_in_thread(thread: int) -> str:
+    """The same for the present call of a thread."""
+    return _place(traceback.walk_stack(sys._current_frames().get(thread)))
+
+
+def _place(stack: Iterable[tuple[FrameType, int]]) -> str:
+    """stack: the innermost frame first."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in stack]
+    for is_wanted in (_is_users, _is_installed):
+        if found := next(((path, line) for path, line in frames if is_wanted(path)), None):
+            return f" ({_shown(found[0])}:{found[1]})"
     return ""
 
 

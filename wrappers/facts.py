@@ -7,22 +7,28 @@ too. An environment that crashes or hangs ends only the child process. `wrappers
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wrappers.answering import GRACE_SECONDS, START_SECONDS
 from wrappers.drawing import drawing_hint
 from wrappers.spaces import Leaf, action_space, goals_from_json
 from wrappers.spec import EnvConfig, EnvSpec
 
+log = logging.getLogger("springbok")
+
 ROOT = Path(__file__).resolve().parents[1]
-PROBE_SECONDS = 300.0
+PATIENCE = 4.0
+"""Seconds after which the wait for the probe is announced."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,9 @@ def probe(family: str, config: EnvConfig, *, render: bool = False) -> Facts:
 def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
     """Run the probe. wanted: what it does with the environment. Raises ValueError."""
     try:
-        done = _run(request)
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"env: wanted {env_id} to start within {PROBE_SECONDS:.0f} s, got no answer") from None
+        done = _run(request, env_id)
+    except subprocess.TimeoutExpired:  # it lets no Python run
+        raise ValueError(f"env: wanted {env_id} to start within {START_SECONDS:g} s, got no answer") from None
     except (OSError, ValueError) as error:  # an id with a null character, or one too long for a command line
         raise ValueError(f"env: wanted an environment that can be tried out, got {env_id[:100]!r} ({error})") from None
     if done.returncode or not done.stdout:
@@ -95,22 +101,28 @@ def _ask(request: str, env_id: str, wanted: str) -> dict[str, Any]:
     return answer
 
 
-def _run(request: str) -> subprocess.CompletedProcess[bytes]:
+def _run(request: str, env_id: str) -> subprocess.CompletedProcess[bytes]:
     """The probe's exit code and output. Raises OSError, ValueError or TimeoutExpired."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # -P: a folder of the user named wrappers must not hide ours. The family adds the current folder at the end of the path.
-    command = [sys.executable, "-P", "-m", "wrappers.probe", request]
+    command = [sys.executable, "-P", "-m", "wrappers.probe", request, str(START_SECONDS)]
     # A pipe would end only with the last process that the environment has started, which may outlive the probe.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            timeout=PROBE_SECONDS,
-            check=False,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        announcement = threading.Timer(PATIENCE, log.info, (f"Waiting for {env_id}, which is made, reset and stepped once",))
+        announcement.start()
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                timeout=START_SECONDS + GRACE_SECONDS,
+                check=False,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        finally:
+            announcement.cancel()
+            announcement.join()  # no other thread may run when processes are forked
         for file in (output, errors):
             file.seek(0)
         return subprocess.CompletedProcess(command, done.returncode, output.read(), errors.read())

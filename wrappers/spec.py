@@ -29,7 +29,12 @@ _Frames = partial(Setting, stored=True, families=("atari", "toy"))
 _Loop = partial(Setting, stored=True, families=("gymnasium",))
 _Gymnasium = partial(Setting, stored=True, families=("envpool", "gymnasium"))
 
-FAILURES = (Exception, SystemExit)
+
+class NoAnswerError(BaseException):
+    """The code of others took too long. Not an Exception, which that code may catch."""
+
+
+FAILURES = (Exception, SystemExit, NoAnswerError)
 """The errors of the code of an environment. `sys.exit` in it ends the environment, not the program."""
 
 AUTO_NAME = "auto"

@@ -29,12 +29,13 @@ from workers.central.device_weights import DeviceWeights
 from workers.failures import failures_of
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
-from wrappers import EnvSpec, close_quietly, family_of, make_spec, make_vector_env
+from wrappers import EnvSpec, close_quietly, describe_env, family_of, make_spec, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import ACTION_MASK, Packing
 
 FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
+SLOW_START = 20.0  # seconds to make one, on a busy machine, from which on one environment alone is measured
 ALMOST_OVER = 0.999  # progress of the run, at which steps are small: an update costs the same at any
 GPU_UPDATES = 5  # updates of one call: in a run the GPU computes one while the next is queued
 
@@ -79,7 +80,8 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
     """
     prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
-    stepped = min(workers.envs_per_worker, FEW_ENVIRONMENTS) if brief else workers.envs_per_worker
+    few = 1 if describe_env(config.env).start_seconds > SLOW_START else FEW_ENVIRONMENTS
+    stepped = min(workers.envs_per_worker, few) if brief else workers.envs_per_worker
     at_once = acting_at_once(config)
     if brief and not gpu:  # a batch of windows stays whole: its operations are so small that their number decides
         at_once = min(at_once, FEW_STEPS)

@@ -117,7 +117,7 @@ def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         play = head_start._random_play
         assert play
         play._words, words = multiprocessing.Pipe(duplex=False)
-        random_play._play(config.env, 1, 1, play._shared, words)  # what the process does
+        random_play._play(play._shared, words, config.env, 1, 1, 4, False)  # what the process does
         with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_game.*random play before training: ValueError: no such game"):
             head_start.random_observations()
 

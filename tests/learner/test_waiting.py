@@ -12,7 +12,7 @@ import torch
 
 from learner import launch
 from learner.head_start import HeadStart
-from learner.waiting import announced
+from learner.waiting import Progress, announced
 from tests.learner.launching import command
 from tests.support import small_config
 
@@ -47,7 +47,7 @@ def test_measuring_a_slow_environment_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_long_random_play_says_so(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    def play_slowly(*_: Any) -> torch.Tensor:
+    def play_slowly(*_: Any, **__: Any) -> torch.Tensor:
         time.sleep(0.3)
         return torch.ones(1)
 
@@ -56,3 +56,17 @@ def test_long_random_play_says_so(monkeypatch: pytest.MonkeyPatch, lines: list[s
     with HeadStart(small_config(worker_kind="serial"), None) as head_start:
         assert torch.equal(head_start.random_observations(), torch.ones(1))
     assert [line for line in lines if "Catch-v0" in line and "random play" in line]
+
+
+def test_progress_is_logged_at_growing_intervals_with_the_time_left(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    now = 0.0
+    monkeypatch.setattr("learner.waiting.monotonic", lambda: now)
+    progress = Progress("Playing", steps=800, limit=60.0)
+    times = []
+    for _ in range(100):
+        before, now = len(lines), now + 1.0
+        progress(int(now))
+        times += [round(now)] * (len(lines) - before)
+    assert times == [8, 16, 32, 62, 92]
+    assert "8 of 800" in lines[0]
+    assert "53 s" in lines[0], "the limit ends it before its steps do"

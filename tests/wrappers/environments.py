@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -234,6 +237,56 @@ class Slow(Counting):
         return super().reset(seed=seed, options=options)
 
 
+class Hanging(Counting):
+    """Never answers in `where`: constructor, reset, step, render or close.
+
+    how: `sleep`, `swallow` (every exception), `native` (code that keeps Python from running). probed: whether it hangs when it
+    is tried out, instead of later. child: a file for the id of a process that it starts. made, pause: seconds of the
+    constructor and of a step.
+    """
+
+    def __init__(
+        self,
+        where: str = "",
+        how: str = "sleep",
+        probed: bool = False,
+        child: str = "",
+        made: float = 0.0,
+        pause: float = 0.0,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(length=1000, render_mode=render_mode)
+        self.where, self.how, self.pause = where, how, pause
+        self.hangs = probed == sys.argv[0].endswith("probe.py")
+        if child and self.hangs:
+            Path(child).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+        time.sleep(made)
+        self.hang_in("constructor")
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        self.hang_in("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        time.sleep(self.pause)
+        if self.steps >= 30 or sys.argv[0].endswith("probe.py"):
+            self.hang_in("step")
+        return super().step(action)
+
+    def render(self) -> Any:
+        self.hang_in("render")
+        return super().render()
+
+    def close(self) -> None:
+        self.hang_in("close")
+        super().close()
+
+    def hang_in(self, where: str) -> None:
+        while self.hangs and where == self.where:
+            with contextlib.suppress(*((BaseException,) if self.how == "swallow" else ())):
+                (ctypes.PyDLL(None) if self.how == "native" else time).sleep(600)
+
+
 class Moving(Counting):
     """Changes the current folder to `path`, and reads a file there at each reset."""
 
@@ -261,6 +314,7 @@ _register("TestMaskInInfo", MaskInInfo)
 _register("TestFailing", Failing)
 _register("TestLeaving", Leaving)
 _register("TestSlow", Slow)
+_register("TestHanging", Hanging)
 _register("TestMoving", Moving)
 _register("TestClosing", Closing)
 _register("TestVector", None, CountingVector)

@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from workers.processes.fork_server import NUMBER, Request, run_fork_server
+from wrappers.answering import rest
 
 START_SECONDS = 120.0  # for a process id to arrive; a fork server that was spawned imports PyTorch first
 
@@ -136,6 +137,7 @@ class ForkServer:
         self._requests, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A forked process has everything that is imported here. But other threads may hold locks, and it would inherit them
         # locked for ever; then the fork server is spawned and imports PyTorch for itself.
+        rest()
         method = "fork" if threading.active_count() == 1 else "spawn"
         try:
             self._process = _start(method, run_fork_server, (requests, os.getpid()), "fork-server")
