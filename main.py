@@ -28,8 +28,11 @@ LOADER_WITHOUT_MEMORY = "failed to map segment"
 """The system's words in an ImportError for a library that does not fit into the memory limit."""
 
 
-def main(command: list[str]) -> int:
-    """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 refused (bad input or a run in use), 130 stopped."""
+def main(command: list[str], *, apart: bool = False) -> int:
+    """Do what the flags say. Returns the exit code: 0 done, 1 failed, 2 refused (bad input or a run in use), 130 stopped.
+
+    apart: see `learner.launch.run`.
+    """
     open_missing_streams()
     # Threads that share operations spin for some microseconds before they sleep. Threads that slept at once would gain nothing,
     # and threads that spin for long would keep the workers from the cores. Read when torch is loaded.
@@ -56,7 +59,7 @@ def main(command: list[str]) -> int:
         except (flags.Error, ValueError) as error:
             print(f"error: {refusal(error)}", file=sys.stderr)
             return 2
-        return launch.run(job)
+        return launch.run(job, apart=apart)
 
 
 def unfit_libraries(error: ImportError | MemoryError) -> str | None:
@@ -116,7 +119,7 @@ def prepare(command: list[str]) -> Job:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv))
+        sys.exit(main(sys.argv, apart=True))
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)  # training says itself what is saved
         sys.exit(130)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 
 from agents.engine.graphs import GraphError
 from checked_files import LockedError
-from learner.console import log_to_console, log_to_file
+from learner.console import apart_from_libraries, keep_library_output, log_to_console, log_to_file
 from learner.head_start import HeadStart
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
@@ -65,10 +65,17 @@ TITLES = {
 }
 
 
-def run(job: Job) -> int:
-    """Do the job. Returns the exit code."""
-    log_to_console(job.config.settings["verbosity"])
+def run(job: Job, *, apart: bool = False) -> int:
+    """Do the job. Returns the exit code. apart: see `learner.console.apart_from_libraries`; --verbosity=2 shows all instead."""
+    verbosity = job.config.settings["verbosity"]
     allow(job.config.workers.worker_timeout)
+    with apart_from_libraries() if apart and verbosity < 2 else nullcontext():
+        log_to_console(verbosity)
+        return _checked(job)
+
+
+def _checked(job: Job) -> int:
+    """Do the job. Returns the exit code, after one line on failures that may happen in any mode."""
     try:
         return _run(job)
     except (GraphError, NoAnswerError) as error:  # in the measurement; when environments are closed
@@ -114,6 +121,8 @@ def _test(job: Job) -> int:
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
     run = run_of_checkpoint(job.checkpoint_path)
+    if run:
+        keep_library_output(run.log)
     with mirror_new_files(job.config.output, job.addresses, run):
         if job.config.evaluation.estimate_from != NO_FOLDER:
             folder = run.path if run else job.checkpoint_path.parent
@@ -134,6 +143,8 @@ def _export(job: Job) -> int:
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None
     run = run_of_checkpoint(job.checkpoint_path)
+    if run:
+        keep_library_output(run.log)
     with mirror_new_files(job.config.output, job.addresses, run):
         return export_policy(job.config, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
 

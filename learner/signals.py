@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from time import monotonic
 from types import FrameType, TracebackType
 
+from learner.console import error_descriptor
+
 TRAINING_STOPS = "Stopping: finishing this update and saving. Repeat to stop at once without saving."
 SAME_REQUEST = 0.5
 """Seconds in which several signals count as one. `timeout` signals the program and then its whole process group, and a terminal
@@ -66,7 +68,7 @@ class StopSignals:
             if not self._is_silent:
                 with contextlib.suppress(OSError):  # the terminal is gone
                     # Not print, which raises if the signal has interrupted a write to the same stream.
-                    os.write(2, self._first)
+                    os.write(error_descriptor(), self._first)
         elif now - self._requested_at > SAME_REQUEST:
             self._at_once()
             # Not an exception: the interrupted code might catch it, and the exit would wait for threads.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from typing import TextIO
+
+from learner.console import standard_error
 
 
 def format_duration(seconds: float) -> str:
@@ -58,7 +59,7 @@ class ProgressLine:
     """Rewrites one line of a terminal in place. It falls silent if the terminal is closed."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream = stream or standard_error()
         self.live = self._stream.isatty()
         self._shown = False
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from learner.console import shared_with_libraries
 from learner.ranks.base import RankError, Ranks
 from learner.ranks.group import Group, open_store
 from learner.ranks.member import LOST_OTHERS, READY, Member, run_member
@@ -68,7 +69,8 @@ class _Members:
             words, their_words = multiprocessing.Pipe(duplex=False)
             try:
                 # Processes are spawned and not forked, because this one has already looked at its GPU.
-                self._processes.append(start_program(run_member, member, their_words, name=f"learner-{rank}"))
+                with shared_with_libraries():
+                    self._processes.append(start_program(run_member, member, their_words, name=f"learner-{rank}"))
             except OSError as error:
                 self.end()
                 raise RankError(f"rank {rank} could not be started: {error}") from error

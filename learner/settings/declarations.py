@@ -148,7 +148,7 @@ class OutputConfig:
     verbosity: Annotated[
         int,
         Setting(
-            "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics too.",
+            "How much is printed: 0 warnings only, 1 what a person needs, 2 every row of metrics and the output of libraries.",
             "0 (silent), 1 (normal) or 2 (every detail)",
             0,
             2,

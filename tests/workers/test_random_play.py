@@ -63,7 +63,7 @@ def hanging(**arguments: Any) -> EnvConfig:
 
 @pytest.mark.parametrize(("where", "how"), [("constructor", "sleep"), ("reset", "swallow"), ("step", "native")])
 def test_random_play_that_hangs_is_ended_and_names_the_call(where: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_play, "start_timeout", lambda *_: 1.0)
+    monkeypatch.setattr(random_play, "start_timeout", lambda *_: 60.0 if where == "step" else 1.0)
     config = hanging(where=where, how=how)
     with pytest.raises(WorkerError, match=rf"{config.env} .* its .*{where}.* hangs .*worker_timeout"):
         RandomPlay(config, 1, 1, timeout=1.0).observations()

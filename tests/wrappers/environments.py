@@ -242,7 +242,7 @@ class Hanging(Counting):
 
     how: `sleep`, `swallow` (every exception), `native` (code that keeps Python from running). probed: whether it hangs when it
     is tried out, instead of later. child: a file for the id of a process that it starts. made, pause: seconds of the
-    constructor and of a step.
+    constructor and of a step. noisy: whether each step prints from native code.
     """
 
     def __init__(
@@ -253,10 +253,11 @@ class Hanging(Counting):
         child: str = "",
         made: float = 0.0,
         pause: float = 0.0,
+        noisy: bool = False,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(length=1000, render_mode=render_mode)
-        self.where, self.how, self.pause = where, how, pause
+        self.where, self.how, self.pause, self.noisy = where, how, pause, noisy
         self.hangs = probed == sys.argv[0].endswith("probe.py")
         if child and self.hangs:
             Path(child).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
@@ -269,6 +270,9 @@ class Hanging(Counting):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         time.sleep(self.pause)
+        if self.noisy:
+            os.write(1, b"pybullet build 7\n")
+            os.write(2, f"INFO {time.time()} no sound card\n".encode())
         if self.steps >= 30 or sys.argv[0].endswith("probe.py"):
             self.hang_in("step")
         return super().step(action)
