@@ -14,7 +14,9 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wrappers.answering import START_SECONDS, awaited
 from wrappers.errors import in_words
+from wrappers.spec import FAILURES
 
 USER_CLASS = r"[^:]+\.py:[A-Za-z_]\w*"
 _PREFIX = "springbok_user_file_"
@@ -30,8 +32,9 @@ def user_class(setting: str, named: str, base: type[Base]) -> type[Base]:
     if module_name not in sys.modules and not path.is_file():
         raise ValueError(f"{setting} {named}: wanted a file that exists, got {path}")
     try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    except (Exception, SystemExit) as error:  # the file is the user's
+        with awaited(f"the import of {path}", START_SECONDS):
+            found = getattr(importlib.import_module(module_name), name, None)
+    except FAILURES as error:  # the file is the user's
         raise ValueError(f"{setting} {named}: wanted a file that can be imported, got {in_words(error)}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         got = "no such name" if found is None else f"a {type(found).__name__}"

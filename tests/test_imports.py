@@ -21,7 +21,14 @@ OURS = (*PACKAGES, *COMMAND_LINE, *NEUTRAL, "benchmarks", "tests")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "wrappers": (),
     "replay": (),
-    "agents": ("replay.trajectory", "replay.batch", "wrappers.errors", "wrappers.spec", "wrappers.spaces"),
+    "agents": (
+        "replay.trajectory",
+        "replay.batch",
+        "wrappers.answering",
+        "wrappers.errors",
+        "wrappers.spec",
+        "wrappers.spaces",
+    ),
     "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store", "replay.interleave", "replay.recordings"),
     "learner": ("wrappers", "replay", "agents", "workers"),
     "tools": ("learner", "workers.minari_import", "replay", "agents", "wrappers", "main"),

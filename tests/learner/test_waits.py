@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agents import user_class
 from learner import launch
 from learner.runs.directory import RunDirectory
 from tests.support import CATCH, run_main, runs
@@ -69,6 +70,15 @@ def test_commands_end_with_a_line_that_names_the_call(
     done = command(tmp_path, where, load=run_that_hung, **settings)
     assert (done.returncode, done.stderr) == (1, "")
     assert [line for line in done.stdout.splitlines() if f"the {call} of {ENV} has not answered for" in line]
+
+
+def test_an_agent_whose_file_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hanging.py").write_text("import time\n\ntime.sleep(600)\n")
+    monkeypatch.setattr(user_class, "START_SECONDS", 3 * LIMIT)
+    done = command(tmp_path, "", agent=f"{tmp_path}/hanging.py:Agent")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"the import of {tmp_path}/hanging.py has not answered for 3 s" in line
 
 
 def test_a_close_that_hangs_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
