@@ -97,17 +97,17 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
-def limited(end: Callable[[str], None], seconds: float = STEP_SECONDS, *, interrupts: bool = True) -> Iterator[None]:
+def limited(end: Callable[[str], None], seconds: float | None = None, *, interrupts: bool = True) -> Iterator[None]:
     """A context in which `awaited` has limits. The main thread enters it.
 
     Args:
         end: called in another thread with one line about a call that could not be interrupted; it ends the program.
-        seconds: that each call may last.
+        seconds: that each call may last; `STEP_SECONDS` if it is None.
         interrupts: whether an exception interrupts a call before that.
     """
     global _watcher
     before = signal.signal(INTERRUPT, _interrupt)
-    _watcher = _Watcher(end, seconds, interrupts=interrupts)
+    _watcher = _Watcher(end, STEP_SECONDS if seconds is None else seconds, interrupts=interrupts)
     try:
         yield
     finally:
