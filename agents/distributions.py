@@ -110,15 +110,15 @@ class Categorical(Distribution):
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
         _check_rows(parameters.shape[:-1], drawn.shape)
         log_probs = functional.log_softmax(parameters, dim=-1)
-        return log_probs.gather(-1, drawn.long().unsqueeze(-1)).squeeze(-1)
+        return log_probs.gather(-1, drawn.long().unsqueeze(-1)).squeeze(-1)  # [..., A] -> [...]
 
     def entropy(self, parameters: Tensor) -> Tensor:
         log_probs = functional.log_softmax(parameters, dim=-1)
-        return -(log_probs.exp() * log_probs).sum(dim=-1)
+        return -(log_probs.exp() * log_probs).sum(dim=-1)  # - sum p log p
 
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
-        log_one = one.log_softmax(-1)
-        return (log_one.exp() * (log_one - other.log_softmax(-1))).sum(-1)
+        log_one = one.log_softmax(-1)  # finite, where the logarithm of a rounded softmax is -inf
+        return (log_one.exp() * (log_one - other.log_softmax(-1))).sum(-1)  # sum p (log p - log q)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class MultiCategorical(Distribution):
 
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
         _check_rows((*parameters.shape[:-1], len(self.counts)), drawn.shape)
-        return self._each.log_prob(self.components(parameters), drawn).sum(-1)
+        return self._each.log_prob(self.components(parameters), drawn).sum(-1)  # [..., D] -> [...]
 
     def entropy(self, parameters: Tensor) -> Tensor:
         return self._each.entropy(self.components(parameters)).sum(-1)
@@ -190,7 +190,7 @@ class DiagonalGaussian(Distribution):
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
         mean, log_std = self._split(parameters)
-        return mean + log_std.exp() * torch.empty_like(mean).normal_(generator=generator)
+        return mean + log_std.exp() * torch.empty_like(mean).normal_(generator=generator)  # mean + std N(0, 1)
 
     def mode(self, parameters: Tensor) -> Tensor:
         return self._split(parameters)[0]
@@ -198,22 +198,23 @@ class DiagonalGaussian(Distribution):
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
         _check_rows((*parameters.shape[:-1], self.size), drawn.shape)
         mean, log_std = self._split(parameters)
-        deviation = (drawn - mean) * torch.exp(-log_std)
-        return (-0.5 * (deviation * deviation) - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+        deviation = (drawn - mean) * torch.exp(-log_std)  # z = (a - mean) / std, [..., D]
+        return (-0.5 * (deviation * deviation) - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)  # one number a step
 
     def entropy(self, parameters: Tensor) -> Tensor:
         _, log_std = self._split(parameters)
-        return (log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum(-1)  # sum log(std sqrt(2 pi e))
 
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
         (mean, log_std), (other_mean, other_log_std) = self._split(one), self._split(other)
+        # (s_p^2 + (m_p - m_q)^2) / s_q^2
         squares = (2 * (log_std - other_log_std)).exp() + ((mean - other_mean) * torch.exp(-other_log_std)).square()
-        return (other_log_std - log_std + 0.5 * squares - 0.5).sum(-1)
+        return (other_log_std - log_std + 0.5 * squares - 0.5).sum(-1)  # log s_q - log s_p + squares / 2 - 1/2
 
     def excess(self, parameters: Tensor) -> Tensor | None:
         if not any(self.bounded):
             return None
-        squares = (self._split(parameters)[0].abs() - MEAN_BOUND).clamp(min=0).square()
+        squares = (self._split(parameters)[0].abs() - MEAN_BOUND).clamp(min=0).square()  # [..., D]
         if all(self.bounded):
             return squares.sum(-1)
         # No mask, which the host would have to send to a GPU each time.
@@ -246,7 +247,7 @@ class SquashedGaussian(DiagonalGaussian):
         return drawn.tanh()
 
     def log_prob(self, parameters: Tensor, drawn: Tensor) -> Tensor:
-        return super().log_prob(parameters, drawn) - _log_slope(drawn).sum(-1)
+        return super().log_prob(parameters, drawn) - _log_slope(drawn).sum(-1)  # log N(u) - sum log(1 - tanh(u)^2)
 
     def reparametrised(self, parameters: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
         """Actions `[..., D]` and their log-densities `[...]` as functions of the parameters, with gradient (SAC, section 4.2).
@@ -254,7 +255,7 @@ class SquashedGaussian(DiagonalGaussian):
         normals: of a standard normal distribution, `[..., D]`.
         """
         mean, log_std = self._split(parameters)
-        drawn = mean + log_std.exp() * normals
+        drawn = mean + log_std.exp() * normals  # u, with gradient in mean and log_std
         # The deviation from the mean in standard deviations is the given number, so it needs no division.
         gaussian = -0.5 * normals.square() - log_std - 0.5 * math.log(2 * math.pi)
         return drawn.tanh(), (gaussian - _log_slope(drawn)).sum(-1)
@@ -266,8 +267,8 @@ class SquashedGaussian(DiagonalGaussian):
         would give a gradient that is not that of the entropy.
         """
         mean, log_std = self._split(parameters)
-        nodes = torch.linspace(-NODES_END, NODES_END, NODES, device=mean.device, dtype=mean.dtype)
-        slopes = _log_slope(mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes)
+        nodes = torch.linspace(-NODES_END, NODES_END, NODES, device=mean.device, dtype=mean.dtype)  # z [nodes]
+        slopes = _log_slope(mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes)  # [..., D, nodes]
         return super().entropy(parameters) + (slopes * (-0.5 * nodes.square()).softmax(0)).sum((-2, -1))
 
 
@@ -297,7 +298,7 @@ class Beta(Distribution):
         PyTorch's gamma sampler takes a generator, unlike its Beta distribution. No shape is below 1, so neither is 0.
         """
         gammas = torch._standard_gamma(1 + _less_one(parameters), generator=generator)
-        one, other = gammas.chunk(2, -1)
+        one, other = gammas.chunk(2, -1)  # g, h [..., D]
         return 2 * (one / (one + other)).clamp(BETA_MARGIN, 1 - BETA_MARGIN) - 1
 
     def mode(self, parameters: Tensor) -> Tensor:
@@ -310,18 +311,18 @@ class Beta(Distribution):
         less_one = _less_one(parameters)
         ends = torch.cat([1 + drawn, 1 - drawn], -1) / 2  # y and 1 - y
         log_ends = ends.clamp(BETA_MARGIN, 1 - BETA_MARGIN).log()
-        return (less_one * log_ends).sum(-1) - self._log_normaliser(1 + less_one)
+        return (less_one * log_ends).sum(-1) - self._log_normaliser(1 + less_one)  # (alpha - 1) log y + (beta - 1) log(1 - y)
 
     def entropy(self, parameters: Tensor) -> Tensor:
         less_one = _less_one(parameters)
-        whole = (1 + less_one).unflatten(-1, (2, self.size)).sum(-2)
+        whole = (1 + less_one).unflatten(-1, (2, self.size)).sum(-2)  # alpha + beta, [..., D]
         expected = (less_one * torch.digamma(1 + less_one)).sum(-1) - ((whole - 2) * torch.digamma(whole)).sum(-1)
         return self._log_normaliser(1 + less_one) - expected
 
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
-        shapes, other_shapes = (1 + _less_one(parameters) for parameters in (one, other))
+        shapes, other_shapes = (1 + _less_one(parameters) for parameters in (one, other))  # [..., 2D] each
         whole = shapes.unflatten(-1, (2, self.size)).sum(-2)
-        difference = shapes - other_shapes
+        difference = shapes - other_shapes  # [..., 2D]
         expected = (difference * torch.digamma(shapes)).sum(-1)
         expected = expected - (difference.unflatten(-1, (2, self.size)).sum(-2) * torch.digamma(whole)).sum(-1)
         return self._log_normaliser(other_shapes) - self._log_normaliser(shapes) + expected
@@ -329,6 +330,7 @@ class Beta(Distribution):
     def _log_normaliser(self, shapes: Tensor) -> Tensor:
         """Sum over the components of the logarithm of the Beta function and of log 2, the width of (-1, 1)."""
         whole = shapes.unflatten(-1, (2, self.size)).sum(-2)
+        # log B(alpha, beta) + log 2
         return torch.lgamma(shapes).sum(-1) - torch.lgamma(whole).sum(-1) + self.size * math.log(2)
 
 
@@ -381,8 +383,8 @@ def sample_categorical(logits: Tensor, generator: torch.Generator | None) -> Ten
         generator: on the device of the logits; None takes PyTorch's global one.
     """
     probabilities = logits.softmax(-1)
-    arrivals = torch.empty_like(probabilities).exponential_(1.0, generator=generator)
-    return (probabilities / arrivals).argmax(-1)
+    arrivals = torch.empty_like(probabilities).exponential_(1.0, generator=generator)  # E_a [..., A]
+    return (probabilities / arrivals).argmax(-1)  # argmin E_a / p_a; a probability of 0 never wins
 
 
 def _log_slope(drawn: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def normalised_runs(advantages: Tensor, parts: int) -> Tensor:
     if not len(advantages):
         return advantages
     length, longer = divmod(len(advantages), min(parts, len(advantages)))  # as `tensor_split` cuts: `longer` runs have one more
-    # at most two calls, however many minibatches there are
+    # At most two calls, however many minibatches there are.
     done = [_normalised_rows(each) for each in _of_one_length(advantages, longer * (length + 1), length)]
     return torch.cat(done)
 

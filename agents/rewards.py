@@ -29,7 +29,7 @@ def soft_asymmetric(rewards: Tensor) -> Tensor:
 
     This is what IMPALA's published code computes; figure D.1 of the paper prints another formula.
     """
-    squeezed = _SOFT_SCALE * torch.tanh(rewards / _SOFT_SCALE)
+    squeezed = _SOFT_SCALE * torch.tanh(rewards / _SOFT_SCALE)  # 5 tanh(r / 5)
     return torch.where(rewards < 0, _SOFT_NEGATIVE_FACTOR * squeezed, squeezed)
 
 
@@ -66,6 +66,7 @@ class RewardScale:
     def scaled(self, batch: Batch) -> Batch:
         """The batch with scaled rewards, clipped at 10. `settle` keeps or drops its part of the moments."""
         assert batch.discounted_returns is not None
+        # [T, B] & [B]. Replayed columns were merged when they were fresh, so each step counts once.
         counted = batch.action_used & ~batch.is_replay  # a step whose action was ignored belongs to no return
         fresh = moments_of(batch.discounted_returns.reshape(-1, 1), counted.flatten())
         # The batch counts before it is scaled, but only `settle` keeps it: a refused step leaves the moments as they were.

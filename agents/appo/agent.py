@@ -151,7 +151,7 @@ class APPOAgent(Agent):
             step.take(terms, metrics, used=part.batch.action_used)
             divergences += [metrics["losses/target_kl"]] if "losses/target_kl" in metrics else []
         if self.target and config.kl_weight:
-            # NaN: no used step in a minibatch
+            # A refused step may have a divergence of NaN, which is left out.
             mean = torch.stack(divergences).nanmean() if len(divergences) > 1 else divergences[0]
             divergence = step.peers.mean(mean, batch.action_used)
             # The divergence counts just before a copy, since just after one it is 0.

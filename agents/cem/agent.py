@@ -88,9 +88,9 @@ class CEMAgent(PopulationAgent):
     def improve(self, step: Stepper) -> dict[str, Tensor]:
         config, own = self.config, [weights.data for weights in self.network.parameters()]
         mean = torch.cat([weights.flatten() for weights in own])  # theta [dim]
-        # drawn anew from their numbers; none was stored
+        # Members are drawn anew from their numbers; none was stored.
         elites = [mean + self.network.perturbation(index + 1) for index in best_members(self.returns, config.elites)]
-        # part of the extra variance that is left
+        # The part of the extra variance that is left.
         left = 1 - (int(self.network.generation) - 1) / config.extra_variance_generations
         extra = config.extra_variance * max(0.0, left)
         mean, std = cross_entropy(elites, mean, self.network.std, smoothing=config.smoothing, extra_variance=extra)

@@ -79,13 +79,14 @@ class Guard:
         which could not be reverted, so it is always checked before it is taken. `end_update` follows the last step of an
         update.
         """
+        # [quantities], each finite if all of it is
         numbers = torch.stack([largest(quantity.detach()) for quantity in quantities.values()])
         if not self.reads_late and math.isfinite(numbers.sum().item()):  # a finite sum has no other terms
             take_step()
             self._checks.append(None)
             return self._true
-        finite = numbers.isfinite()
-        sound = finite.all()
+        finite = numbers.isfinite()  # bool [quantities]
+        sound = finite.all()  # bool []
         on_device = self.reads_late and all(weights in self._optimizer.state for weights in self._stepped())
         if on_device:
             self._step_where(sound, take_step)
@@ -106,7 +107,7 @@ class Guard:
         together = torch.cat(on_device) if len(on_device) > 1 else next(iter(on_device), None)
         finite = None if together is None else together.to("cpu", non_blocking=True)
         copied.record()
-        self._pending.append(_Update(checks, finite, copied))
+        self._pending.append(_Update(checks, finite, copied))  # read one update later, when the copy has arrived
         if not self.reads_late:
             self._read(keep=0)
         return len(checks)
@@ -150,7 +151,7 @@ class Guard:
             bad = [name for name in checked.names if not next(finite)] if checked else []
             reasons.append(bad[0] if bad else None)
             for weights in checked.counted if checked and bad else ():
-                self._optimizer.state[weights]["step"] -= 1
+                self._optimizer.state[weights]["step"] -= 1  # the device restored the weights; this count is the host's
         return reasons
 
     def _stepped(self) -> Iterator[Tensor]:
@@ -174,15 +175,16 @@ class Guard:
         for weights, moments in self._optimizer.state.items():
             changed += [value for value in moments.values() if value.device == weights.device]
         parts = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in changed]  # in memory order
-        before = torch.cat(parts)
+        before = torch.cat(parts)  # a copy of all weights and moments, before the step changes them
         take_step()
+        # `where` selects bits. A product with 0 would keep NaN, and the difference of two floats would not restore them.
         kept = torch.where(sound, torch.cat(parts), before)
         torch._foreach_copy_(parts, kept.split([len(part) for part in parts]))
 
 
 def largest(quantity: Tensor) -> Tensor:
     """A scalar `[]` that is finite exactly if all of `quantity`, of any shape, is."""
-    return torch.linalg.vector_norm(quantity, math.inf) if quantity.dim() else quantity
+    return torch.linalg.vector_norm(quantity, math.inf) if quantity.dim() else quantity  # max |x|; NaN if any is NaN
 
 
 @torch.no_grad()
@@ -195,8 +197,9 @@ def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
     gradients take to clip.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # norm of norms: the global one
     if largest_norm:
+        # Below the limit the factor is 1, so the host needs no branch.
         torch._foreach_mul_(gradients, torch.clamp(largest_norm / (norm + NORM_EPSILON), max=1.0))
     return norm
 

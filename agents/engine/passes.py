@@ -100,7 +100,7 @@ class NetworkPasses:
         self._parts = ()
         if self.threads == 1:
             return self._forward(observations) if state is None else self._forward(observations, state, reset, burn_in)
-        self._axis = 0 if state is None else 1
+        self._axis = 0 if state is None else 1  # rows [N, ...] are divided, with a core columns [R, B, ...]
         threads = self._threads(observations, state)
         arguments = _divide(threads, observations, state, reset, burn_in)
         if threads == 1:
@@ -108,6 +108,7 @@ class NetworkPasses:
             with self.operations.sharing(self._multiplied):
                 return self._forward(*arguments[0])
         self._parts = self.each(lambda each: self._forward(*each), arguments)
+        # The cut between the two stages of `backward`: the loss ends at these leaves, and each thread's graph at its part.
         leaves = [_joined(tensors, self._axis).detach().requires_grad_() for tensors in zip(*self._parts, strict=True)]
         return type(self._parts[0])(*leaves)
 
@@ -128,6 +129,7 @@ class NetworkPasses:
             with torch.no_grad():
                 return passed(observations)
         threads = self._threads(observations, state)
+        # As many parts for each thread, of at most ROWS_AT_ONCE rows.
         parts = threads * -(-len(observations) // (threads * ROWS_AT_ONCE)) if state is None else threads
 
         @torch.no_grad()
@@ -164,13 +166,15 @@ class NetworkPasses:
             give_gradients(learned, gradients)
             return
         # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
+        # dL / doutputs, of the shapes of the outputs
         of_leaves = torch.autograd.grad(losses, [*outputs, *further], scalars, materialize_grads=True)
-        give_gradients(further, of_leaves[len(outputs) :])
-        sizes = [part[0].shape[self._axis] for part in self._parts]
+        give_gradients(further, of_leaves[len(outputs) :])  # these are not behind the leaves, so stage 1 is all
+        sizes = [part[0].shape[self._axis] for part in self._parts]  # rows or columns of each part
+        # One tuple of gradients for each part.
         of_outputs = zip(*(gradient.split(sizes, self._axis) for gradient in of_leaves[: len(outputs)]), strict=True)
 
         def of_part(pair: tuple[Any, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(pair[0], parameters, pair[1])
+            return torch.autograd.grad(pair[0], parameters, pair[1])  # (doutputs / dweights)' dL / doutputs
 
         # Stage 2: each thread goes on through its own graph, from its part of the outputs to the weights.
         of_parts = self.each(of_part, list(zip(self._parts, of_outputs, strict=True)))
@@ -203,6 +207,7 @@ class NetworkPasses:
 
         def of_part(each: tuple[Any, tuple[Tensor, ...]]) -> tuple[Losses, list[Tensor]]:
             found = losses(each[0], *each[1])
+            # Only the named weights get a gradient: the actor's loss passes through the critics and leaves them as they are.
             gradients = [torch.autograd.grad(term.value, term.parameters or parameters) for term in found.terms.values()]
             return found, [gradient for of_term in gradients for gradient in of_term]
 
@@ -278,15 +283,16 @@ def _mean_of_parts(found: Sequence[Losses], gradients: Sequence[list[Tensor]], s
     detached = [{name: term.value.detach() for name, term in part.terms.items()} | dict(part.metrics) for part in found]
     errors = [part.priorities for part in found if part.priorities is not None]
     if len(found) > 1:  # means over parts of different sizes
-        fractions = [size / sum(sizes) for size in sizes]
+        fractions = [size / sum(sizes) for size in sizes]  # the mean over N is the weighted mean of the parts' means
         for of_part, fraction in zip(gradients, fractions, strict=True):
-            torch._foreach_mul_(of_part, fraction)
+            torch._foreach_mul_(of_part, fraction)  # in place: the parts' gradients are used nowhere else
         for others in gradients[1:]:
             torch._foreach_add_(gradients[0], others)
         weighted = zip(detached, fractions, strict=True)
         detached = [{name: fraction * value for name, value in each.items()} for each, fraction in weighted]
     values = {name: sum((each[name] for each in detached[1:]), detached[0][name]) for name in detached[0]}
     terms = {name: term._replace(value=values[name]) for name, term in first.terms.items()}
+    # The priorities [N] are in the order of the rows.
     return Losses(terms, {name: values[name] for name in first.metrics}, torch.cat(errors) if errors else None)
 
 

@@ -78,5 +78,5 @@ class Peers:
 def counted(used: Used, like: Tensor) -> Tensor:
     """The number of used steps as a scalar `[]` of the dtype and device of `like`; 1 for None."""
     if isinstance(used, Tensor):
-        return used.sum().to(like.dtype)
+        return used.sum().to(like.dtype)  # [], on the device: the host does not wait
     return torch.full((), 1 if used is None else used, dtype=like.dtype, device=like.device)

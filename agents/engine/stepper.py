@@ -110,7 +110,7 @@ class Stepper:
         last = getattr(config, "lr_end_value", -1.0)
         self._last_rate: float = self._first_rate if last == -1 else last
         self._windows = agent.needs(config).window > 0
-        self.peers = Peers()
+        self.peers = Peers()  # alone, until `join`
         self.progress, self._progress = 0.0, torch.zeros((), dtype=torch.float64, device=self._device)
         self._outputs: Any = None  # of the last forward pass, as `passes` returned them
         self.inputs: dict[str, Tensor] = {}
@@ -149,14 +149,14 @@ class Stepper:
         # Rows of burn-in are in the network's passes, because they make the core's state, but in no loss and no metric.
         learned = batch.without_overlap() if batch.overlap else batch
         if self._windows:  # no column is fresh, so the running moments are those of drawn windows
-            learned = replace(learned, is_replay=torch.zeros_like(batch.is_replay))
+            learned = replace(learned, is_replay=torch.zeros_like(batch.is_replay))  # [B], all of them merged
         if self.reward_scale:
             learned = self.reward_scale.scaled(learned)
         elif self._clipping:
-            learned = replace(learned, rewards=clip_rewards(learned.rewards, self._clipping))
-        self.agent.update(learned, self)
+            learned = replace(learned, rewards=clip_rewards(learned.rewards, self._clipping))  # rows store raw rewards
+        self.agent.update(learned, self)  # forward, losses and steps of the agent
         for target in self.targets.values():
-            target.end_update(self.applied)
+            target.end_update(self.applied)  # those that count updates; the others moved in the steps
         if self.agent.merges_moments and (self.reward_scale or self.observation_moments):
             self.merge_moments(learned, self.applied)
         scalars, priorities = results_of_steps(self._taken, learned.rewards.numel(), self._limit or math.inf)
@@ -167,7 +167,7 @@ class Stepper:
 
         Raw rewards are checked, because scaling would hide a non-finite one.
         """
-        inputs = {"rewards": batch.rewards, **batch.acting}
+        inputs = {"rewards": batch.rewards, **batch.acting}  # [T, B, ...] each
         if batch.recurrent_state is not None:
             inputs["recurrent_state"] = batch.recurrent_state
         found = self.network.float_inputs(batch.observations.flatten(0, 1))
@@ -220,11 +220,11 @@ class Stepper:
             self._outputs = self.passes.forward(whole.observations, whole.recurrent_state, whole.reset, whole.overlap)
             return self._outputs
         # Without a core no row needs another, so rows and columns are one dimension.
-        rows = whole.observations.shape[: -len(self.network.config.observation_shape)]
+        rows = whole.observations.shape[: -len(self.network.config.observation_shape)]  # (T+1, B), or (n,)
         self._outputs = self.passes.forward(whole.observations.flatten(0, len(rows) - 1))
         if len(rows) == 1:
             return self._outputs
-        return type(self._outputs)(*(each.unflatten(0, rows) for each in self._outputs))
+        return type(self._outputs)(*(each.unflatten(0, rows) for each in self._outputs))  # [T+1, B, ...] each
 
     def without_gradient(self, batch: Any, network: nn.Module | None = None, *, last_row: bool = True) -> Any:
         """The outputs of `forward` without gradient.
@@ -236,7 +236,7 @@ class Stepper:
         if whole.recurrent_state is not None:
             given = whole.observations[:end], whole.recurrent_state, whole.reset[:end]
             outputs = self.passes.without_gradient(*given, network=network)
-            return type(outputs)(*(each[whole.overlap :] for each in outputs))
+            return type(outputs)(*(each[whole.overlap :] for each in outputs))  # rows of burn-in have no outputs
         observations = whole.observations[:end]
         outputs = self.passes.without_gradient(observations.flatten(0, 1), network=network)
         return type(outputs)(*(each.unflatten(0, observations.shape[:2]) for each in outputs))
@@ -253,7 +253,7 @@ class Stepper:
         """
         values = {name: term.value for name, term in terms.items()}
         weights = self.peers.weights(terms) if self.peers.count > 1 else [term.weight for term in terms.values()]
-        self.passes.backward(list(values.values()), self._outputs, weights)
+        self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
         # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**self.inputs, **values}
         if self.peers.count > 1:
@@ -294,7 +294,7 @@ class Stepper:
             numbers |= self.peers.add_gradients(self.parameters, numbers)
         # Each loss that has parameters of its own is clipped by itself.
         norms = torch.stack([clip_gradients(term.parameters or self.parameters, self._limit) for term in found.terms.values()])
-        norm, clipped = torch.linalg.vector_norm(norms), (norms > (self._limit or math.inf)).any()
+        norm, clipped = torch.linalg.vector_norm(norms), (norms > (self._limit or math.inf)).any()  # [] each
         applied = self._step(numbers, norm, moves_targets=moves_targets)
         metrics = {**{f"losses/{name}": value for name, value in values.items()}, **found.metrics}
         self._taken.append(Taken(applied, {}, metrics, norm, clipped, found.priorities))
@@ -323,7 +323,7 @@ class Stepper:
             if stops_at < math.inf and self.exceeds(torch.zeros((), device=self._device), 0, stops_at):
                 return True
             for parameter in self.parameters:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter)  # this learner adds nothing to the sum, but takes the step
             numbers = {**self.inputs, **self.peers.add_gradients(self.parameters, self.inputs, 0, present=False)}
             norm = clip_gradients(self.parameters, self._limit)
             self._taken.append(Taken(self._step(numbers, norm), {}, {}, norm))
@@ -365,11 +365,11 @@ class Stepper:
         # meets many, since the moments of a weight without a gradient shrink towards zero, and rounding stops them above it.
         torch.set_flush_denormal(True)
         try:
-            self.optimizer.step()
+            self.optimizer.step()  # weights without a gradient stay, and so do their moments
         finally:
             torch.set_flush_denormal(False)
         for target in self.targets.values() if moves_targets else ():
-            target.after_step()
+            target.after_step()  # inside the guarded step, so a refused step undoes the move too
 
     # Of the agent's life
 

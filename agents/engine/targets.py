@@ -39,7 +39,7 @@ class TargetNetwork:
     ) -> None:
         if period < 1:
             raise ValueError(f"target_update_period: wanted 1 or more, got {period}")
-        self.network: Any = deepcopy(network).requires_grad_(False)
+        self.network: Any = deepcopy(network).requires_grad_(False)  # no gradient reaches the copy
         for name in without:
             setattr(self.network, name, None)
         self._period, self._rate = period, rate
@@ -51,7 +51,7 @@ class TargetNetwork:
         self.age = torch.zeros((), dtype=torch.float32 if self._in_steps else torch.int64, device=device)
         named, learned = dict(self.network.named_parameters()), dict(network.named_parameters())
         self._weights: list[Tensor] = list(named.values())
-        self._learned: list[Tensor] = [learned[name] for name in named]
+        self._learned: list[Tensor] = [learned[name] for name in named]  # the live weights, in the copy's order
         kept, current = self.network.state_dict(), network.state_dict()
         names = [name for name in kept if name not in named]
         self._buffers, self._learned_buffers = [kept[name] for name in names], [current[name] for name in names]
@@ -74,11 +74,11 @@ class TargetNetwork:
     @property
     def is_due(self) -> Tensor:
         """Whether the target moves at the end of this update, if that is applied: bool `[]` on the device."""
-        return self.age + 1 >= self._period
+        return self.age + 1 >= self._period  # before `end_update` has counted this update
 
     @torch.no_grad()
     def _count(self, one: Tensor | int) -> None:
-        self.age += one
+        self.age += one  # `applied` counts as 0 or 1: a refused update ages nothing
         due = self.age >= self._period
         if self._on_device and (self._period > 1 or not self._in_steps):  # the device decides, so that the host does not wait
             _replace_where(due, self._weights, self._learned, self._rate)
@@ -112,7 +112,7 @@ def _replace_where(due: Tensor, old: list[Tensor], new: list[Tensor], rate: floa
         new: of the same shapes.
         rate: the part of the way; 1 copies to the bit.
     """
-    after, before = (torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (new, old))
+    after, before = (torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (new, old))  # [numbers] each
     flat = torch.where(due, torch.lerp(before, after, rate) if rate < 1 else after, before)
     parts = torch.split(flat, [tensor.numel() for tensor in old])
     torch._foreach_copy_(old, [part.view(tensor.shape) for part, tensor in zip(parts, old, strict=True)])

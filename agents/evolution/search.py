@@ -51,7 +51,7 @@ def evolution_gradient(weights: Tensor, noise: Iterable[Tensor], sigma: float) -
 
 def best_members(returns: Tensor, count: int) -> list[int]:
     """The indices of the `count` highest returns `[M]`, best first. Of equal returns the first ones are taken."""
-    # stable: ties do not depend on the sort
+    # A stable sort: of equal returns the lower number comes first.
     found: list[int] = returns.sort(descending=True, stable=True).indices[:count].tolist()
     return found
 

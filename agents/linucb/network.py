@@ -51,7 +51,7 @@ class LinUCBNetwork(FeatureNetwork):
                 f"{size - 1:,}; --network=mlp --hidden_sizes=64 makes 64 of them"
             )
         self.register_buffer("theta", torch.zeros(action.mask_size, size))
-        # A = ridge I before any pull
+        # A^-1 = I / ridge before any pull.
         self.register_buffer("inverse", torch.eye(size).repeat(action.mask_size, 1, 1) / self.config.agent.ridge)
 
     def contexts(self, observations: Observations) -> Tensor:

@@ -62,9 +62,9 @@ class Policy(FeatureNetwork):
 
     def policy_of(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """The policy's parameters, `[N, P]`. features: those that the policy reads, `[N, head_feature_count]`."""
-        policy: Tensor = self.policy_head(features)
+        policy: Tensor = self.policy_head(features)  # [N, P], or [N, D] of means if log_std is shared
         if self._shares_log_std:
-            policy = torch.cat([policy, self.log_std.expand_as(policy)], -1)
+            policy = torch.cat([policy, self.log_std.expand_as(policy)], -1)  # [N, 2 D]: means, then log_stds
         if mask is not None:
             # After softmax such an action has probability 0 and no gradient.
             policy = policy.masked_fill(mask == 0, ILLEGAL_LOGIT)
@@ -79,7 +79,7 @@ class Policy(FeatureNetwork):
         super().initialise(generator)
         if self._deviations:
             shared = self.log_std if self._shares_log_std else self.policy_head.bias[-self._deviations :]
-            shared.fill_(self.config.settings.initial_log_std)
+            shared.fill_(self.config.settings.initial_log_std)  # behind the orthogonal start, which sets biases to 0
 
     @classmethod
     def acting(cls, config: NetworkConfig) -> Acting:
@@ -95,8 +95,8 @@ class Policy(FeatureNetwork):
         greedy: bool = False,
     ) -> Chosen:
         policy: Tensor = thought.output.policy
-        drawn = self.distribution.mode(policy) if greedy else self.distribution.sample(policy, generator)
-        fields = {RAW_ACTION: drawn} if self.distribution.stores_drawn else {}
+        drawn = self.distribution.mode(policy) if greedy else self.distribution.sample(policy, generator)  # [N], or [N, D]
+        fields = {RAW_ACTION: drawn} if self.distribution.stores_drawn else {}  # u of tanh(u), float32
         return Chosen(self.distribution.action(drawn), fields)
 
 
@@ -118,7 +118,7 @@ class ActorCritic(Policy):
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
         """The policy and the value of float32 features `[N, feature_count]`. mask: as `Policy.heads` takes it."""
-        of_policy, of_value = self.split_features(features)
+        of_policy, of_value = self.split_features(features)  # [N, head_feature_count] each
         return PolicyOutput(policy=self.policy_of(of_policy, mask), values=self.value_head(of_value).squeeze(-1))
 
     def head_gain(self, layer: nn.Module) -> float | None:

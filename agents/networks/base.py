@@ -231,12 +231,13 @@ class FeatureNetwork(ObservationEncoder, ABC):
         assert self.core is not None
         if burn_in:
             with torch.no_grad():
+                # Rows 0 to burn_in - 1 make the state, as a constant. The rows behind start from it.
                 _, state = self.core.unroll(self._features_of_rows(observations[:burn_in]), state, reset[: burn_in - 1])
                 # An episode may begin at the first row that is learned from.
                 state = zeroed(state, reset[burn_in - 1])
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
-        rows = hidden.shape[:2]
-        outputs = self.heads(hidden.flatten(0, 1), self.mask_of(observations[burn_in:].flatten(0, 1)))
+        rows = hidden.shape[:2]  # R - burn_in, B
+        outputs = self.heads(hidden.flatten(0, 1), self.mask_of(observations[burn_in:].flatten(0, 1)))  # [rows * B, ...] each
         return Thought(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:
@@ -254,8 +255,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
         with torch.autocast(inputs[0].device.type, dtype) if dtype != torch.float32 else nullcontext():
             features: Tensor = self.torso(*inputs)
             if self.value_torso is not None:
-                features = torch.cat([features, self.value_torso(*inputs)], -1)
-        return features.float()
+                features = torch.cat([features, self.value_torso(*inputs)], -1)  # [N, 2 F of a torso], policy's half first
+        return features.float()  # [N, F]
 
     def split_features(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The features that the policy and the value read, `[N, head_feature_count]` each. Both read a core that they share."""
@@ -269,7 +270,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         if self.packing is None or ACTION_MASK not in self.packing.parts:
             return None
         if isinstance(observations, Tensor):
-            return observations[:, -1, self.packing.parts[ACTION_MASK]]
+            return observations[:, -1, self.packing.parts[ACTION_MASK]]  # the newest frame's mask; older ones are of past steps
         return observations[ACTION_MASK][:, -1]
 
     def only_act(self) -> Self:

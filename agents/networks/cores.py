@@ -66,16 +66,16 @@ class Core(nn.Module, ABC):
         """
         for weight in (self.weight_ih, self.weight_hh):
             for gate in weight.detach().chunk(self.gates):
-                nn.init.orthogonal_(gate, generator=generator)
+                nn.init.orthogonal_(gate, generator=generator)  # each gate by itself: [H, F] or [H, H]
         nn.init.zeros_(self.bias_ih)
         nn.init.zeros_(self.bias_hh)
         if self.memory:
-            keeping = self.bias_ih.detach()[self.size : 2 * self.size]
-            keeping.uniform_(1.0, max(self.memory - 1.0, 1.0), generator=generator).log_()
+            keeping = self.bias_ih.detach()[self.size : 2 * self.size]  # [H], block 1
+            keeping.uniform_(1.0, max(self.memory - 1.0, 1.0), generator=generator).log_()  # s(log u) = 1 - 1 / (1 + u)
 
     def forward(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of N environments: h `[N, H]` and the next state `[N, K]`, from inputs `[N, F]` and the state `[N, K]`."""
-        after = self.cell(self._project(inputs), state.split(self.size, -1))
+        after = self.cell(self._project(inputs), state.split(self.size, -1))  # vectors [N, H], h first
         return after[0], torch.cat(after, -1)
 
     def unroll(self, inputs: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,13 +90,14 @@ class Core(nn.Module, ABC):
             state: `[B, K]`, before row 0; a constant.
             reset: bool `[R-1, B]`.
         """
-        rows = self._project(inputs).unbind(0)
-        parts: tuple[Tensor, ...] = state.split(self.size, -1)
+        rows = self._project(inputs).unbind(0)  # R tensors [B, gates * H]
+        parts: tuple[Tensor, ...] = state.split(self.size, -1)  # vectors [B, H], h first
         hidden = []
         for t, projected in enumerate(rows):
             if t:
                 # reset[t - 1] says that observation t is an episode's first.
                 parts = tuple(zeroed(part, reset[t - 1]) for part in parts)
+            # Row by row, since row t+1 needs the state of row t. The product with the inputs is done for all rows before.
             parts = self.cell(projected, parts)
             hidden.append(parts[0])
         return torch.stack(hidden), torch.cat(parts, -1)
@@ -119,15 +120,15 @@ class LSTM(Core):
         super().initialise(generator)
         let_in, keeping = self.bias_ih.detach().view(self.gates, self.size)[:2]
         if self.memory:
-            let_in.copy_(-keeping)
+            let_in.copy_(-keeping)  # a unit that keeps much lets little in: s(i) = 1 - s(f)
         else:
             nn.init.constant_(keeping, _FORGET_BIAS)
 
     def cell(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = state
-        i, f, g, o = (projected + functional.linear(h, self.weight_hh, self.bias_hh)).chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
+        i, f, g, o = (projected + functional.linear(h, self.weight_hh, self.bias_hh)).chunk(4, -1)  # [N, H] each
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()  # c' = s(f) c + s(i) tanh(g)
+        return o.sigmoid() * c.tanh(), c  # h' = s(o) tanh(c')
 
 
 class GRU(Core):
@@ -140,10 +141,10 @@ class GRU(Core):
         (h,) = state
         in_r, in_z, in_n = projected.chunk(3, -1)
         of_r, of_z, of_n = functional.linear(h, self.weight_hh, self.bias_hh).chunk(3, -1)
-        z = (in_z + of_z).sigmoid()
+        z = (in_z + of_z).sigmoid()  # the gate that keeps h
         # The reset gate multiplies behind the product, bias included, as in cuDNN.
         n = (in_n + (in_r + of_r).sigmoid() * of_n).tanh()
-        return ((1 - z) * n + z * h,)
+        return ((1 - z) * n + z * h,)  # h' = (1 - s(z)) n + s(z) h
 
 
 class CorePair(nn.Module):
@@ -189,7 +190,7 @@ class HalfOfPair(nn.Module):
         self._index = index
 
     def unroll(self, inputs: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        return self.core.unroll(inputs, state.chunk(2, -1)[self._index], reset)
+        return self.core.unroll(inputs, state.chunk(2, -1)[self._index], reset)  # [B, K] of the pair -> [B, K / 2]
 
 
 CORES: dict[str, Callable[[int, int, int], Core]] = {"lstm": LSTM, "gru": GRU}
@@ -212,9 +213,9 @@ def make_core(name: str, input_size: int, size: int, memory: int = 0, *, pair: b
 
 def _joined(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     hidden, states = zip(*parts, strict=True)
-    return torch.cat(hidden, -1), torch.cat(states, -1)
+    return torch.cat(hidden, -1), torch.cat(states, -1)  # policy's half first
 
 
 def zeroed(state: Tensor, first: Tensor) -> Tensor:
     """The state `[N, ...]` with zeros where `first`, bool `[N]`, is true. A NaN of the episode before does not survive it."""
-    return state.masked_fill(first.unsqueeze(-1), 0.0)
+    return state.masked_fill(first.unsqueeze(-1), 0.0)  # not a product: 0 * NaN is NaN; no gradient passes

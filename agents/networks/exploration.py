@@ -30,7 +30,7 @@ def epsilon_ladder(environments: Tensor, total: int) -> Tensor:
         environments: int64 `[N]`, numbers i of the environments, from 0 to total - 1.
         total: environments of the run.
     """
-    exponents = 1 + LADDER_EXPONENT * environments.double() / max(1, total - 1)
+    exponents = 1 + LADDER_EXPONENT * environments.double() / max(1, total - 1)  # [N], from 1 to 8
     return (LADDER_BASE**exponents).float()
 
 
@@ -42,6 +42,7 @@ def legal_choices(legal: Tensor, counts: Sequence[int], generator: torch.Generat
         counts: values of each component.
         generator: on the device of `legal`.
     """
+    # The largest of independent uniform numbers is at each legal place with the same probability.
     scores = torch.rand(legal.shape, generator=generator, device=legal.device).masked_fill_(~legal, -1.0)
     return torch.stack([part.argmax(-1) for part in scores.split(list(counts), -1)], -1)
 
@@ -55,7 +56,7 @@ def with_probability(epsilon: Tensor, explored: Tensor, best: Tensor, generator:
         best: actions `[N, ...]`.
         generator: on the device of the actions.
     """
-    explores = torch.rand(len(best), generator=generator, device=best.device) < epsilon
+    explores = torch.rand(len(best), generator=generator, device=best.device) < epsilon  # bool [N]
     return torch.where(explores.view(-1, *(1 for _ in best.shape[1:])), explored, best)
 
 
@@ -64,4 +65,4 @@ def begun(exploration: Tensor, first: Tensor, noise_size: int) -> Tensor:
     if not noise_size:
         return exploration
     constants, state = exploration[:, :-noise_size], exploration[:, -noise_size:]
-    return torch.cat([constants, zeroed(state, first)], -1)
+    return torch.cat([constants, zeroed(state, first)], -1)  # [N, E]

@@ -97,7 +97,7 @@ def network_input(observations: Tensor) -> Tensor:
     if observations.dtype != torch.uint8 and not observations.dtype.is_floating_point:
         raise ValueError(f"observations: wanted uint8 or floating point, got {observations.dtype}")
     if observations.dim() == 5:
-        observations = observations.permute(0, 2, 3, 4, 1).flatten(3).permute(0, 3, 1, 2)
+        observations = observations.permute(0, 2, 3, 4, 1).flatten(3).permute(0, 3, 1, 2)  # [N, H, W, C*S] -> [N, C*S, H, W]
     if observations.dim() == 4:
         observations = observations.contiguous(memory_format=torch.channels_last)
     return observations
@@ -130,7 +130,7 @@ def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype
     Bytes are exact in every dtype. Floating-point numbers may be far from zero, so they are centred before the cast.
     """
     inputs = network_input(observations)
-    offset = -mean * scale
+    offset = -mean * scale  # (x - mean) scale = x scale + offset, one fused operation
     if inputs.is_floating_point():
         return torch.addcmul(offset, inputs, scale).to(dtype)
     return torch.addcmul(offset.to(dtype), inputs.to(dtype), (scale * scale_of(observations)).to(dtype))
@@ -141,7 +141,7 @@ def normalised(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.d
 
     The mean is taken off in float32, before any rounding: features may be far from zero.
     """
-    values = observations.float() * scale_of(observations)
+    values = observations.float() * scale_of(observations)  # [N, S, F]
     return ((values - mean) * scale).clamp(-CLIP, CLIP).to(dtype)
 
 
@@ -153,10 +153,11 @@ def calibrate(observations: Tensor, mean: Tensor, scale: Tensor) -> None:
     """
     factor, exact = scale_of(observations), torch.float64
     parts = [network_input(part) for part in observations.split(_CALIBRATED_AT_ONCE)]
+    # A mean for each pixel, [*input_shape].
     average = torch.stack([part.sum(0, dtype=exact) for part in parts]).sum(0) / len(observations)
     mean.copy_(factor * average)
     squares = torch.stack([(factor * part.float() - mean).square().sum(dtype=exact) for part in parts])
-    deviation = math.sqrt(float(squares.sum()) / (len(observations) * average.numel()))
+    deviation = math.sqrt(float(squares.sum()) / (len(observations) * average.numel()))  # one number for all pixels
     varies = not torch.equal(observations, observations[:1].expand_as(observations))
     scale.fill_(1.0 / deviation if varies and deviation > 0 else 1.0)
 
@@ -227,7 +228,7 @@ class ObservationEncoder(nn.Module):
         """The newest frame of the features that `normalise_observations` normalises, `[N, F]`; bytes are scaled to 0 .. 1."""
         if self.packing is None:
             assert isinstance(observations, Tensor)
-            newest = observations[:, -1]
+            newest = observations[:, -1]  # older frames of a stack were counted when they were the newest
             return newest.float() * scale_of(newest)
         return part_of(self.parts[-1], self.leaves_of(observations))[:, -1]
 

@@ -35,7 +35,7 @@ class JointTorso(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Prepared parts `[N, ...]` to features `[N, F]`."""
-        features = [torso(part) for torso, part in zip(self.torsos, inputs, strict=True)]
+        features = [torso(part) for torso, part in zip(self.torsos, inputs, strict=True)]  # [N, F of each part]
         joined: Tensor = self.joint(torch.cat(features, -1))
         return joined
 

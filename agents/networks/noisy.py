@@ -50,8 +50,8 @@ class NoisyLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Inputs `[N, inputs]` to outputs `[N, outputs]`."""
         # The outer product of two short vectors takes inputs + outputs random numbers instead of inputs * outputs.
-        weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)
-        return functional.linear(inputs, weight, self.bias + self.bias_sigma * self.noise_out)
+        weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)  # [outputs, inputs]
+        return functional.linear(inputs, weight, self.bias + self.bias_sigma * self.noise_out)  # eps_b = f(eps_out)
 
 
 @torch.no_grad()
@@ -61,4 +61,4 @@ def draw_noise(layers: Iterable[NoisyLinear], generator: torch.Generator | None 
         for noise in (layer.noise_in, layer.noise_out):
             device = generator.device if generator else noise.device
             drawn = torch.randn(noise.shape, generator=generator, device=device)
-            noise.copy_(drawn.sign() * drawn.abs().sqrt(), non_blocking=True)
+            noise.copy_(drawn.sign() * drawn.abs().sqrt(), non_blocking=True)  # f(x) = sign(x) sqrt|x|

@@ -37,7 +37,7 @@ class Moments(NamedTuple):
     @property
     def variance(self) -> Tensor:
         """Population variance `[F]`; 0 without values."""
-        return self.m2 / self.weight.clamp(min=1.0)
+        return self.m2 / self.weight.clamp(min=1.0)  # divided by n, not n - 1
 
     @property
     def deviation(self) -> Tensor:
@@ -46,14 +46,14 @@ class Moments(NamedTuple):
         Such a feature has no scale yet. Dividing by the epsilon alone would send its first small change to the clip.
         """
         variance = self.variance
-        varies = variance > (_FLOAT32_ROUNDING * self.mean).square()
+        varies = variance > (_FLOAT32_ROUNDING * self.mean).square()  # bool [F]
         return torch.where(varies, variance + VARIANCE_EPSILON, 1.0).sqrt()
 
 
 def moments_of(values: Tensor, mask: Tensor) -> Moments:
     """Moments of those rows of values `[R, F]` that the mask, bool `[R]`, keeps; weight 0 if it keeps none."""
     exact, kept = values.double(), mask.unsqueeze(-1)
-    weight = mask.sum(dtype=torch.float64)
+    weight = mask.sum(dtype=torch.float64)  # []
     # `where` and not a product: a value that is left out may be anything.
     mean = torch.where(kept, exact, 0.0).sum(0) / weight.clamp(min=1.0)
     return Moments(weight, mean, torch.where(kept, exact - mean, 0.0).square().sum(0))
@@ -61,8 +61,9 @@ def moments_of(values: Tensor, mask: Tensor) -> Moments:
 
 def merged(one: Moments, other: Moments) -> Moments:
     """Moments of the values of both. Moments without values change nothing."""
-    weight, distance = one.weight + other.weight, other.mean - one.mean
-    part = other.weight / weight.clamp(min=1.0)
+    weight, distance = one.weight + other.weight, other.mean - one.mean  # n = n_a + n_b, D = mean_b - mean_a
+    part = other.weight / weight.clamp(min=1.0)  # n_b / n
+    # mean = mean_a + D n_b / n,  M2 = M2_a + M2_b + D^2 n_a n_b / n
     return Moments(weight, one.mean + distance * part, one.m2 + other.m2 + distance.square() * one.weight * part)
 
 
@@ -99,7 +100,7 @@ class RunningMoments:
         return moments
 
     def _batches_of_all(self, batch: Moments) -> list[Moments]:
-        rows = self.peers.gather(torch.cat([batch.weight[None], batch.mean, batch.m2]))
+        rows = self.peers.gather(torch.cat([batch.weight[None], batch.mean, batch.m2]))  # [learners, 1 + 2 F]
         return [Moments(row[0], *row[1:].tensor_split(2)) for row in rows]
 
     def take(self, moments: Moments, sound: Tensor | None = None) -> None:
@@ -145,8 +146,8 @@ class ObservationMoments(RunningMoments):
         Rows 0 to T-1 count, because row T is row 0 of the next trajectory. The row of an autoreset counts too: it holds the
         final observation of its episode, whose value is needed.
         """
-        rows = batch.observations[:-1]
-        fresh = (~batch.is_replay).expand(rows.shape[:2]).flatten()
+        rows = batch.observations[:-1]  # [T, B, ...]
+        fresh = (~batch.is_replay).expand(rows.shape[:2]).flatten()  # [B] -> bool [T * B]
         self.take(self.with_batch(moments_of(self._network.vectors(rows.flatten(0, 1)), fresh)), sound)
         if rescales:
             self.rescale()

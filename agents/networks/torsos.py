@@ -192,7 +192,7 @@ def _convolutions(
     layers: list[nn.Module] = []
     for out_channels, kernel, stride in convolutions:
         layers += [nn.Conv2d(channels, out_channels, kernel, stride), ACTIVATIONS[settings.activation]()]
-        channels, height, width = out_channels, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        channels, height, width = out_channels, (height - kernel) // stride + 1, (width - kernel) // stride + 1  # no padding
     return [*layers, nn.Flatten(), *hidden_layers(channels * height * width, hidden, settings.activation)]
 
 
@@ -200,7 +200,7 @@ def _smallest_frame(convolutions: Sequence[Convolution]) -> int:
     """The height and width of the smallest frame of which the convolutions leave one pixel."""
     size = 1
     for _, kernel, stride in reversed(convolutions):
-        size = (size - 1) * stride + kernel
+        size = (size - 1) * stride + kernel  # from the last layer backwards: inputs of `size` outputs
     return size
 
 
@@ -213,7 +213,7 @@ class _SectionConv(nn.Conv2d):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[N, in_channels, H, W]` in, `[N, out_channels, H, W]` out."""
-        missing = -self.in_channels % _CHANNELS_AT_ONCE
+        missing = -self.in_channels % _CHANNELS_AT_ONCE  # channels of zeros, which add nothing
         if not missing or not inputs.is_cuda or inputs.dtype != torch.bfloat16:
             return super().forward(inputs)
         padded, weight = (functional.pad(tensor, (0, 0, 0, 0, 0, missing)) for tensor in (inputs, self.weight))
@@ -232,6 +232,7 @@ class _ResidualBlock(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[N, channels, H, W]` in and out."""
+        # Not in place here: the sum below needs the inputs as they came.
         hidden: Tensor = self.first(self._outside(inputs))
         residual: Tensor = self.second(self._inside(hidden))
         return inputs + residual

@@ -249,7 +249,7 @@ class TRPOAgent(Agent):
         """
         config = self.config
         most = most_minibatches(batch, config.minibatches, columns=self._columns)
-        # no advantages, no clip
+        # The values' loss reads no advantages and no bounds.
         epochs = epochs_of(rows, batch, config.minibatches, "none", Clipping(None, None), columns=self._columns)
         for _ in range(config.epochs):
             for minibatch in step.turns(next(epochs), most):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 def support(v_min: float, v_max: float, atoms: int, device: torch.device | None = None) -> Tensor:
     """The values z of the atoms, float32 `[atoms]`."""
-    # in float64, so that each is rounded once
+    # Each atom is rounded once, from float64.
     return torch.linspace(v_min, v_max, atoms, dtype=torch.float64).float().to(device)
 
 

@@ -29,7 +29,7 @@ def q_targets(returns: Tensor, discounts: Tensor, values: Tensor) -> Tensor:
 
 def huber(errors: Tensor, delta: float = HUBER_DELTA) -> Tensor:
     """0.5 e^2 up to |e| = delta, and a line from there on, for errors of any shape."""
-    # its slope is the error cut to +-delta, as DQN clips it
+    # Its slope is the error, cut to +-delta as DQN cuts it.
     return functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=delta)
 
 

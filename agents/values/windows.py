@@ -21,7 +21,7 @@ def windows_of_rows(rewards: Tensor, terminated: Tensor, action_used: Tensor, st
         gamma: discount per step.
     """
     shape = rewards.shape
-    # [T * B] each
+    # G, D and m of T * B windows, [T * B] each.
     found = n_step(_unfolded(rewards, steps), _unfolded(terminated, steps), _unfolded(action_used, steps), gamma)
     return NStep(*(part.view(shape) for part in found))
 
