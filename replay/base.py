@@ -255,5 +255,5 @@ def behaviour_distances(
     """
     distance = make_distance(config.dist_function, config.p, divergence)
     if config.dist_function in POLICY_DISTANCES:
-        return distance(encoded.policy, trajectories["behaviour_policy"])
-    return distance(encoded.features, trajectories["behaviour_features"])
+        return distance(encoded.policy, trajectories["behaviour_policy"])  # [n, T, P] each
+    return distance(encoded.features, trajectories["behaviour_features"])  # [n, T, F] each

@@ -102,7 +102,7 @@ class Batch:
             return replace(part, rewards=self.rewards.index_select(1, columns))
 
         def taken(field: Tensor) -> Tensor:
-            return field.index_select(1, columns)
+            return field.index_select(1, columns)  # [T, B, ...] -> [T, n, ...]
 
         steps = ("actions", "rewards", "terminated", "reset", "action_used")
         returns, episodes, state = self.discounted_returns, self.episode_return, self.recurrent_state
@@ -127,6 +127,7 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
         # The transfer may still run after this returns: page-locked memory is reused only behind a fence (`HostBuffers`).
         return torch.from_numpy(array).to(device, non_blocking=True)
 
+    # [B, T, ...] -> [T, B, ...], a view
     fields = {name: up(host.columns[name]).transpose(0, 1) for name in contract.batch_fields}
     acting = {name: fields.pop(name) for name in contract.acting}
     frames = _join_frames(torch.from_numpy(host.columns["frames"]), host.device_frames, device)
@@ -150,6 +151,7 @@ def _join_frames(host: Tensor, device_frames: DeviceFrames, device: torch.device
     for first, frames in device_frames:
         if frames.is_cuda:  # a replay's stream allocated it, and must not reuse it before this stream has read it
             frames.record_stream(torch.cuda.current_stream(frames.device))
+        # Columns keep their order: those of the host before these, then these.
         parts += [host[end:first].to(device, non_blocking=True), frames]
         end = first + len(frames)
     return torch.cat([*parts, host[end:].to(device, non_blocking=True)])
@@ -162,30 +164,30 @@ def stack_frames(frames: Tensor, reset: np.ndarray, frames_stacked: int) -> Tens
     Returns `[T+1, B, S, *F]`, newest frame last, zeros before an episode's first frame. In memory the stack is the innermost
     axis, which for `[H, W]` frames is torch's channels_last: no second copy before the first convolution.
     """
-    batch_size, rows = frames.shape[0], frames.shape[1] - frames_stacked + 1
-    innermost = frames.new_empty((rows, batch_size, *frames.shape[2:], frames_stacked))
+    batch_size, rows = frames.shape[0], frames.shape[1] - frames_stacked + 1  # rows: T+1
+    innermost = frames.new_empty((rows, batch_size, *frames.shape[2:], frames_stacked))  # [T+1, B, *F, S]
     if frames.device.type == "cpu":
         _interleave_rows(frames.numpy(), innermost.numpy())
     else:
         for position in range(frames_stacked):
-            innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)
+            innermost[..., position] = frames[:, position : position + rows].transpose(0, 1)  # frame `position` of each stack
     # The host finds the few affected stacks, so it does not wait for a number from the device.
     row, column, missing = _before_first_frame(reset, frames_stacked)
     if len(row):
         hidden = np.arange(frames_stacked) < missing[:, None]  # [n, S]
         hidden = hidden.reshape(len(row), *(1 for _ in frames.shape[2:]), frames_stacked)
         row, column = torch.from_numpy(np.stack([row, column])).to(frames.device, non_blocking=True)
-        mask = torch.from_numpy(hidden).to(frames.device, non_blocking=True)
+        mask = torch.from_numpy(hidden).to(frames.device, non_blocking=True)  # [n, 1, .., S]
         innermost[row, column] = innermost[row, column].masked_fill(mask, 0)
-    return innermost.movedim(-1, 2)
+    return innermost.movedim(-1, 2)  # a view [T+1, B, S, *F]
 
 
 def _interleave_rows(frames: np.ndarray, innermost: np.ndarray) -> None:
     """Fill `[T+1, B, *F, S]` from frames `[B, T+S, *F]`."""
-    stack, pixels = innermost.shape[-1], int(np.prod(frames.shape[2:]))
+    stack, pixels = innermost.shape[-1], int(np.prod(frames.shape[2:]))  # S, P
     frames = frames.reshape(*frames.shape[:2], pixels)
     for row, out in enumerate(innermost.reshape(*innermost.shape[:2], pixels, stack)):
-        interleave([frames[:, row + position] for position in range(stack)], out)
+        interleave([frames[:, row + position] for position in range(stack)], out)  # S planes [B, P] to [B, P, S]
 
 
 def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
@@ -194,7 +196,7 @@ def hidden_frames(reset: np.ndarray, frames_stacked: int) -> np.ndarray:
     reset: bool `[B, T]`; the last S steps of it will do. Returns bool `[B, S]`.
     """
     row, column, missing = _before_first_frame(reset, frames_stacked)
-    last = row == reset.shape[1] - 1
+    last = row == reset.shape[1] - 1  # row T-1, whose observation the last step acted on
     hidden = np.zeros((len(reset), frames_stacked), bool)
     hidden[column[last]] = np.arange(frames_stacked) < missing[last][:, None]
     return hidden
@@ -207,8 +209,8 @@ def _before_first_frame(reset: np.ndarray, frames_stacked: int) -> tuple[np.ndar
     age = np.full(reset.shape[0], frames_stacked)  # observations since the episode's first one, as far as it matters
     found = []
     for row in range(1, unroll_length + 1) if reset.any() else ():
-        age = np.where(reset[:, row - 1], 0, age + 1)
-        columns = np.flatnonzero(age < frames_stacked - 1)
+        age = np.where(reset[:, row - 1], 0, age + 1)  # reset[t - 1]: observation t is an episode's first
+        columns = np.flatnonzero(age < frames_stacked - 1)  # a stack of age a has only a + 1 frames of its episode
         found.append(np.stack([np.full(len(columns), row), columns, frames_stacked - 1 - age[columns]]))
     affected = np.concatenate(found, axis=1) if found else np.zeros((3, 0), np.int64)
-    return affected[0], affected[1], affected[2]
+    return affected[0], affected[1], affected[2]  # [n] each

@@ -25,7 +25,7 @@ def interleave(planes: Sequence[np.ndarray], out: np.ndarray) -> None:
     if 1 < len(planes) <= MOST_PLANES and out.size:
         # A strided copy in numpy takes six times as long.
         bits = BITS[out.dtype.itemsize]
-        merged = cv2.merge([plane.view(bits) for plane in planes], out.view(bits))
+        merged = cv2.merge([plane.view(bits) for plane in planes], out.view(bits))  # S planes [N, P] to [N, P, S]
         assert np.shares_memory(merged, out)  # OpenCV allocates an array of its own if `out` does not fit
     else:
         for index, plane in enumerate(planes):
@@ -35,7 +35,7 @@ def interleave(planes: Sequence[np.ndarray], out: np.ndarray) -> None:
 def stack_innermost(observations: np.ndarray) -> np.ndarray:
     """Returns a copy of N observations `[N, S, *F]` in the same shape, with the stack innermost in memory."""
     count, stack, *frame = observations.shape
-    planes = observations.reshape(count, stack, -1)
-    copy = np.empty((count, planes.shape[2], stack), observations.dtype)
+    planes = observations.reshape(count, stack, -1)  # [N, S, P], P pixels of a frame
+    copy = np.empty((count, planes.shape[2], stack), observations.dtype)  # [N, P, S]
     interleave([planes[:, index] for index in range(stack)], copy)
-    return np.moveaxis(copy.reshape(count, *frame, stack), -1, 1)
+    return np.moveaxis(copy.reshape(count, *frame, stack), -1, 1)  # a view [N, S, *F]; memory keeps S innermost

@@ -112,7 +112,7 @@ def replay_bytes(
         elif keeps_newest(config) and not config.compress and config.device == "cpu":
             frame_bytes = storage_class(config).layout(contract)[0] + PAGE_OVERHEAD
             shared = max(0, config.capacity - environment_count) * contract.shared_frames
-            size -= shared * frame_bytes
+            size -= shared * frame_bytes  # the first frames of all but each environment's oldest are shared
         sizes.append(size)
     return sizes
 

@@ -50,7 +50,7 @@ def next_shares(ratios: np.ndarray, batch_size: int, credit: np.ndarray) -> tupl
         credit += ratios
         # Sums of 0.1 differ in the last digit, which must not decide between equal credits.
         chosen = int(np.argmax(np.round(credit, 9)))
-        credit[chosen] -= 1
+        credit[chosen] -= 1  # credits sum to 0 again: the ratios add up to 1
         shares[chosen] += 1
     # A share that is whole but for the digits of its ratio, such as 0.3333333 of 12, stays the same for ever.
     credit[np.abs(credit) < WHOLE] = 0
@@ -87,7 +87,7 @@ class Mixture:
         total = float(sum(ratios))
         self.contract = contract
         self.replays = list(replays)
-        self.ratios = np.asarray(ratios, np.float64) / total
+        self.ratios = np.asarray(ratios, np.float64) / total  # [R], with sum 1
         self.batch_size = batch_size
         self.pace = pace
         self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
@@ -121,7 +121,7 @@ class Mixture:
             shares = self._shares
             first = 0
             for replay, share in zip(self.replays, shares, strict=True):
-                if share:
+                if share:  # a small ratio may have no place in this batch
                     part = {name: array[first : first + share] for name, array in columns.items()}
                     if (frames := replay.sample(int(share), part)) is not None:
                         device_frames.append((first, frames))
@@ -132,8 +132,8 @@ class Mixture:
                 self.pace.spend()
             gives_replayed = np.array([replay.gives_replayed for replay in self.replays])  # of this sample
             weights, tickets = self._drawn(shares)
-        source = np.repeat(np.arange(len(self.replays)), shares)
-        is_replay = gives_replayed[source]
+        source = np.repeat(np.arange(len(self.replays)), shares)  # int [B]: columns of a replay stand together
+        is_replay = gives_replayed[source]  # [R] -> [B]
         return HostBatch(columns, is_replay, source, device_frames, weights, tickets)
 
     def update_priorities(self, tickets: BatchTickets, errors: np.ndarray) -> None:
@@ -147,7 +147,7 @@ class Mixture:
 
         Weights are divided by their maximum over the batch. A column that was drawn uniformly has the weight 1 before that.
         """
-        weights, tickets, first = np.ones(int(shares.sum())), [], 0
+        weights, tickets, first = np.ones(int(shares.sum())), [], 0  # [B]
         for index, (replay, share) in enumerate(zip(self.replays, shares.tolist(), strict=True)):
             if share and replay.drawn:
                 weights[first : first + share] = replay.drawn.weights

@@ -27,6 +27,7 @@ class PaceConfig:
     @property
     def first_draw(self) -> float:
         """Steps after which the first batches are drawn."""
+        # From `learning_starts` on each step earns, and the first draw spends `batches_at_once`.
         return self.learning_starts + self.batches_at_once / self.updates_per_step
 
 
@@ -51,7 +52,7 @@ class Pace:
     @property
     def owes(self) -> bool:
         """Whether a draw of `batches_at_once` batches has been earned."""
-        return self._owed >= self.config.batches_at_once - ROUNDING
+        return self._owed >= self.config.batches_at_once - ROUNDING  # so ten steps of 0.1 earn one batch
 
     def insert(self) -> None:
         """One trajectory has come in."""
@@ -59,11 +60,11 @@ class Pace:
         self._steps += self._steps_of_trajectory
         # A trajectory that crosses `learning_starts` earns only for its steps beyond it.
         learned = self._steps - max(before, self.config.learning_starts)
-        self._owed += self.config.updates_per_step * max(0, learned)
+        self._owed += self.config.updates_per_step * max(0, learned)  # 0 while all steps lie before the start
 
     def spend(self) -> None:
         """One draw was made."""
-        self._owed -= self.config.batches_at_once
+        self._owed -= self.config.batches_at_once  # the rest is carried over, so the ratio holds in the long run
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self._steps, "owed": self._owed}

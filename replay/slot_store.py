@@ -80,7 +80,7 @@ def _offsets(layout: Mapping[str, Field]) -> tuple[dict[str, int], int]:
     for name, field in layout.items():
         offsets[name] = end
         size = math.prod(field.shape) * np.dtype(field.dtype).itemsize
-        end += -(-size // ALIGNMENT) * ALIGNMENT
+        end += -(-size // ALIGNMENT) * ALIGNMENT  # rounded up to whole cache lines
     return offsets, max(end, ALIGNMENT)
 
 

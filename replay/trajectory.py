@@ -96,7 +96,7 @@ class TrajectoryContract:
     @property
     def fresh_steps(self) -> int:
         """Steps of a trajectory that the trajectory before it does not contain."""
-        return self.unroll_length - self.overlap
+        return self.unroll_length - self.overlap  # rows of burn-in were in the trajectory before
 
     @property
     def policy_fields(self) -> dict[str, Field]:
@@ -189,7 +189,8 @@ def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.n
     Returns what row 0 of the next trajectories continues from, float64 `[N]`.
     """
     for t in range(rows["rewards"].shape[1]):
+        # R_t = gamma R_{t-1} + r_t, [N]
         returns = np.where(rows["action_used"][:, t], discount * returns + rows["rewards"][:, t], returns)
-        rows[RETURNS][:, t] = returns
-        returns = np.where(rows["terminated"][:, t] | rows["truncated"][:, t], 0.0, returns)
+        rows[RETURNS][:, t] = returns  # before it is cleared: the last step of an episode has its whole return
+        returns = np.where(rows["terminated"][:, t] | rows["truncated"][:, t], 0.0, returns)  # a new episode begins at 0
     return returns

@@ -35,22 +35,22 @@ class AttentiveReplay(RingReplay):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, scores = self.config, None
         multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
-        slots = self.ring.candidates(count, multiplier)
-        if len(slots) > count:
+        slots = self.ring.candidates(count, multiplier)  # int64 [n], lambda * count of them at most
+        if len(slots) > count:  # at lambda = 1 there is no choice, so no forward pass
             scores = self._scores(slots)
             chosen = nearest(scores, self.ring.draws[slots], count)
-            slots, scores = slots[chosen], scores[chosen]
+            slots, scores = slots[chosen], scores[chosen]  # [count] each
         return self.ring.give(slots, out, scores)
 
     def _scores(self, slots: np.ndarray) -> np.ndarray:
         """Returns the candidates' scores `[n]`; small is similar."""
         # There may be hundreds of environments. Reading and encoding one row of each, instead of a whole trajectory, keeps
         # the anchors cheaper than the candidates.
-        newest = np.array(list(self.ring.newest.values()))
+        newest = np.array(list(self.ring.newest.values()))  # [E], slots
         whole = self.ring.recurrent  # a core must see the rows before the last one
         last_rows = self.ring.read(newest) if whole else self.ring.read_window(newest, self.ring.unroll_length - 1, length=1)
-        anchors = self._states(last_rows)[:, -1]
-        states = self._states(self.ring.read(slots))
+        anchors = self._states(last_rows)[:, -1]  # [E, F], one state for each environment
+        states = self._states(self.ring.read(slots))  # [n, T, F]
         return anchor_scores(states, anchors, self.config.dist_function, self.config.p, self.divergence)
 
     def _states(self, trajectories: Fields) -> np.ndarray:
@@ -64,5 +64,6 @@ def anchor_scores(
 ) -> np.ndarray:
     """Returns min over anchors of mean over t of dist(state, anchor), `[n]`. states `[n, T, F]`, anchors `[E, F]`."""
     count, length, width = states.shape
+    # All pairs of states and anchors, [n * T, E].
     distances = state_distances(dist_function, p, states.reshape(count * length, width), anchors, divergence)
-    return distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)
+    return distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)  # [n, T, E] -> [n, E] -> [n]

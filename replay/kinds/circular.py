@@ -54,13 +54,13 @@ class CircularReplay(Replay):
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         self.config = config
         self.gives_replayed = False
-        self.share = config.capacity // (config.slots + 1)
+        self.share = config.capacity // (config.slots + 1)  # columns of a batch; one batch more than slots may wait
         self._spent = Spent()
         self.ring = Ring(config, context, self._spent)
         self._waiting: deque[int] = deque()  # slots of the ring, oldest first
         self._held = np.full((config.slots, self.share), -1)  # [N, share], slots of the ring; -1 in an empty slot
-        self._uses_left = np.zeros(config.slots, np.int64)
-        self._update = 0
+        self._uses_left = np.zeros(config.slots, np.int64)  # [N], 0 for an empty slot
+        self._update = 0  # u, which decides the slot: u mod N
         self._taken = 0  # fresh batches
         self._dropped = self._dropped_before = 0
 
@@ -81,7 +81,7 @@ class CircularReplay(Replay):
         self._waiting.append(slot)
 
     def can_sample(self, count: int) -> bool:
-        return self._uses_left[self._slot] > 0 or not self.has_room()
+        return self._uses_left[self._slot] > 0 or not self.has_room()  # used before, or a whole fresh batch waits
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         if count != self.share or not self.can_sample(count):
@@ -90,7 +90,7 @@ class CircularReplay(Replay):
                 f"{count} while {len(self._waiting)} wait"
             )
         slot = self._slot
-        self.gives_replayed = bool(self._uses_left[slot])
+        self.gives_replayed = bool(self._uses_left[slot])  # false for the first use only: is_replay of the columns
         if not self.gives_replayed:
             self._take_fresh(slot)
         frames = self.ring.give(self._held[slot], out)
@@ -128,10 +128,11 @@ class CircularReplay(Replay):
     @property
     def _slot(self) -> int:
         """The slot of the next update."""
-        return self._update % self.config.slots
+        return self._update % self.config.slots  # a fixed order, so a resume is exact
 
     def _take_fresh(self, slot: int) -> None:
         """Move the waiting batch into an empty slot."""
         self._held[slot] = [self._waiting.popleft() for _ in range(self.share)]
         self._taken += 1
+        # The first batches get 1, 2, .. K uses.
         self._uses_left[slot] = min(self._taken, self.config.uses) if self.config.staggered else self.config.uses

@@ -26,7 +26,7 @@ PAIRS_AT_ONCE = 100_000
 
 def ln_norm(target: np.ndarray, behaviour: np.ndarray, p: float = 2.0) -> np.ndarray:
     """Returns (sum over t and f of |target - behaviour|^p)^(1/p)."""
-    return _norm(_flat(target) - _flat(behaviour), p)
+    return _norm(_flat(target) - _flat(behaviour), p)  # [n, T * F] -> [n]
 
 
 def cos_dist(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
@@ -34,14 +34,15 @@ def cos_dist(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
 
     A zero vector has distance 0 to another zero vector and 1 to any other vector.
     """
-    one, other = _flat(target), _flat(behaviour)
+    one, other = _flat(target), _flat(behaviour)  # [n, T * F] each
+    # One minus it, because small must mean near, and the cosine of near vectors is large.
     return 1 - _cosine(np.sum(one * other, axis=1), _norm(one, 2), _norm(other, 2))
 
 
 def kl_div(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
     """Returns the sum over t of KL(softmax target_t || softmax behaviour_t)."""
-    log_target, log_behaviour = _log_softmax(target), _log_softmax(behaviour)
-    return np.sum(np.exp(log_target) * (log_target - log_behaviour), axis=(1, 2))
+    log_target, log_behaviour = _log_softmax(target), _log_softmax(behaviour)  # [n, T, F] each
+    return np.sum(np.exp(log_target) * (log_target - log_behaviour), axis=(1, 2))  # sum over t and f of p (log p - log q)
 
 
 def kl_policy(target: np.ndarray, behaviour: np.ndarray, divergence: Divergence | None = None) -> np.ndarray:
@@ -49,7 +50,7 @@ def kl_policy(target: np.ndarray, behaviour: np.ndarray, divergence: Divergence 
 
     divergence: of other policies than softmax of logits.
     """
-    return kl_div(target, behaviour) if divergence is None else divergence(target, behaviour).sum(axis=1)
+    return kl_div(target, behaviour) if divergence is None else divergence(target, behaviour).sum(axis=1)  # [n, T] -> [n]
 
 
 DISTANCES: dict[str, Callable[..., np.ndarray]] = {
@@ -85,15 +86,15 @@ def state_distances(
     if name in POLICY_DISTANCES and divergence is not None:
         parts = np.array_split(states, -(-len(states) * len(anchors) // PAIRS_AT_ONCE))
         return np.concatenate([divergence(part[:, None], anchors[None]) for part in parts])
-    one, other = states.astype(np.float64), anchors.astype(np.float64)
+    one, other = states.astype(np.float64), anchors.astype(np.float64)  # [N, F], [E, F]
     if name == "cos_dist":
         return 1 - _cosine(one @ other.T, _norm(one, 2)[:, None], _norm(other, 2)[None])
     if name == "ln_norm" and p == 2:
         return _euclidean(one, other)
     if name == "ln_norm":
-        return np.stack([_norm(one - anchor, p) for anchor in other], axis=1)
+        return np.stack([_norm(one - anchor, p) for anchor in other], axis=1)  # anchor by anchor: [N, E, F] would be too large
     log_one, log_other = _log_softmax(one), _log_softmax(other)
-    log_other = np.where(log_other < FORBIDDEN, LOG_OF_FORBIDDEN, log_other)
+    log_other = np.where(log_other < FORBIDDEN, LOG_OF_FORBIDDEN, log_other)  # [E, F]
     # KL(p || q) is sum p log p minus sum p log q, so one matrix product gives the second sum of all pairs.
     return np.sum(np.exp(log_one) * log_one, axis=1)[:, None] - np.exp(log_one) @ log_other.T
 
@@ -106,10 +107,10 @@ def _norm(vectors: np.ndarray, p: float) -> np.ndarray:
     """Returns the p-norm of each vector `[n, F]`. Entries are divided by the largest first, so that no power overflows."""
     if p == 2:
         return np.sqrt(np.einsum("nf,nf->n", vectors, vectors))
-    size = np.abs(vectors)
+    size = np.abs(vectors)  # [n, F]
     largest = size.max(axis=1)
-    scale = np.where(largest > 0, largest, 1)
-    return scale * np.sum((size / scale[:, None]) ** p, axis=1) ** (1 / p)
+    scale = np.where(largest > 0, largest, 1)  # a zero vector has norm 0, and no division by 0
+    return scale * np.sum((size / scale[:, None]) ** p, axis=1) ** (1 / p)  # c (sum |x / c|^p)^(1/p)
 
 
 def _euclidean(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -118,19 +119,19 @@ def _euclidean(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     # distance is then some 5e-8 of the distance to the centre, like the rounding of float32 features.
     centre = other.mean(axis=0)
     one, other = one - centre, other - centre
-    squares = one @ other.T
+    squares = one @ other.T  # [N, E], one product for all pairs
     squares *= -2
     squares += np.einsum("nf,nf->n", one, one)[:, None]
     squares += np.einsum("ef,ef->e", other, other)
-    return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
+    return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)  # rounding may leave a square below 0
 
 
 def _cosine(product: np.ndarray, norm: np.ndarray, other_norm: np.ndarray) -> np.ndarray:
     norms = norm * other_norm
-    cosine = np.clip(product / np.where(norms == 0, 1, norms), -1, 1)
+    cosine = np.clip(product / np.where(norms == 0, 1, norms), -1, 1)  # rounding may leave [-1, 1]
     return np.where(norms == 0, (norm == other_norm).astype(np.float64), cosine)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)  # the largest is 0, so no exp overflows
     return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))

@@ -33,10 +33,10 @@ class EliteReplay(RingReplay):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         config, distances = self.config, None
         multiplier = annealed_multiplier(config.lambda_batch_multiplier, config.annealing_factor, self.progress())
-        slots = self.ring.candidates(count, multiplier)
-        if len(slots) > count:
+        slots = self.ring.candidates(count, multiplier)  # int64 [n], all different unless few are stored
+        if len(slots) > count:  # at lambda = 1 there is no choice, so no forward pass
             trajectories = self.ring.read(slots)
-            distances = behaviour_distances(config, self.encode(trajectories), trajectories, self.divergence)
-            chosen = self.strategy(distances, self.ring.draws[slots], count)
+            distances = behaviour_distances(config, self.encode(trajectories), trajectories, self.divergence)  # [n]
+            chosen = self.strategy(distances, self.ring.draws[slots], count)  # positions among the candidates, [count]
             slots, distances = slots[chosen], distances[chosen]
         return self.ring.give(slots, out, distances)

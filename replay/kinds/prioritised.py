@@ -56,6 +56,7 @@ class PrioritisedReplay(RingReplay):
     @property
     def beta(self) -> float:
         start, end = self.config.beta, self.config.beta_end
+        # The correction becomes full towards the end: bias matters most near convergence (section 3.4).
         return start + (end - start) * min(1.0, self.progress())
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
@@ -65,14 +66,14 @@ class PrioritisedReplay(RingReplay):
             self.priorities.start(slot, self.initial_errors(trajectory))
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
-        tickets, relative = self.priorities.draw(count, self.ring.generator)
-        self.drawn = Drawn(tickets, importance_weights(relative, self.beta))
+        tickets, relative = self.priorities.draw(count, self.ring.generator)  # relative: count P(i) [n]
+        self.drawn = Drawn(tickets, importance_weights(relative, self.beta))  # the mixture divides w by its maximum
         if self.windows:
             return self.ring.give_windows(tickets.slots, tickets.rows, out)
         return self.ring.give(tickets.slots, out)
 
     def update_priorities(self, tickets: Tickets, errors: np.ndarray) -> None:
-        self._void += self.priorities.update(tickets, errors)
+        self._void += self.priorities.update(tickets, errors)  # results are late: a slot may hold another trajectory by now
 
     def metrics(self) -> dict[str, float]:
         void, self._void = self._void, 0

@@ -23,9 +23,9 @@ class QueueReplay(Replay):
     gives_replayed = False
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
-        self.capacity = max(config.capacity, context.share)
+        self.capacity = max(config.capacity, context.share)  # less than a share could never fill a batch
         self.storage = context.contract.allocate(self.capacity)
-        self.first = 0
+        self.first = 0  # slot of the oldest
         self.size = 0
         self.dropped = 0
         self._dropped_before = 0
@@ -42,7 +42,7 @@ class QueueReplay(Replay):
             self.first = (self.first + 1) % self.capacity
             self.size -= 1
             self.dropped += 1
-        slot = (self.first + self.size) % self.capacity
+        slot = (self.first + self.size) % self.capacity  # the place behind the newest
         for name, array in self.storage.items():
             array[slot] = trajectory[name]
         self.size += 1
@@ -53,10 +53,10 @@ class QueueReplay(Replay):
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> None:
         if count > self.size:
             raise RuntimeError(f"queue replay: wanted {count} waiting trajectories, got {self.size}")
-        slots = (self.first + np.arange(count)) % self.capacity
+        slots = (self.first + np.arange(count)) % self.capacity  # [count], oldest first
         for name, array in self.storage.items():
             np.take(array, slots, axis=0, out=out[name], mode="clip")
-        self.first = (self.first + count) % self.capacity
+        self.first = (self.first + count) % self.capacity  # given once: the columns are free at once
         self.size -= count
 
     def metrics(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class QueueReplay(Replay):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         waiting = with_present_names(state["waiting"])
-        self.first, self.size = 0, len(waiting["actions"])
+        self.first, self.size = 0, len(waiting["actions"])  # the state has them in order, so they start at slot 0
         self.dropped = self._dropped_before = state["dropped"]
         for name, array in self.storage.items():
             array[: self.size] = waiting[name].numpy()

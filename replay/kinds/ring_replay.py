@@ -35,13 +35,13 @@ class RingReplay(Replay):
         return {**{name: getattr(self.config, name) for name in names}, **hindsight}
 
     def has_room(self) -> bool:
-        return True
+        return True  # a full ring evicts
 
     def insert(self, trajectory: Mapping[str, np.ndarray]) -> None:
         self.ring.insert(trajectory)
 
     def can_sample(self, count: int) -> bool:
-        return self.ring.is_ready
+        return self.ring.is_ready  # whatever the count: draws are with replacement
 
     def metrics(self) -> dict[str, float]:
         return self.ring.metrics()

@@ -15,13 +15,13 @@ import numpy as np
 
 def annealed_multiplier(start: float, annealing: float, progress: float) -> float:
     """Returns max(1, start - (start - 1) * progress / annealing), which reaches 1 when progress reaches annealing."""
-    return max(1.0, start - (start - 1) * progress / annealing)
+    return max(1.0, start - (start - 1) * progress / annealing)  # lambda falls on a line, then stays at 1
 
 
 def candidate_count(stored: int, count: int, multiplier: float) -> int:
     """Returns the number of different candidates for a batch of `count`. There must be at least `count` stored."""
     wanted = math.floor(round(multiplier * count, 6))  # rounded: 4.35 * 100 is 434.99999999999994 in floats, wanted is 435
-    return min(stored, max(count, wanted))
+    return min(stored, max(count, wanted))  # at least the batch, at most all
 
 
 def nearest(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
@@ -32,21 +32,21 @@ def nearest(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
 def strided(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
     """Returns candidates evenly spread over the order of distances, with the nearest."""
     order = _by_distance(distances, count)
-    return order[_starts(len(order), count)[:-1]]
+    return order[_starts(len(order), count)[:-1]]  # the nearest of each run
 
 
 def least_replayed(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
     """Returns the candidates drawn least often. Among equals, the nearer goes first."""
     order = _by_distance(distances, count)
-    return order[np.argsort(draws[order], kind="stable")][:count]
+    return order[np.argsort(draws[order], kind="stable")][:count]  # stable: equal draws stay in the order of distance
 
 
 def bucket_least_replayed(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
     """Returns the candidate drawn least often from each of `count` runs, into which the order of distances is cut."""
     order = _by_distance(distances, count)
     starts = _starts(len(order), count)
-    runs = [order[first:end] for first, end in pairwise(starts)]
-    return np.array([run[np.argmin(draws[run])] for run in runs])
+    runs = [order[first:end] for first, end in pairwise(starts)]  # count runs of near-equal length, none empty
+    return np.array([run[np.argmin(draws[run])] for run in runs])  # argmin takes the first: the nearest of the least drawn
 
 
 Strategy = Callable[[np.ndarray, np.ndarray, int], np.ndarray]

@@ -18,5 +18,5 @@ class StandardReplay(RingReplay):
 
     def sample(self, count: int, out: Mapping[str, np.ndarray]) -> Tensor | None:
         if self.ring.index:
-            return self.ring.give_windows(*self.ring.uniform_rows(count), out)
+            return self.ring.give_windows(*self.ring.uniform_rows(count), out)  # every used row is equally probable
         return self.ring.give(self.ring.uniform(count), out)

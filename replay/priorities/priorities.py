@@ -69,20 +69,20 @@ class Priorities:
 
         A leaf without a used row after the burn-in is 0.
         """
-        drawn = used.copy()
-        drawn[: self._burn_in] = False
+        drawn = used.copy()  # bool [T]
+        drawn[: self._burn_in] = False  # rows of burn-in are not learned from
         if self._whole:
-            drawn = np.array([drawn.any()])
-        self.tree.set(self._numbers(slot), np.where(drawn, self.largest**self._alpha, 0.0))
+            drawn = np.array([drawn.any()])  # [1], one leaf for the whole trajectory
+        self.tree.set(self._numbers(slot), np.where(drawn, self.largest**self._alpha, 0.0))  # drawn soon, then known
         self.count += int(drawn.sum())
-        self._inserted[slot] = self._next
+        self._inserted[slot] = self._next  # a new number voids the tickets of the slot's former trajectory
         self._next += 1
         self._end = max(self._end, slot + 1)
 
     def remove(self, slot: int, used: np.ndarray) -> None:
         """Empty a slot. used: as when it was added."""
         numbers = self._numbers(slot)
-        self.count -= int((self.tree[numbers] > 0).sum())
+        self.count -= int((self.tree[numbers] > 0).sum())  # leaves above 0 are those that could be drawn
         self.tree.set(numbers, np.zeros(self._leaves))
         self._inserted[slot] = 0
 
@@ -110,11 +110,11 @@ class Priorities:
         """
         numbers = self._numbers(slot)
         drawn = self.tree[numbers] > 0
-        known = drawn & np.isfinite(errors)
+        known = drawn & np.isfinite(errors)  # bool [leaves]
         if not known.any():
             return
-        priorities = np.where(known, np.abs(errors), 0.0) + self._epsilon
-        priorities[~known] = priorities[known].max()
+        priorities = np.where(known, np.abs(errors), 0.0) + self._epsilon  # p = |delta| + epsilon
+        priorities[~known] = priorities[known].max()  # such as row T-1, whose bootstrap value acting did not store
         self._set(numbers[drawn], priorities[drawn])
 
     def update(self, tickets: Tickets, errors: np.ndarray) -> int:
@@ -123,11 +123,11 @@ class Priorities:
         errors: `[n]`, sizes of the temporal differences; one that is not finite changes nothing. Returns the number of tickets
         whose trajectory was evicted or moved in the meantime.
         """
-        there = self._inserted[tickets.slots] == tickets.inserted
+        there = self._inserted[tickets.slots] == tickets.inserted  # bool [n]
         # A refused update has NaN for errors. A void ticket names a place that holds another trajectory, or none, by now.
         good = there & np.isfinite(errors)
         if good.any():
-            numbers = tickets.slots[good] * self._leaves + tickets.rows[good]
+            numbers = tickets.slots[good] * self._leaves + tickets.rows[good]  # leaf of row t in slot s: s T + t
             self._set(numbers, np.abs(errors[good]).astype(np.float64) + self._epsilon)
         return int((~there).sum())
 
@@ -139,7 +139,7 @@ class Priorities:
         # The order is random, so that any part of the columns is a fair sample: several batches may be drawn at once.
         parts = generator.permutation(count)
         numbers = self.tree.find(stratified(generator.random(count), self.tree.total, parts))
-        slots, rows = np.divmod(numbers, self._leaves)
+        slots, rows = np.divmod(numbers, self._leaves)  # [count] each; row 0 of a whole trajectory
         return Tickets(slots, rows, self._inserted[slots]), self.tree[numbers] * (self.count / self.tree.total)
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,12 +159,12 @@ class Priorities:
         self.tree.load(leaves, written * self._leaves)
         self._inserted[: self._end] = state["inserted"].numpy()
         self._inserted[self._end : written] = 0
-        self.count = int((leaves > 0).sum())
+        self.count = int((leaves > 0).sum())  # derived, so no file holds it
 
     def _set(self, numbers: np.ndarray, priorities: np.ndarray) -> None:
         """priorities: p, above 0."""
-        self.largest = max(self.largest, float(priorities.max()))
-        self.tree.set(numbers, priorities**self._alpha)
+        self.largest = max(self.largest, float(priorities.max()))  # of p and not p^alpha; it never falls
+        self.tree.set(numbers, priorities**self._alpha)  # leaf = p^alpha
 
     def _numbers(self, slot: int) -> np.ndarray:
         return np.arange(slot * self._leaves, (slot + 1) * self._leaves)
@@ -179,15 +179,16 @@ def stratified(uniforms: np.ndarray, total: float, parts: np.ndarray | None = No
         parts: k, `[K]`; 0 to K - 1 by default.
     """
     count = len(uniforms)
+    # One draw from each part has less variance than independent draws, with the same probabilities.
     return ((np.arange(count) if parts is None else parts) + uniforms) / count * total
 
 
 def importance_weights(relative: np.ndarray, beta: float) -> np.ndarray:
     """w = (count P)^-beta, float64 `[n]`, before the division by the batch's maximum. relative: count P of each leaf, `[n]`."""
-    weights: np.ndarray = relative**-beta
+    weights: np.ndarray = relative**-beta  # (count P)^-beta; with beta = 1 the draw is fully corrected
     return weights
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:
     """Weights `[n]` divided by their maximum, so that they only ever reduce a step."""
-    return weights / weights.max()
+    return weights / weights.max()  # the maximum of the batch, so a rare leaf elsewhere shrinks no step

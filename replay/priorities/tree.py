@@ -26,14 +26,14 @@ class SumTree:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._children = max(LEAST_CHILDREN, math.ceil(count ** (1 / LEVELS)))
-        sizes = [count]
+        self._children = max(LEAST_CHILDREN, math.ceil(count ** (1 / LEVELS)))  # c, with c^LEVELS >= count
+        sizes = [count]  # nodes of each level, leaves first
         while sizes[-1] > 1:
-            sizes.append(-(-sizes[-1] // self._children))
+            sizes.append(-(-sizes[-1] // self._children))  # rounded up
         # The leaves come first, the root last. Each level is filled up to whole groups of children.
         self._growing = [GrowingArray((-(-size // self._children), self._children), "float64") for size in sizes]
-        self._groups = [growing.array for growing in self._growing]
-        self._flat = [groups.reshape(-1) for groups in self._groups]
+        self._groups = [growing.array for growing in self._growing]  # [groups, c] of each level
+        self._flat = [groups.reshape(-1) for groups in self._groups]  # views of the same memory, by node
 
     @property
     def total(self) -> float:
@@ -55,7 +55,7 @@ class SumTree:
         self._flat[0][leaves] = weights
         nodes = leaves
         for groups, above in zip(self._groups[:-1], self._flat[1:], strict=True):
-            nodes = nodes // self._children
+            nodes = nodes // self._children  # their parents
             # Nodes may occur several times. That does no harm, because each time they get the same sum.
             above[nodes] = groups.take(nodes, 0).sum(1)
 
@@ -65,16 +65,16 @@ class SumTree:
         targets: float64 `[n]`, in [0, total); `total` must be above 0. One that rounding has moved to the total gets the last
         leaf that is not empty.
         """
-        rest = np.array(targets, np.float64)
-        nodes = np.zeros(len(rest), np.int64)
+        rest = np.array(targets, np.float64)  # [n], what is left of each target within the present group
+        nodes = np.zeros(len(rest), np.int64)  # all start at the root
         every = np.arange(len(rest))
         for groups in reversed(self._groups[:-1]):
-            sums = groups.take(nodes, 0).cumsum(1)
+            sums = groups.take(nodes, 0).cumsum(1)  # [n, c]
             # Within the group's own sum, so that a child is found: rounding may leave a little too much.
             np.minimum(rest, np.nextafter(sums[:, -1], 0.0), out=rest)
-            child = (sums > rest[:, None]).argmax(1)
-            rest -= np.where(child > 0, sums[every, child - 1], 0.0)
-            nodes = nodes * self._children + child
+            child = (sums > rest[:, None]).argmax(1)  # the first sum ABOVE the rest: `>` never takes an empty child
+            rest -= np.where(child > 0, sums[every, child - 1], 0.0)  # minus all children before it
+            nodes = nodes * self._children + child  # one level down
         return nodes
 
     def load(self, weights: np.ndarray, written: int) -> None:
@@ -85,7 +85,7 @@ class SumTree:
         nodes = max(len(weights), written)
         for groups, above in zip(self._groups[:-1], self._flat[1:], strict=True):
             nodes = -(-nodes // self._children)
-            above[:nodes] = groups[:nodes].sum(1)
+            above[:nodes] = groups[:nodes].sum(1)  # each sum anew, level by level
 
     def give_back(self, first: int) -> None:
         """Return the memory of leaf `first` and all higher ones, which are empty, to the system."""

@@ -139,7 +139,7 @@ class Cuts:
         self._places = [
             (stream, first - contract.overlap)
             for stream, records in enumerate(recording.streams)
-            for first in range(0, len(records) - 1, fresh)
+            for first in range(0, len(records) - 1, fresh)  # each trajectory has `fresh` steps that no other learns from
         ]
         self._returns: Sequence[np.ndarray] = ()
         if contract.return_discount is not None:
@@ -152,8 +152,8 @@ class Cuts:
         """Write trajectory `index` into one of the slots, `[slot_count, *shape]` for each field of the contract."""
         stream, first = self._places[index]
         records, rows = self._streams[stream], self.contract.unroll_length
-        begin, end = max(first, 0), min(first + rows, len(records) - 1)
-        played = slice(begin - first, end - first)
+        begin, end = max(first, 0), min(first + rows, len(records) - 1)  # steps of the stream that the rows hold
+        played = slice(begin - first, end - first)  # their rows; all others stay unused
         slots["environment_id"][slot] = stream
         for name, array in slots.items():
             values = array[slot]
@@ -180,11 +180,11 @@ def read_frames(records: np.ndarray, first: int, frames_stacked: int, frames: np
 
     They are black before the episode of observation `first`, and the last frame again behind the end of the stream.
     """
-    start = first - (frames_stacked - 1)
-    before = records["reset"][max(start, 0) : max(first, 0)]
+    start = first - (frames_stacked - 1)  # index of the first frame, which may lie before the stream
+    before = records["reset"][max(start, 0) : max(first, 0)]  # resets among the S-1 rows before `first`
     episode = max(start, 0) + int(np.flatnonzero(before)[-1]) + 1 if before.any() else 0
     begin, end = max(start, episode), min(start + len(frames), len(records))
-    frames[: begin - start] = 0
+    frames[: begin - start] = 0  # from before the episode or the stream
     frames[begin - start : end - start] = records[FRAME][begin:end]
     frames[end - start :] = records[FRAME][len(records) - 1]
 
@@ -203,7 +203,7 @@ def discounted_returns(streams: Sequence[np.ndarray], discount: float) -> list[n
 
 def observations_of(recording: Recording, frames_stacked: int, count: int, seed: int) -> np.ndarray:
     """Observations drawn at random from all steps, `[count, S, *frame_shape]`."""
-    ends = np.cumsum([len(records) - 1 for records in recording.streams])
+    ends = np.cumsum([len(records) - 1 for records in recording.streams])  # [streams], steps up to each stream's end
     drawn = np.random.default_rng(seed).integers(recording.steps, size=count)
     frames = recording.streams[0].dtype[FRAME]
     seen = np.empty((count, frames_stacked, *frames.shape), frames.base)

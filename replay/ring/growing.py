@@ -28,6 +28,6 @@ class GrowingArray:
         The system takes whole pages only, so the start of that memory may stay. Nothing happens on a system without
         MADV_DONTNEED.
         """
-        start = -(-first * self.array[:1].nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        start = -(-first * self.array[:1].nbytes // mmap.PAGESIZE) * mmap.PAGESIZE  # rounded up to whole system pages
         if _FORGET is not None and start < self.array.nbytes:
             self._mapping.madvise(_FORGET, start)

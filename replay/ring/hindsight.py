@@ -43,7 +43,7 @@ class Hindsight:
         self._goals = context.goals
         self._storage = storage
         self._generator = context.generator
-        self._probability = config.hindsight / (config.hindsight + 1)
+        self._probability = config.hindsight / (config.hindsight + 1)  # of another goal: k / (k + 1)
         self._unroll_length = context.contract.unroll_length
         self._growing = [GrowingArray((storage.capacity,), "int64") for _ in range(2)]
         # By slot: the number of the trajectory in its environment, and how many steps of its last episode lie in later ones.
@@ -57,15 +57,16 @@ class Hindsight:
         """A trajectory was stored. before: slot of its environment's newest one until now."""
         state = self._environments.setdefault(int(self._environment_of(slot)), [len(self._environments), 0, 0, 0])
         row, oldest, running, number = state
-        self._make_room(number + 1 - oldest)
+        self._make_room(number + 1 - oldest)  # trajectories of this environment with the new one
         # After a worker was replaced, an environment begins a new episode though no step ended the last one.
         if before is None or not self._storage.follows(slot, before):
             running = number
-        ends = np.flatnonzero(self._ended(slot))
-        earlier = np.arange(max(oldest, running), number)
+        ends = np.flatnonzero(self._ended(slot))  # rows at which an episode ends
+        earlier = np.arange(max(oldest, running), number)  # stored ones whose last episode ran on into this one
         self._beyond[self._table[row, earlier % self._table.shape[1]]] += ends[0] + 1 if len(ends) else self._unroll_length
         self._table[row, number % self._table.shape[1]] = slot
         self._numbers[slot], self._beyond[slot] = number, 0
+        # If an episode ended here, the running one began in this trajectory, or begins in the next.
         state[2:] = number if len(ends) else running, number + 1
 
     def remove(self, slot: int) -> None:
@@ -82,15 +83,17 @@ class Hindsight:
 
     def relabel(self, slots: np.ndarray, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
         """Give windows that were read into `out`, `[n, *shape]` each field, other goals. slots, rows: of the windows, `[n]`."""
+        # Positions of the windows that get another goal.
         chosen = np.flatnonzero(self._generator.random(len(slots)) < self._probability)
         if not len(chosen):
             return
-        goals = self._later_goals(slots[chosen], rows[chosen])
+        goals = self._later_goals(slots[chosen], rows[chosen])  # g', uint8 [n, bytes]
         stack = self._storage.frames_stacked
-        frames = out["frames"].reshape(len(slots), 1 + stack, -1).view(np.uint8)
+        frames = out["frames"].reshape(len(slots), 1 + stack, -1).view(np.uint8)  # T = 1: S + 1 frames [n, S + 1, bytes]
+        # m(x_{t+1}) [n, G], from the newest frame
         achieved = np.ascontiguousarray(frames[chosen, stack, self._goals.achieved]).view(np.float32)
-        desired = goals.view(np.float32)
-        out["rewards"][chosen, 0] = self._goals.reward(achieved, desired)
+        desired = goals.view(np.float32)  # [n, G]
+        out["rewards"][chosen, 0] = self._goals.reward(achieved, desired)  # R(m(x_{t+1}), g')
         if self._goals.terminated:
             out["terminated"][chosen, 0] = self._goals.terminated(achieved, desired)
         for place in range(1 + stack):
@@ -117,9 +120,11 @@ class Hindsight:
     def _later_goals(self, slots: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Goals achieved after steps drawn uniformly from these to the last ones of their episodes, uint8 `[n, bytes]`."""
         length = self._unroll_length
-        ended = self._ended(slots) & (np.arange(length) >= rows[:, None])
+        ended = self._ended(slots) & (np.arange(length) >= rows[:, None])  # bool [n, T], ends from the row itself on
+        # [n], steps from the start of the trajectory to the episode's end
         ends = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, length + self._beyond[slots])
-        hops, later = np.divmod(rows + self._generator.integers(ends - rows), length)
+        hops, later = np.divmod(rows + self._generator.integers(ends - rows), length)  # j: trajectories ahead, row in that one
+        # [n], the slots that hold step j
         at = self._table[self._rows_of(slots), (self._numbers[slots] + hops) % self._table.shape[1]]
         # Frame S + t is the observation after step t.
         return self._storage.read_bytes(at, later + self._storage.frames_stacked, self._goals.achieved)

@@ -96,5 +96,5 @@ class PageTable(PageLists):
 
     def take(self, slots: np.ndarray, places: np.ndarray) -> np.ndarray:
         """The pages at some places of some slots, int64 `[n, m]`. slots: int64 `[n]`, none of them empty; places: `[n, m]`."""
-        pages: np.ndarray = self._growing.array[slots[:, None], places]
+        pages: np.ndarray = self._growing.array[slots[:, None], places]  # [n, 1] and [n, m] -> [n, m]
         return pages

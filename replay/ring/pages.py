@@ -29,7 +29,7 @@ class PagePool:
 
     def put(self, content: np.ndarray) -> np.ndarray:
         """Write content (uint8 `[n, page_bytes]`) into n pages with one user each. Returns their numbers, int64 `[n]`."""
-        reused = min(self.free, len(content))
+        reused = min(self.free, len(content))  # free pages first: their memory is claimed already
         self.free -= reused
         fresh = np.arange(self.claimed, self.claimed + len(content) - reused)
         self.claimed += len(fresh)
@@ -40,7 +40,7 @@ class PagePool:
 
     def share(self, pages: np.ndarray) -> None:
         """Add one user for each number in `pages`. A number may occur several times."""
-        np.add.at(self._uses, pages, 1)
+        np.add.at(self._uses, pages, 1)  # unlike `+=`, which counts a repeated number once
 
     def release(self, pages: np.ndarray) -> None:
         """Remove one user for each number in `pages`."""
@@ -102,10 +102,10 @@ class DevicePagePool(PagePool):
         with `Tensor.record_stream`.
         """
         with torch.cuda.stream(self._stream):
-            content = self.bytes.index_select(0, self._to_device(pages))
+            content = self.bytes.index_select(0, self._to_device(pages))  # [n, page_bytes]
             if self._gathered:
                 self._gathered.record()
-                self._gathered.synchronize()
+                self._gathered.synchronize()  # the thread waits here, so any stream may read the result
         return content
 
     def _allocate(self, count: int, page_bytes: int) -> None:

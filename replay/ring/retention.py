@@ -76,8 +76,8 @@ class Reservoir(Retention):
         self._bar = 0.0  # the largest key that was evicted or rejected
 
     def accepts(self) -> bool:
-        self._key = self._generator.random()
-        return self._key >= self._bar
+        self._key = self._generator.random()  # independent of the content, so the sample stays uniform
+        return self._key >= self._bar  # keys below the bar were evicted before, whenever they came
 
     def slot_to_evict(self, ring: Ring) -> int | None:
         smallest, slot = self._smallest_first[0]
@@ -119,7 +119,7 @@ class EliteInsertion(Retention):
         self._divergence = divergence
 
     def slot_to_evict(self, ring: Ring) -> int:
-        slots = ring.distinct(min(self._config.elite_batch_size, ring.size))
+        slots = ring.distinct(min(self._config.elite_batch_size, ring.size))  # [n]
         trajectories = ring.read(slots)
         distances = behaviour_distances(self._config, self._encode(trajectories), trajectories, self._divergence)
-        return int(slots[np.argmax(distances)])
+        return int(slots[np.argmax(distances)])  # the most off-policy one

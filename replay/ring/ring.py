@@ -57,7 +57,7 @@ class Ring:
         make_index: Callable[[int], RowIndex] | None = None,
     ) -> None:
         self.capacity = config.capacity
-        self.min_fill = max(1, min(context.min_fill, config.capacity))
+        self.min_fill = max(1, min(context.min_fill, config.capacity))  # never more than fits
         self.generator = context.generator
         self.storage = _make_storage(config, context)
         self.size = 0
@@ -100,7 +100,7 @@ class Ring:
         if self.hindsight:
             self.hindsight.add(slot, before)
         self.newest[environment] = slot
-        self.draws[slot] = 0
+        self.draws[slot] = 0  # of this trajectory, not of the one that was here
         self._inserted_at[slot] = self.inserted
         self._retention.kept(slot)
         self._slots[self.size], self._positions[slot] = slot, self.size
@@ -125,13 +125,13 @@ class Ring:
 
     def ages(self, slots: np.ndarray) -> np.ndarray:
         """Inserts since the trajectories in these slots were written, `[n]`."""
-        ages: np.ndarray = self.inserted - self._inserted_at[slots]
+        ages: np.ndarray = self.inserted - self._inserted_at[slots]  # [n]
         return ages
 
     def uniform(self, count: int) -> np.ndarray:
         """Returns `count` slots drawn uniformly with replacement. Raises RuntimeError before min_fill."""
         self._require_ready()
-        return self.slots[self.generator.integers(self.size, size=count)]
+        return self.slots[self.generator.integers(self.size, size=count)]  # positions without gaps, so one number suffices
 
     def distinct(self, count: int) -> np.ndarray:
         """Returns `count` slots drawn uniformly without replacement."""
@@ -287,7 +287,7 @@ class Ring:
         # All that is known by slot follows: counters, positions in `slots`, newest trajectories, the retention's order.
         old, new = list(moved), list(moved.values())
         for by_slot in (self.draws, self._inserted_at, self._positions):
-            by_slot[new] = by_slot[old]
+            by_slot[new] = by_slot[old]  # the two sets of slots are disjoint
         self._slots[self._positions[new]] = new
         self.newest = {environment: moved.get(slot, slot) for environment, slot in self.newest.items()}
         self._retention.moved(moved)

@@ -32,14 +32,14 @@ class Starts:
         self.count = 0
         self._unroll_length = unroll_length
         self._growing = [GrowingArray((slots * unroll_length,), "int64") for _ in range(2)]
-        self._rows, self._places = (growing.array for growing in self._growing)
+        self._rows, self._places = (growing.array for growing in self._growing)  # inverse to each other
 
     def add(self, slot: int, used: np.ndarray) -> None:
         """Add the rows of a slot. used: bool `[T]`, whether each row's action was used."""
         rows = self._numbers(slot, used)
         end = self.count + len(rows)
         self._rows[self.count : end] = rows
-        self._places[rows] = np.arange(self.count, end)
+        self._places[rows] = np.arange(self.count, end)  # where each row stands, so that `remove` need not search
         self.count = end
 
     def remove(self, slot: int, used: np.ndarray) -> None:
@@ -48,7 +48,7 @@ class Starts:
         count = self.count - len(places)
         # The last rows move into the places below that become empty. Those among them that are removed too stay behind.
         stays = np.ones(len(places), bool)
-        stays[places[places >= count] - count] = False
+        stays[places[places >= count] - count] = False  # bool [removed]: places behind the new end
         empty, moved = places[places < count], self._rows[count : self.count][stays]
         self._rows[empty] = moved
         self._places[moved] = empty
@@ -69,7 +69,7 @@ class Starts:
 
     def draw(self, count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows uniformly with replacement. Returns their slots and their rows in the trajectory, int64 `[count]` each."""
-        numbers = self._rows[generator.integers(self.count, size=count)]
+        numbers = self._rows[generator.integers(self.count, size=count)]  # slot * T + row, [count]
         return np.divmod(numbers, self._unroll_length)
 
     def state_dict(self) -> Tensor:
@@ -79,7 +79,7 @@ class Starts:
     def load_state_dict(self, rows: Tensor) -> None:
         self.count = len(rows)
         self._rows[: self.count] = rows.numpy()
-        self._places[self._rows[: self.count]] = np.arange(self.count)
+        self._places[self._rows[: self.count]] = np.arange(self.count)  # derived from the list
 
     def _numbers(self, slot: int, used: np.ndarray) -> np.ndarray:
-        return slot * self._unroll_length + np.flatnonzero(used)
+        return slot * self._unroll_length + np.flatnonzero(used)  # a row without a used action is no start

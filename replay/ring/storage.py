@@ -108,7 +108,7 @@ class Storage(ABC):
         pages = capacity * most_pages
         if memory is not None:
             without, one = (cls.most_bytes(contract, count) for count in (0, 1))
-            pages = (memory - without) * most_pages // (one - without)
+            pages = (memory - without) * most_pages // (one - without)  # most pages of the most trajectories that fit
         return (pages + cls.own_pages) * page_bytes
 
     @classmethod
@@ -152,7 +152,7 @@ class Storage(ABC):
 
     def evict(self, slot: int) -> None:
         """Empty a slot. Pages that no other trajectory shares become free."""
-        self.pool.release(self._pages[slot])
+        self.pool.release(self._pages[slot])  # shared pages stay, with one user less
         self._pages.put(slot, np.empty(0, np.int64))
         self._free.append(slot)
 
@@ -198,8 +198,8 @@ class Storage(ABC):
             starts: First row for each slot, int64 `[n]`.
             out: `[n, *shape]` each wanted field, allocated for trajectories of the window's length.
         """
-        steps = starts[:, None] + np.arange(out["actions"].shape[1])
-        beyond = steps >= self.columns["actions"].shape[1]
+        steps = starts[:, None] + np.arange(out["actions"].shape[1])  # rows of each window, [n, length]
+        beyond = steps >= self.columns["actions"].shape[1]  # bool [n, length]
         steps = np.minimum(steps, self.columns["actions"].shape[1] - 1)
         for name in out.keys() - {"frames"}:
             column = self.columns[name]
@@ -207,7 +207,7 @@ class Storage(ABC):
             has_rows = name not in WITHOUT_ROWS
             out[name][...] = column[slots[:, None], steps] if has_rows else column[slots]
         if beyond.any():
-            out["action_used"][beyond] = False
+            out["action_used"][beyond] = False  # so that an n-step return ends before such a row
             out["rewards"][beyond] = 0.0
         return self._read_frames(slots, starts, self._before_episode(slots, starts), out["frames"])
 
@@ -217,7 +217,7 @@ class Storage(ABC):
             return np.zeros((len(slots), 1), bool)
         # `stack_frames` blackens the frames before a reset, for which it needs the row of the reset. A window that starts
         # after that row does not contain it, so these frames must be black in the window, as at a trajectory's own start.
-        steps = starts[:, None] + np.arange(1 - self.frames_stacked, 1)
+        steps = starts[:, None] + np.arange(1 - self.frames_stacked, 1)  # rows start - S + 1 to start, [n, S]
         # A reset before row 0 needs no mask: the trajectory's first frames were black when they were stored.
         reset = self.columns["reset"][slots[:, None], np.maximum(steps, 0)] & (steps >= 0)
         return hidden_frames(reset, self.frames_stacked)
@@ -277,8 +277,8 @@ class PlainStorage(Storage):
 
     def _put(self, packed: np.ndarray, follows: int | None) -> np.ndarray:
         # Only the first frames can be in the pool already. Every frame after them is new.
-        shared = self._shared(packed[: self.shared_frames], follows)
-        self.pool.share(shared[shared >= 0])
+        shared = self._shared(packed[: self.shared_frames], follows)  # [S + burn-in], -1 for a new frame
+        self.pool.share(shared[shared >= 0])  # one user more
         pages = np.concatenate([shared, np.full(len(packed) - len(shared), -1)])
         pages[pages < 0] = self.pool.put(packed[pages < 0])
         return pages
@@ -295,7 +295,7 @@ class PlainStorage(Storage):
             tail = self._pages[follows][-len(head) :]
             shared = np.where((self._newest_frames(follows) == head).all(axis=1), tail, -1)
         missing = np.flatnonzero(shared < 0)
-        shared[missing[~head[missing].any(axis=1)]] = self._black
+        shared[missing[~head[missing].any(axis=1)]] = self._black  # all bytes 0
         return shared
 
     def follows(self, slot: int, before: int) -> bool:
@@ -312,8 +312,8 @@ class PlainStorage(Storage):
         return self.pool.bytes[self._pages[slot][-self.shared_frames :]]
 
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
-        places = np.minimum(starts[:, None] + np.arange(out.shape[1]), self._last_place)
-        pages = self._pages.take(slots, places)
+        places = np.minimum(starts[:, None] + np.arange(out.shape[1]), self._last_place)  # [n, frames], the last one repeated
+        pages = self._pages.take(slots, places)  # [n, frames]
         # `take` returns a copy, so hiding frames in it changes no stored list.
         pages[:, : self.frames_stacked][hidden] = self._black
         return self._gather(pages, out)
@@ -344,7 +344,7 @@ class CompressedStorage(Storage):
         compressed = lz4.block.compress(np.ascontiguousarray(frames), store_size=False)
         packed = np.zeros((math.ceil((SIZE_BYTES + len(compressed)) / COMPRESSED_PAGE_BYTES), COMPRESSED_PAGE_BYTES), np.uint8)
         content = packed.reshape(-1)
-        content[:SIZE_BYTES].view(np.uint32)[0] = len(compressed)
+        content[:SIZE_BYTES].view(np.uint32)[0] = len(compressed)  # the last page is filled up, so the length is needed
         content[SIZE_BYTES : SIZE_BYTES + len(compressed)] = np.frombuffer(compressed, np.uint8)
         return packed
 
@@ -359,7 +359,7 @@ class CompressedStorage(Storage):
             frames[: len(found)] = found
             if len(found) < len(frames):  # beyond the trajectory its last frame is repeated
                 frames[len(found) :].reshape(-1, frame_bytes)[:] = found[-frame_bytes:]
-        out[:, : self.frames_stacked][hidden] = 0
+        out[:, : self.frames_stacked][hidden] = 0  # frames from before the episode
 
     def _unpack(self, pages: np.ndarray) -> np.ndarray:
         """Returns all frames of the trajectory in these pages, uint8 `[bytes]`. LZ4 can only unpack from the start."""
