@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,3 +155,21 @@ def no_onnx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     export = sys.modules.get("learner.serving.export")
     if export and not request.node.get_closest_marker("onnx"):
         monkeypatch.setattr(export, "ONNX_PACKAGES", ("onnx of a test",))
+
+
+@pytest.fixture(autouse=True)
+def brief_random_play(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random play in this process takes a third of a short run. Tests that count its steps are marked `random_play`."""
+    random_play = sys.modules.get("workers.random_play")
+    if not random_play or request.node.get_closest_marker("random_play"):
+        return
+    whole = random_play.random_observations
+
+    def brief(*arguments: Any, **options: Any) -> torch.Tensor:
+        with monkeypatch.context() as patch:
+            patch.setattr(random_play, "STEPS", random_play.STEPS // 10)
+            return whole(*arguments, **options)
+
+    for name in ("learner.head_start", "learner.serving.export"):
+        if module := sys.modules.get(name):
+            monkeypatch.setattr(module, "random_observations", brief)

@@ -44,6 +44,7 @@ def newest(run: RunDirectory) -> Checkpoint:
     return load_checkpoint(run.checkpoint_paths()[-1])
 
 
+@pytest.mark.random_play
 def test_a_network_of_normalised_vectors_learns_and_is_exported(
     tmp_path: Path,
 ) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
 from agents.networks.q_network import Q_VALUES
+from checked_files import LOCK_NAME
 from learner.building import make_network_config
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.serving import description, export
@@ -209,7 +210,7 @@ def test_a_torso_that_cannot_be_exported_is_one_line_with_the_cause(
     assert place in errors[0]
     assert "\n" not in errors[0]
     assert capfd.readouterr().err == ""
-    written = {path.name for path in (tmp_path / "exported_7").iterdir()}
+    written = {path.name for path in (tmp_path / "exported_7").iterdir()} - {LOCK_NAME}
     assert written == (set() if file == PROGRAM else {PROGRAM, DESCRIPTION})
 
 
@@ -330,7 +331,7 @@ def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.Mo
     folder.mkdir()
     config = small_config(**SETTINGS)
     assert export_policy(config, trained_checkpoint(config), folder / "update_000000007.pt", folder) == 0
-    written = {path.name for path in (folder / "exported_7").iterdir()}
+    written = {path.name for path in (folder / "exported_7").iterdir()} - {LOCK_NAME}
     assert written == {PROGRAM, DESCRIPTION, *([ONNX] if find_spec("onnxruntime") else [])}
 
 
