@@ -100,7 +100,7 @@ class A2CAgent(Agent):
             "policy_loss": Term(-used_mean(advantages * log_probs, used)),
             # mean (G - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((targets - values).square(), used), config.value_loss_weight),
-            "entropy_loss": Term(-entropy, config.entropy_loss_weight),
+            "entropy_loss": Term(-entropy, config.entropy_loss_weight),  # added, so entropy is rewarded
         }
         excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

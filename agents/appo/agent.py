@@ -175,15 +175,16 @@ class APPOAgent(Agent):
         config, distribution, part = self.config, self.network.distribution, batch.batch
         # Row T has an observation and a value to bootstrap from, but no action.
         policy, values, used = outputs.policy[:-1], outputs.values[:-1], part.action_used  # [T, b, P], [T, b], [T, b]
-        log_probs = self._log_probs(batch, policy)
+        log_probs = self._log_probs(batch, policy)  # of pi, mu and perhaps pi_tgt, [T, b] each
         # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
         found = self.estimates(part, log_probs, outputs.values.detach())
         advantages = normalised(found.advantages, used) if config.normalise_advantages else found.advantages  # A_t [T, b]
         bounds = ratio_bounds(advantages, batch.clip)
         objective = surrogate(found.log_ratios, advantages, bounds)  # S_t [T, b]
-        entropy = used_mean(distribution.entropy(policy), used)
+        entropy = used_mean(distribution.entropy(policy), used)  # []
         terms = {
-            "policy_loss": Term(-used_mean(objective, used)),
+            "policy_loss": Term(-used_mean(objective, used)),  # - mean S_t
+            # mean (G_t - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((found.targets - values).square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, config.entropy_loss_weight),
         }
@@ -194,7 +195,7 @@ class APPOAgent(Agent):
             metrics["losses/target_kl"] = divergence.detach()
             if config.kl_weight:
                 metrics["losses/kl_weight"] = self.kl_weight.clone()
-                terms["kl_loss"] = Term(divergence, self.kl_weight.to(divergence.dtype))
+                terms["kl_loss"] = Term(divergence, self.kl_weight.to(divergence.dtype))  # beta mean KL(pi_tgt || pi)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Term(used_mean(excess, used), config.action_bound_loss_weight)
@@ -218,7 +219,7 @@ class APPOAgent(Agent):
 
     def _log_probs(self, batch: Columns, policy: Tensor) -> LogProbs:
         part, distribution = batch.batch, self.network.distribution
-        drawn = drawn_actions(part.actions, part.acting)
+        drawn = drawn_actions(part.actions, part.acting)  # [T, b], or [T, b, D]
 
         def of(parameters: Tensor) -> Tensor:
             # `where` before any exp: inf * 0 would destroy the gradient of the whole batch.

@@ -77,6 +77,7 @@ class BCAgent(Agent):
 
     def losses(self, batch: Batch, outputs: PolicyAlone) -> Losses:
         """The terms of the loss. outputs: the policy for all T+1 rows, `[T+1, B, P]`."""
+        # `drawn` is the value before tanh where a recording has it: atanh of the action would be rounded.
         distribution, used, drawn = self.network.distribution, batch.action_used, drawn_actions(batch.actions, batch.acting)
         policy = outputs.policy[:-1]  # row T has an observation, but no action
         entropy = used_mean(distribution.entropy(policy), used)  # [T, B] -> []

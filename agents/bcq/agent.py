@@ -162,13 +162,14 @@ class BCQAgent(Agent):
     def losses(self, part: Transitions, targets: Tensor) -> Losses:
         """The losses of N transitions, as means over them. targets: y, `[N]`."""
         online: BCQOutput = self.network(part.observations)  # q and behaviour [N, P]
-        choices, counts = self._choices(part), self.network.counts
+        choices, counts = self._choices(part), self.network.counts  # [N, D]
         errors = expected_errors(QOutput(online.q), targets, choices, counts)  # [N]
         value_loss = weighted_mean(errors.losses, part.weights)  # mean Huber(y - Q(x, a))
         # - mean log G(a|x)
         behaviour_loss = -make_distribution(self.network.config.action).log_prob(online.behaviour, part.actions).mean()
         # Small logits keep G from ruling out actions that are merely rare in the recording.
         penalty = mean_square_of_legal(online.behaviour)
+        # One term, because both heads share the torso, whose gradient is clipped once.
         loss = value_loss + behaviour_loss + self.config.logit_penalty * penalty
         used = torch.ones_like(part.returns, dtype=torch.bool)  # [N]: windows start at used rows only
         allowed = allowed_choices(online.behaviour.detach(), counts, self.config.threshold)  # bool [N, P]

@@ -68,6 +68,7 @@ class DrawnPolicy(PopulationPolicy):
 
     def make_heads(self) -> None:
         super().make_heads()
+        # A buffer, so that every process that draws members has it, and each checkpoint.
         self.register_buffer("std", torch.full((self.weight_count,), float(self.config.agent.initial_std)))
 
     def perturbation(self, member: int) -> Tensor:
@@ -93,7 +94,8 @@ class CEMAgent(PopulationAgent):
         # The part of the extra variance that is left.
         left = 1 - (int(self.network.generation) - 1) / config.extra_variance_generations
         extra = config.extra_variance * max(0.0, left)
+        # [dim] each
         mean, std = cross_entropy(elites, mean, self.network.std, smoothing=config.smoothing, extra_variance=extra)
-        torch._foreach_copy_(own, self.network.parts_of(mean))
+        torch._foreach_copy_(own, self.network.parts_of(mean))  # the mean is the policy that is evaluated and saved
         self.network.std.copy_(std)
         return {"evolution/weight_std": std.mean()}

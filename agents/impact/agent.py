@@ -54,7 +54,7 @@ class ImpactAgent(APPOAgent):
         config = self.config
         assert log_probs.target is not None
         # The target network stands between the two policies: its ratio to mu corrects the targets, and changes rarely.
-        targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, config)  # log(pi_tgt / mu) [T, b]
+        targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, config)  # V-trace with the ratio pi_tgt / mu
         # log R_t [T, b]
         log_ratios = impact_log_ratios(log_probs.policy, log_probs.target, log_probs.behaviour, config.target_worker_clip)
         # mu / pi_tgt > rho: the denominator is mu / rho

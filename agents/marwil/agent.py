@@ -126,7 +126,7 @@ class MarwilAgent(Agent):
         scale = step.peers.mean(scale, used)  # one c for all learners, so that their weights agree
         # c^2 is updated before it is used, as in RLlib.
         applied = step.take(*self.losses(batch, outputs, advantages, returns, scale), used=used)
-        self.squared_scale.copy_(torch.where(applied, scale, self.squared_scale))
+        self.squared_scale.copy_(torch.where(applied, scale, self.squared_scale))  # a refused batch leaves no trace in c either
 
     def losses(self, batch: Batch, outputs: PolicyOutput, advantages: Tensor, returns: Tensor, scale: Tensor) -> Losses:
         """The terms of the loss.
@@ -139,7 +139,7 @@ class MarwilAgent(Agent):
             scale: c^2, `[]`, with this batch's advantages.
         """
         config, distribution, used = self.config, self.network.distribution, batch.action_used
-        drawn = drawn_actions(batch.actions, batch.acting)
+        drawn = drawn_actions(batch.actions, batch.acting)  # u of a tanh(u) that was recorded
         policy, values = outputs.policy[:-1], outputs.values[:-1]  # row T has no action
         weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)  # exp(beta A / c) [T, B]
         entropy = used_mean(distribution.entropy(policy), used)

@@ -97,7 +97,7 @@ class Policy(FeatureNetwork):
         policy: Tensor = thought.output.policy
         drawn = self.distribution.mode(policy) if greedy else self.distribution.sample(policy, generator)  # [N], or [N, D]
         fields = {RAW_ACTION: drawn} if self.distribution.stores_drawn else {}  # u of tanh(u), float32
-        return Chosen(self.distribution.action(drawn), fields)
+        return Chosen(self.distribution.action(drawn), fields)  # tanh of u, or the drawn value itself
 
 
 class PolicyOutput(NamedTuple):
@@ -144,7 +144,7 @@ class ActorCritic(Policy):
         chosen = super().choose(thought, generator, exploration, greedy=greedy)
         output: PolicyOutput = thought.output
         # Importance ratios need the policy that acted, whose weights are gone when the row is learned from.
-        behaviour = {BEHAVIOUR_POLICY: output.policy, "behaviour_values": output.values}
+        behaviour = {BEHAVIOUR_POLICY: output.policy, "behaviour_values": output.values}  # mu [N, P], V_behaviour [N]
         return Chosen(chosen.actions, {**behaviour, **chosen.fields})
 
     @property

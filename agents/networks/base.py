@@ -215,7 +215,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
             return Thought(self.heads(features, mask), features)
         assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
         # The core's output takes the place of the torso's.
-        features, state = self.core(features, state)
+        features, state = self.core(features, state)  # h [N, H], [N, K]
         return Thought(self.heads(features, mask), features, state)
 
     def unroll(self, observations: Tensor, state: Tensor, reset: Tensor, burn_in: int = 0) -> Thought:
@@ -234,7 +234,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
                 # Rows 0 to burn_in - 1 make the state, as a constant. The rows behind start from it.
                 _, state = self.core.unroll(self._features_of_rows(observations[:burn_in]), state, reset[: burn_in - 1])
                 # An episode may begin at the first row that is learned from.
-                state = zeroed(state, reset[burn_in - 1])
+                state = zeroed(state, reset[burn_in - 1])  # [B, K]
+        # h [R - burn_in, B, H]
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
         rows = hidden.shape[:2]  # R - burn_in, B
         outputs = self.heads(hidden.flatten(0, 1), self.mask_of(observations[burn_in:].flatten(0, 1)))  # [rows * B, ...] each
@@ -285,7 +286,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         draw = INITIAL_WEIGHTS[self.config.settings.initial_weights]
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear) and (gain := self._gain(module)) is not None:
-                draw(module, gain, generator)
+                draw(module, gain, generator)  # in the order of `modules()`, so equal seeds give equal weights
         if self.core:
             self.core.initialise(generator)
 

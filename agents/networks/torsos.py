@@ -235,4 +235,4 @@ class _ResidualBlock(nn.Module):
         # Not in place here: the sum below needs the inputs as they came.
         hidden: Tensor = self.first(self._outside(inputs))
         residual: Tensor = self.second(self._inside(hidden))
-        return inputs + residual
+        return inputs + residual  # the identity lets gradients pass every block

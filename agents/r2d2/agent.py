@@ -194,7 +194,7 @@ class R2d2Agent(Agent):
         burn_in = network.settings.burn_in
 
         def errors(trajectory: Mapping[str, np.ndarray]) -> np.ndarray:
-            of_rows = stored_errors(trajectory, config, burn_in, rescaling=config.value_rescaling)
+            of_rows = stored_errors(trajectory, config, burn_in, rescaling=config.value_rescaling)  # [T, 1]
             known = torch.from_numpy(trajectory["action_used"][burn_in:, None].copy()) & of_rows.isfinite()  # [T, 1]
             priorities = sequence_priorities(of_rows, known, config.eta)  # [1]
             # NaN: no row has a known error, so the replay gives its largest priority.
@@ -207,7 +207,7 @@ class R2d2Agent(Agent):
             whole = batch.whole or batch
             assert whole.recurrent_state is not None
             batch = replace(batch, whole=replace(whole, recurrent_state=torch.zeros_like(whole.recurrent_state)))
-        self.target.network.draw_noise()
+        self.target.network.draw_noise()  # each network has noise of its own, which stays for the whole sequence
         # Both networks unroll from the stored state, which is that of the network that acted, through the burn-in rows.
         target: QOutput = step.without_gradient(batch, self.target.network)  # q [T+1, B, P]
         self.network.draw_noise()
@@ -238,7 +238,7 @@ class R2d2Agent(Agent):
         selecting = outputs.q.detach() if config.double else target  # [T+1, B, P]
         values = chosen_values(target, best_choices(selecting, counts), counts).mean(-1)  # [T+1, B]
         taken = chosen_values(outputs.q[:-1], self._choices(batch), counts).mean(-1)  # [T, B]
-        return sequence_targets(batch, values, config) - taken
+        return sequence_targets(batch, values, config) - taken  # delta_t = y_t - Q(x_t, a_t)
 
     def _choices(self, batch: Batch) -> Tensor:
         """The actions taken, int64 `[T, B, D]`."""

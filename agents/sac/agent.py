@@ -102,11 +102,11 @@ class Temperature(nn.Module):
 
     def __init__(self, start: float) -> None:
         super().__init__()
-        self.log_alpha = nn.Parameter(torch.full((), math.log(start)))
+        self.log_alpha = nn.Parameter(torch.full((), math.log(start)))  # alpha itself could become negative
 
     def forward(self) -> Tensor:
         """alpha, `[]`, without gradient."""
-        return self.log_alpha.detach().exp()
+        return self.log_alpha.detach().exp()  # alpha is a constant of the other losses
 
 
 class Found(NamedTuple):
@@ -138,7 +138,7 @@ class SACAgent(Agent):
     network: StochasticActor
 
     def __init__(self, config: SACConfig, network: StochasticActor, *arguments: Any, **options: Any) -> None:
-        self.critics = make_critics(2, network, config)
+        self.critics = make_critics(2, network, config)  # twins, of which the smaller value counts
         self.target_critics = TargetNetwork(self.critics, rate=config.target_update_rate)
         self.temperature = Temperature(config.temperature).to(network.policy_head.weight.device)
         # The critics' loss alone changes an encoder that they share with the actor.
@@ -180,14 +180,14 @@ class SACAgent(Agent):
         alpha = self.temperature()  # that before this step, in all losses
         # Of the two sets of normals [N, D] one draws a_pi at x_t, and the other a' at x'.
         found = self._numbers(part, alpha, *normals[0].unbind(1)) if normals else self._choice(part, alpha)
-        loss = CRITIC_WEIGHT * critic_loss(found.q, found.targets, part.weights)
+        loss = CRITIC_WEIGHT * critic_loss(found.q, found.targets, part.weights)  # 0.5 sum_k mean w (Q_k - y)^2
         terms = {
             "critic_loss": Term(loss, parameters=self.critic_parameters),
             "actor_loss": Term(found.actor_loss, parameters=self.actor_parameters),
         }
         if self.config.learn_temperature:
             wanted = self.config.target_entropy_scale * found.usual_entropy  # H*
-            loss = temperature_loss(self.temperature.log_alpha, found.entropy, wanted)
+            loss = temperature_loss(self.temperature.log_alpha, found.entropy, wanted)  # log alpha (H(pi) - H*)
             terms["temperature_loss"] = Term(loss, parameters=[self.temperature.log_alpha])
         metrics = {
             "losses/q": found.q.detach().mean(),
@@ -201,23 +201,25 @@ class SACAgent(Agent):
         """Standard normal numbers `[N, 2, D]`. Expectations over all actions of one choice need none."""
         if isinstance(self.network.config.action, Discrete):
             return ()
+        # Drawn here and not in the losses, which several threads compute: the numbers would depend on their order.
         return (torch.randn((len(part.actions), 2, *part.actions.shape[1:]), device=part.actions.device),)
 
     def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor, next_normals: Tensor) -> Found:
         """For actions of D real numbers. normals, next_normals: `[N, D]`, which draw the policy's actions."""
         network, distribution = self.network, self.network.distribution
         assert isinstance(distribution, SquashedGaussian)
-        encoded = network.encode(part.observations)
+        encoded = network.encode(part.observations)  # [N, F]
         with torch.no_grad():
             next_encoded = network.encode(part.next_observations)
-            next_policy = network.policy(part.next_observations, next_encoded)
+            next_policy = network.policy(part.next_observations, next_encoded)  # [N, 2 D]
             # New actions of the present policy, not the stored ones.
+            # a' [N, D], log pi(a'|x') [N]
             next_actions, next_log_probs = distribution.reparametrised(next_policy, next_normals)
-            next_q = self.target_critics.network(next_encoded, next_actions)
-            targets = soft_targets(part.returns, part.discounts, next_q, next_log_probs, alpha)
-        q = self.critics(encoded, part.actions)
+            next_q = self.target_critics.network(next_encoded, next_actions)  # Q'_k(x', a') [2, N]
+            targets = soft_targets(part.returns, part.discounts, next_q, next_log_probs, alpha)  # y [N]
+        q = self.critics(encoded, part.actions)  # Q_k(x, a) [2, N], whose gradient reaches a shared encoder
         # The actor's loss passes through the critics to the actions. It changes neither the critics nor a shared encoder.
-        actions, log_probs = distribution.reparametrised(network.policy(part.observations, encoded), normals)
+        actions, log_probs = distribution.reparametrised(network.policy(part.observations, encoded), normals)  # [N, D], [N]
         actor_loss = soft_policy_loss(self.critics(encoded.detach(), actions), log_probs, alpha)
         return Found(q, targets, actor_loss, -log_probs.detach().mean(), -float(actions.shape[-1]))
 
@@ -227,14 +229,14 @@ class SACAgent(Agent):
         encoded = network.encode(part.observations)  # [N, F]
         with torch.no_grad():
             next_encoded = network.encode(part.next_observations)
-            next_logits = network.policy(part.next_observations, next_encoded)
-            next_q = self.target_critics.network(next_encoded)
-            targets = soft_choice_targets(part.returns, part.discounts, next_q, next_logits, alpha)
-        q = self.critics(encoded)
-        logits = network.policy(part.observations, encoded)
-        loss = soft_choice_policy_loss(q.detach(), logits, alpha)
-        index = part.actions.long().expand(len(q), -1).unsqueeze(-1)
+            next_logits = network.policy(part.next_observations, next_encoded)  # [N, A]
+            next_q = self.target_critics.network(next_encoded)  # [2, N, A], all values in one pass
+            targets = soft_choice_targets(part.returns, part.discounts, next_q, next_logits, alpha)  # y [N]
+        q = self.critics(encoded)  # [2, N, A]
+        logits = network.policy(part.observations, encoded)  # [N, A]
+        loss = soft_choice_policy_loss(q.detach(), logits, alpha)  # the policy's loss must not teach the critics
+        index = part.actions.long().expand(len(q), -1).unsqueeze(-1)  # [2, N, 1]: both critics learn of the action taken
         # The largest entropy of a state is the logarithm of its LEGAL actions: a target above it would let alpha grow for ever.
-        legal = (logits.detach() > ILLEGAL_LOGIT / 2).sum(-1)
-        usual_entropy = CHOICE_ENTROPY * legal.log().mean()
+        legal = (logits.detach() > ILLEGAL_LOGIT / 2).sum(-1)  # [N]
+        usual_entropy = CHOICE_ENTROPY * legal.log().mean()  # mean 0.98 log A
         return Found(q.gather(-1, index).squeeze(-1), targets, loss, mean_entropy(logits), usual_entropy)

@@ -167,7 +167,7 @@ class TD3Agent(Agent):
         self.network.acts_randomly.zero_()  # the first update comes when learning starts
         parts = transitions(batch, config.gamma).split(config.batches_at_once)
         for number, part in enumerate(parts, int(self.asked) + 1):  # steps count from 1: the first moves no actor
-            noise = (torch.randn_like(part.actions),) if config.target_noise else ()
+            noise = (torch.randn_like(part.actions),) if config.target_noise else ()  # [N, D], drawn once for all threads
             # Actor and targets move together, and seldom: the critics come near their targets first.
             moves = number % config.delay == 0
             losses = partial(self.losses, actor_learns=moves)
@@ -178,18 +178,20 @@ class TD3Agent(Agent):
         network, target_actor, config = self.network, self.target_actor.network, self.config
         encoded = network.encode(part.observations)  # [N, F]
         with torch.no_grad():
-            next_encoded = network.encode(part.next_observations)
+            next_encoded = network.encode(part.next_observations)  # the learned encoder, no lagged one (DrQ-v2)
             # The action of the target policy, not the stored one: windows of any age teach the value of the present policy.
             next_actions = target_actor.policy(part.next_observations, next_encoded)  # mu'(x') [N, D]
             if noise:
+                # mu'(x') + clip(sigma' N, -c, c)
                 next_actions = smoothed_actions(next_actions, noise[0], config.target_noise, config.target_noise_clip)
             targets = hard_targets(part.returns, part.discounts, self.target_critics.network(next_encoded, next_actions))
         q = self.critics(encoded, part.actions)  # [critics, N]
+        # sum_k mean w (Q_k - y)^2
         terms = {"critic_loss": Term(critic_loss(q, targets, part.weights), parameters=self.critic_parameters)}
         if actor_learns:
             # The gradient passes through the critic to the action; the term names the actor's weights, so no critic changes.
             actions = network.policy(part.observations, encoded)  # mu(x) [N, D]
-            loss = deterministic_policy_loss(self.critics(encoded.detach(), actions))
+            loss = deterministic_policy_loss(self.critics(encoded.detach(), actions))  # - mean Q_1(x, mu(x))
             terms["actor_loss"] = Term(loss, parameters=self.actor_parameters)
         # A metric has a value in every step; NaN where there is nothing to measure.
         missing = {} if actor_learns else {"losses/actor_loss": torch.full_like(targets[0], math.nan)}
