@@ -17,10 +17,11 @@ from absl import flags
 from agents import AGENTS
 from learner.runs.directory import find_checkpoints, run_of_checkpoint
 from learner.settings.check import check_given
+from learner.settings.declarations import DEFAULT_AGENT
 from learner.settings.help import describe
 from learner.settings.other_names import FOREIGN, RENAMED, RESUME, rename_replays, rename_settings, translate
 from learner.settings.presets import apply_preset
-from learner.settings.schema import DEFAULT_AGENT, DEFAULTS, SHARED, Settings, agent_of, every_setting
+from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, every_setting
 from setting import MODES, listed
 
 OP_MODE = "op_mode"

@@ -83,7 +83,7 @@ def prefers_bfloat16(device: str) -> bool:
     is measured once, in about 30 ms: they made an AMD EPYC faster, but an Intel Xeon took 1.35 times as long for an update.
     """
     if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     flags = set(_cpu_flags())
     return MATRIX_UNITS in flags or (VECTOR_UNITS in flags and _convolves_sooner_in_bfloat16())
 

@@ -158,7 +158,8 @@ class MultiCategorical(Distribution):
         """Logits `[..., D, largest count]`. Places beyond a component's count are illegal."""
         widest = max(self.counts)
         if min(self.counts) == widest:
-            return parameters.unflatten(-1, (len(self.counts), widest))
+            logits: Tensor = parameters.unflatten(-1, (len(self.counts), widest))
+            return logits
         parts = parameters.split(self.counts, -1)
         # Lower than masked values, so that a component whose values are all masked draws none of these places.
         absent = 2 * ILLEGAL_LOGIT
@@ -316,14 +317,14 @@ class Beta(Distribution):
     def entropy(self, parameters: Tensor) -> Tensor:
         less_one = _less_one(parameters)
         whole = (1 + less_one).unflatten(-1, (2, self.size)).sum(-2)  # alpha + beta, [..., D]
-        expected = (less_one * torch.digamma(1 + less_one)).sum(-1) - ((whole - 2) * torch.digamma(whole)).sum(-1)
+        expected: Tensor = (less_one * torch.digamma(1 + less_one)).sum(-1) - ((whole - 2) * torch.digamma(whole)).sum(-1)
         return self._log_normaliser(1 + less_one) - expected
 
     def kl(self, one: Tensor, other: Tensor) -> Tensor:
         shapes, other_shapes = (1 + _less_one(parameters) for parameters in (one, other))  # [..., 2D] each
         whole = shapes.unflatten(-1, (2, self.size)).sum(-2)
         difference = shapes - other_shapes  # [..., 2D]
-        expected = (difference * torch.digamma(shapes)).sum(-1)
+        expected: Tensor = (difference * torch.digamma(shapes)).sum(-1)
         expected = expected - (difference.unflatten(-1, (2, self.size)).sum(-2) * torch.digamma(whole)).sum(-1)
         return self._log_normaliser(other_shapes) - self._log_normaliser(shapes) + expected
 

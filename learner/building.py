@@ -50,7 +50,8 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
     # A user's code may make decisions on the host, which a graph would not repeat. Compiled passes launch few kernels anyway.
     repeats = ":" not in config.network and (config.agent in AGENTS or decides_on_graphs(make))
     graphs = config.training.cuda_graphs and not compiled and repeats
-    return make(config.agent_settings, network, replays, **how, cuda_graphs=graphs)
+    agent: Agent = make(config.agent_settings, network, replays, **how, cuda_graphs=graphs)
+    return agent
 
 
 def make_contract(config: Config) -> TrajectoryContract:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from replay.base import LARGEST_CAPACITY, Encode, Encoded, GoalAccess, InitialErrors, ReplayConfig, ReplayContext
+from replay.base import LARGEST_CAPACITY, Encode, Encoded, GoalAccess, ReplayConfig, ReplayContext
+from replay.batch import InitialErrors
 from replay.kinds.distances import Divergence
 from replay.memory import device_bytes, exact_share, most_compared, replay_bytes, settle_capacities, shares, wanted_capacity
 from replay.mixture import Mixture

@@ -29,7 +29,8 @@ class Estimate(NamedTuple):
 
 def mean(scores: np.ndarray) -> np.ndarray:
     """Return the mean over the last axis."""
-    return scores.mean(axis=-1)
+    means: np.ndarray = scores.mean(axis=-1)
+    return means
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
@@ -39,7 +40,7 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     """
     count = scores.shape[-1]
     cut = count // 4
-    return np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1)
+    return mean(np.sort(scores, axis=-1)[..., cut : count - cut])
 
 
 def estimate(strata: Sequence[np.ndarray], statistic: Statistic) -> Estimate:
@@ -74,7 +75,7 @@ def mean_curve(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def on_grid(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Return a curve interpolated at `grid`: NaN before its first point, constant after its last one."""
-    return np.interp(grid, x, y, left=np.nan)
+    return np.asarray(np.interp(grid, x, y, left=np.nan))
 
 
 def area_under_curve(x: np.ndarray, y: np.ndarray, horizon: float) -> float:

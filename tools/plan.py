@@ -222,7 +222,7 @@ def _read_settings(where: str, given: object, shared: Settings) -> Settings:
 
 
 def _read_list(path: Path, content: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
-    values = content[key]
+    values: list[Any] = content[key]
     right = isinstance(values, list) and values and all(type(value) is kind for value in values)
     if not right or len(set(values)) < len(values):
         raise ValueError(f"{path}: {key}: wanted a list of different {what}, got {values!r:.80}")

@@ -81,7 +81,8 @@ class LastScreens(AtariWrapper):
 
     def screen(self) -> np.ndarray:
         """Return the pixel-wise maximum of both frames, uint8 `[H, W, 3]`. The policy sees the same maximum."""
-        return np.maximum(self._screens[0], self._screens[-1])
+        screen: np.ndarray = np.maximum(self._screens[0], self._screens[-1])
+        return screen
 
 
 class SkipPoolResize(AtariWrapper):

@@ -262,7 +262,7 @@ def picture_of(rendered: Any, env_id: str) -> np.ndarray:
         raise RuntimeError(f"render: wanted an RGB picture [H, W, 3] of {env_id}, got {got}")
     if picture.dtype.kind == "f" and picture.max(initial=0) <= 1:  # as Matplotlib writes colours, and MinAtar
         picture = np.rint(255 * picture)
-    return picture.astype(np.uint8, copy=False)
+    return np.asarray(picture, np.uint8)
 
 
 def first_of(observations: Any) -> Any:

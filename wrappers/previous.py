@@ -35,7 +35,7 @@ def encode_actions(actions: np.ndarray, space: ActionSpace) -> np.ndarray:
     if isinstance(space, Box):
         return actions.astype(np.float32)
     if isinstance(space, Discrete):
-        return np.eye(space.count, dtype=np.float32)[actions]
+        return np.eye(space.count, dtype=np.float32).take(actions, axis=0)
     assert isinstance(space, MultiDiscrete)
     parts = [np.eye(count, dtype=np.float32)[actions[:, index]] for index, count in enumerate(space.counts)]
     return np.concatenate(parts, axis=1)

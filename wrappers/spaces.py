@@ -116,7 +116,7 @@ class Discrete(ActionSpace):
         return generator.integers(self.count, size=count)
 
     def in_range(self, actions: np.ndarray) -> bool:
-        return actions.min() >= 0 and actions.max() < self.count
+        return bool(actions.min() >= 0 and actions.max() < self.count)
 
     def describe(self) -> str:
         return f"values from 0 to {self.count - 1}"

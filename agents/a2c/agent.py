@@ -10,6 +10,7 @@ its five steps; the mean is that of OpenAI baselines and Stable-Baselines3, whos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,15 +72,15 @@ class A2CAgent(Agent):
     network: ActorCritic
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: A2CConfig) -> Needs:
         return Needs(on_policy=True)
 
     @classmethod
-    def scales_rewards(cls, settings: Any) -> bool:
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
         return True
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: A2CConfig) -> Literal["update"]:
         return "update"
 
     def update(self, batch: Batch, step: Stepper) -> None:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.appo.config import APPOConfig
+from agents.appo.config import APPOConfig, SurrogateConfig
 from agents.base import Agent, Needs
 from agents.engine.stepper import Stepper
 from agents.engine.targets import TargetNetwork
@@ -114,7 +114,7 @@ class APPOAgent(Agent):
     config: Any
     network: ActorCritic
 
-    def __init__(self, config: Any, network: ActorCritic, *arguments: Any, **options: Any) -> None:
+    def __init__(self, config: SurrogateConfig, network: ActorCritic, *arguments: Any, **options: Any) -> None:
         self.target: TargetNetwork | None = None
         if self.has_target or config.kl_weight > 0:
             # Only its policy is used; a torso that values alone read is left out. A core reads both torsos.
@@ -127,15 +127,15 @@ class APPOAgent(Agent):
         super().__init__(config, network, *arguments, targets=targets, extra_state=state, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: SurrogateConfig) -> Needs:
         return Needs(fresh=True)
 
     @classmethod
-    def scales_rewards(cls, settings: Any) -> bool:
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
         return True
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update", ""]:
+    def graphed(cls, config: SurrogateConfig) -> Literal["update", ""]:
         """Not with minibatches, whose columns the host draws, nor with a clip that changes, which is a number of the host."""
         return "update" if config.minibatches == 1 and config.clip == config.last_clip else ""
 

@@ -60,15 +60,15 @@ class BCAgent(Agent):
     network: Policy
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: BCConfig) -> Needs:
         return Needs(recorded=True)
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: BCConfig, network: NetworkConfig) -> None:
         check_unused(network, cls.name(), cls.unused)
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: BCConfig) -> Literal["update"]:
         return "update"
 
     def update(self, batch: Batch, step: Stepper) -> None:

@@ -130,19 +130,19 @@ class BCQAgent(Agent):
         super().__init__(config, network, *arguments, targets={TARGET: self.target}, steps_some=True, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: BCQConfig) -> Needs:
         return replace(needs_of_windows(config), recorded=True)
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: BCQConfig) -> Literal["update"]:
         return "update"
 
     @classmethod
-    def value_meaning(cls, config: Any) -> str:
+    def value_meaning(cls, config: BCQConfig) -> str:
         return VALUE_MEANING
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: BCQConfig, network: NetworkConfig) -> None:
         check_choices(network)
         if network.settings.core != NO_CORE:
             raise ValueError(f"core: wanted {NO_CORE} with agent bcq, got {network.settings.core}")

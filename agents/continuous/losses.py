@@ -91,7 +91,9 @@ def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: T
 
 def next_noise(noise: Tensor, normals: Tensor, theta: float, sigma: float, dt: float) -> Tensor:
     """The next state of Ornstein-Uhlenbeck noise around 0 (DDPG, arXiv:1509.02971, section 7), of the shape of `noise`."""
-    return noise - theta * noise * dt + sigma * dt**0.5 * normals  # sqrt(dt): variances add up over time
+    # sqrt(dt): variances add up over time.
+    following: Tensor = noise - theta * noise * dt + sigma * dt**0.5 * normals
+    return following
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ class DqnAgent(Agent):
         super().__init__(config, network, *arguments, targets={TARGET: self.target}, steps_some=True, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: DqnConfig) -> Needs:
         return needs_of_windows(config)
 
     @classmethod
@@ -78,11 +78,11 @@ class DqnAgent(Agent):
         return lambda trajectory: stored_errors(trajectory, config).squeeze(1).numpy()
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: DqnConfig) -> Literal["update"]:
         return "update"
 
     @classmethod
-    def value_meaning(cls, config: Any) -> str:
+    def value_meaning(cls, config: DqnConfig) -> str:
         return VALUE_MEANING
 
     def update(self, batch: Batch, step: Stepper) -> None:

@@ -197,7 +197,7 @@ def clip_gradients(parameters: Sequence[Tensor], largest_norm: float) -> Tensor:
     gradients take to clip.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # norm of norms: the global one
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # norm of norms: the global one
     if largest_norm:
         # Below the limit the factor is 1, so the host needs no branch.
         torch._foreach_mul_(gradients, torch.clamp(largest_norm / (norm + NORM_EPSILON), max=1.0))

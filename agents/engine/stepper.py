@@ -339,6 +339,7 @@ class Stepper:
             return function(given)
         inputs, self._function = self.inputs, function
         # The next launch of a graph overwrites its results, and metrics are made after the last step.
+        made: Made
         made, taken = copied(self._graphs((given, inputs)))
         self.inputs = inputs
         self._taken += taken

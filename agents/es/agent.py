@@ -53,8 +53,9 @@ class MirroredPolicy(PopulationPolicy):
 
     def perturbation(self, member: int) -> Tensor:
         pair, taken_off = divmod(member - 1, 2)
+        std: float = self.config.agent.noise_std
         # Mirrored: the difference of a pair's returns has less variance than two independent returns.
-        return self.noise(pair) * (-self.config.agent.noise_std if taken_off else self.config.agent.noise_std)
+        return self.noise(pair) * (-std if taken_off else std)
 
 
 class ESAgent(PopulationAgent):

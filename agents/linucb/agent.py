@@ -76,16 +76,16 @@ class LinUCBAgent(Agent):
         super().__init__(config, network, *arguments, extra_state=state, checks_on_host=True, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: LinUCBConfig) -> Needs:
         return Needs(on_policy=True)
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: LinUCBConfig, network: NetworkConfig) -> None:
         check_unused(network, cls.name(), ("normalise_observations", "core", "separate_value", *OF_DEVIATIONS))
         check_distribution(network, cls.name())
 
     @classmethod
-    def value_meaning(cls, config: Any) -> str:
+    def value_meaning(cls, config: LinUCBConfig) -> str:
         return "the expected reward of the step"
 
     @torch.no_grad()

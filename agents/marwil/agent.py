@@ -12,6 +12,7 @@ has a rate of 1e-8, with which c stays 10 whatever the rewards are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -102,19 +103,19 @@ class MarwilAgent(Agent):
         super().__init__(config, network, *arguments, extra_state=state, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: MarwilConfig) -> Needs:
         return Needs(recorded=True)
 
     @classmethod
-    def scales_rewards(cls, settings: Any) -> bool:
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
         return True
 
     @classmethod
-    def acting(cls, config: Any, network: NetworkConfig) -> Any:
+    def acting(cls, config: MarwilConfig, network: NetworkConfig) -> Any:
         return Policy.acting(network)  # the policy that was recorded need not be known
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: MarwilConfig) -> Literal["update"]:
         return "update"
 
     def update(self, batch: Batch, step: Stepper) -> None:

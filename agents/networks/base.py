@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ from agents.networks.settings import NetworkSettings
 from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
 __all__ = ["Chosen", "FeatureNetwork", "NetworkConfig", "Thought", "make_network", "on_device"]
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:
         """The input of the core, `[R, B, F]`. The torso sees all rows at once."""
-        return self.features(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
+        features: Tensor = self.features(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
+        return features
 
     def features(self, observations: Observations) -> Tensor:
         """The torso's output, float32 `[N, F]`, of N observations: what the core reads, or the heads without a core."""
@@ -299,7 +302,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         return self.torso.gain(layer)
 
 
-def make_network(config: NetworkConfig, generator: torch.Generator | None = None) -> Any:
+def make_network(config: NetworkConfig, generator: torch.Generator | None = None) -> FeatureNetwork:
     """A new, initialised network on the CPU, of the config's `network_class`.
 
     Equal generators give equal weights. Without one the weights come from PyTorch's global generator.
@@ -309,8 +312,8 @@ def make_network(config: NetworkConfig, generator: torch.Generator | None = None
     return network
 
 
-def on_device(network: Any, device: torch.device) -> Any:
+def on_device(network: Network, device: torch.device) -> Network:
     """Move a network. On a GPU its kernels lie channels-last, as its input does; otherwise each call would transpose them."""
     if device.type == "cuda":
-        network.to(memory_format=torch.channels_last)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch's types leave this use out
     return network.to(device)

@@ -10,7 +10,7 @@ Means are over used steps. mu, A_t, G_t and the values before the update are con
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -75,19 +75,19 @@ class PPOAgent(Agent):
         super().__init__(config, network, *arguments, extra_state=state, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: PPOConfig) -> Needs:
         return Needs(on_policy=True)
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: PPOConfig, network: NetworkConfig) -> None:
         takes_columns(config, network.settings)
 
     @classmethod
-    def scales_rewards(cls, settings: Any) -> bool:
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
         return True
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["step", ""]:
+    def graphed(cls, config: PPOConfig) -> Literal["step", ""]:
         """Not with an early stop, which the host decides before each step."""
         return "" if config.stops_early else "step"
 

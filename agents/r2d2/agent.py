@@ -171,11 +171,11 @@ class R2d2Agent(Agent):
         super().__init__(config, network, *arguments, targets={TARGET: self.target}, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: R2d2Config) -> Needs:
         return replace(needs_of_windows(config), window=0)  # a batch has whole trajectories
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: R2d2Config) -> Literal["update"]:
         return "update"
 
     @classmethod
@@ -185,7 +185,7 @@ class R2d2Agent(Agent):
             raise ValueError(f"core: wanted lstm or gru with agent r2d2, got {NO_CORE}; --agent=dqn has no memory")
 
     @classmethod
-    def value_meaning(cls, config: Any) -> str:
+    def value_meaning(cls, config: R2d2Config) -> str:
         rescaled = "h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the " if config.value_rescaling else ""
         return rescaled + VALUE_MEANING
 

@@ -149,11 +149,11 @@ class SACAgent(Agent):
         super().__init__(config, network, *arguments, modules=modules, targets=targets, steps_some=True, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: SACConfig) -> Needs:
         return needs_of_windows(config)
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: SACConfig, network: NetworkConfig) -> None:
         check_network(network, "sac")
         if isinstance(network.action, Discrete):
             check_distribution(network, "sac", "categorical")
@@ -162,7 +162,7 @@ class SACAgent(Agent):
         check_distribution(network, "sac", "squashed_gaussian")
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: SACConfig) -> Literal["update"]:
         return "update"
 
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:

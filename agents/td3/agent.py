@@ -131,7 +131,7 @@ class TD3Agent(Agent):
     config: Any
     network: DeterministicActor
 
-    def __init__(self, config: Any, network: DeterministicActor, *arguments: Any, **options: Any) -> None:
+    def __init__(self, config: DeterministicConfig, network: DeterministicActor, *arguments: Any, **options: Any) -> None:
         rate = config.target_update_rate
         self.critics = make_critics(self.critic_count, network, config)
         self.target_critics, self.target_actor = TargetNetwork(self.critics, rate=rate), TargetNetwork(network, rate=rate)
@@ -145,22 +145,22 @@ class TD3Agent(Agent):
         super().__init__(config, network, *arguments, modules=modules, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: DeterministicConfig) -> Needs:
         return needs_of_windows(config)
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: DeterministicConfig, network: NetworkConfig) -> None:
         check_network(network, cls.name())
         check_bounded(network, cls.name())
         check_distribution(network, cls.name())
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: DeterministicConfig) -> Literal["update"]:
         return "update"
 
     @property
     def variant(self) -> Hashable:
-        return int(self.asked) % self.config.delay
+        return int(self.asked) % int(self.config.delay)
 
     def update(self, batch: Batch, step: Stepper) -> None:
         config = self.config

@@ -138,15 +138,15 @@ class TRPOAgent(Agent):
         super().__init__(config, network, *arguments, learned=values, steps_some=True, **options)
 
     @classmethod
-    def needs(cls, config: Any) -> Needs:
+    def needs(cls, config: TRPOConfig) -> Needs:
         return Needs(on_policy=True)
 
     @classmethod
-    def scales_rewards(cls, settings: Any) -> bool:
+    def scales_rewards(cls, settings: Mapping[str, Any]) -> bool:
         return True
 
     @classmethod
-    def check(cls, config: Any, network: NetworkConfig) -> None:
+    def check(cls, config: TRPOConfig, network: NetworkConfig) -> None:
         takes_columns(config, network.settings)
         if not network.settings.separate_value:
             raise ValueError("separate_value: wanted true with agent trpo, whose values must not move the policy, got false")
@@ -220,7 +220,8 @@ class TRPOAgent(Agent):
         if batch.recurrent_state is not None:
             outputs: PolicyOutput = network(observations, batch.recurrent_state[columns], batch.reset[:-1, columns])
             return outputs.policy
-        return network(observations.flatten(0, 1)).policy.unflatten(0, observations.shape[:2])
+        policy: Tensor = network(observations.flatten(0, 1)).policy.unflatten(0, observations.shape[:2])
+        return policy
 
     @torch.no_grad()
     def _metrics(self, region: TrustRegion, rows: Rows, used: Tensor, searches: list[Found]) -> dict[str, Tensor]:

@@ -156,7 +156,7 @@ class VTraceAgent(Agent):
         return not settings["use_value_cloning_loss"]  # see `check_learning`
 
     @classmethod
-    def graphed(cls, config: Any) -> Literal["update"]:
+    def graphed(cls, config: VTraceConfig) -> Literal["update"]:
         return "update"
 
     @classmethod

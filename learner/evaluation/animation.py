@@ -67,7 +67,8 @@ class EpisodeCamera(VectorEnv):
 
     def _take(self, observations: np.ndarray) -> np.ndarray:
         # A copy, because the environment may reuse its arrays at the next step.
-        return observations[0, -1].copy()
+        newest: np.ndarray = observations[0, -1].copy()
+        return newest
 
 
 class RenderingCamera(EpisodeCamera):

@@ -181,7 +181,8 @@ def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
     wide = _even(width * factor if display.aspect is None else tall * display.aspect)
     rows = np.arange(tall) * height // tall
     columns = np.arange(wide) * width // wide
-    return picture[rows[:, None], columns]
+    enlarged: np.ndarray = picture[rows[:, None], columns]
+    return enlarged
 
 
 def fit(picture: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

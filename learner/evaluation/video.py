@@ -77,7 +77,7 @@ class VideoWriter:
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[0] % 2 or picture.shape[1] % 2:
             raise ValueError(f"picture: wanted uint8 [even H, even W, 3], got {picture.dtype} {list(picture.shape)}")
         self._shape = picture.shape
-        ffmpeg = imageio_ffmpeg.write_frames(
+        ffmpeg: Generator[None, bytes | None, None] = imageio_ffmpeg.write_frames(
             str(self._partial),
             (picture.shape[1], picture.shape[0]),
             pix_fmt_in="rgb24",

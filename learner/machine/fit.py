@@ -22,7 +22,8 @@ from learner.machine.costs import (
 from learner.machine.detect import Machine
 from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
 from learner.machine.reproducible import REPRODUCIBLE
-from learner.settings.config import AUTO, Settings, TrainingConfig
+from learner.settings.config import AUTO, Settings
+from learner.settings.declarations import TrainingConfig
 from learner.settings.schema import MACHINE_SETTINGS, SHARED, needs_of
 from workers import groups_of
 from workers.base import NO_RECORDING, RECORDED
@@ -158,7 +159,7 @@ def _fits_a_central_policy(settled: Settings, *, on_policy: bool) -> bool:
     environments, batch, workers = (settled[name] for name in ("envs_per_worker", "batch_size", "worker_count"))
     if on_policy and environments == AUTO and batch != AUTO:  # the environments follow from the batch
         environments = batch if workers == AUTO else max(1, batch // workers)
-    return environments == AUTO or environments % groups_of("central") == 0
+    return bool(environments == AUTO or environments % groups_of("central") == 0)
 
 
 def _choose_turns(choices: Choices, machine: Machine) -> None:

@@ -94,5 +94,5 @@ def _median(timings: list[Timing]) -> float:
     In a sandbox (gVisor) CPU time may tick only a hundred times a second.
     """
     by_own, by_wall = zip(*timings, strict=True)
-    own = statistics.median(by_own)
-    return own if all(by_own) and min(by_wall) <= WAITS * own else statistics.median(by_wall)
+    own = float(statistics.median(by_own))
+    return own if all(by_own) and min(by_wall) <= WAITS * own else float(statistics.median(by_wall))

@@ -150,7 +150,8 @@ class Several(Ranks):
         rows = self._group.gather_on_host(row)
         self._reports = [Report(*numbers[: len(own)]) for numbers in rows.tolist()]
         self._last_round = monotonic()
-        return rows[:, len(own) :].unflatten(1, (LISTED, 2))
+        listed: Tensor = rows[:, len(own) :].unflatten(1, (LISTED, 2))
+        return listed
 
     def _report(self, asked: Asked, arrivals: Arrivals | None) -> Report:
         workers = self._workers

@@ -157,7 +157,8 @@ def load_replay(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
         raise ValueError(f"{path}: {error}") from None
     if checksum is None or checksum != checkpoint.replay:
         raise ValueError(f"{path}: it belongs to another checkpoint")
-    return content["replay"]
+    replay: dict[str, Any] = content["replay"]
+    return replay
 
 
 def _parse(content: dict[str, Any]) -> Checkpoint:

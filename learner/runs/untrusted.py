@@ -35,7 +35,8 @@ def load_plain(path: Path, *, mapped: bool = False) -> dict[str, Any]:
             raise ValueError(_in_short(error)) from None
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}")
-    return _Copier(path.stat().st_size, mapped=mapped).copy(content)
+    copy: dict[str, Any] = _Copier(path.stat().st_size, mapped=mapped).copy(content)
+    return copy
 
 
 def _name_for_torch(path: Path, file: IO[bytes]) -> str:

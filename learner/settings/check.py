@@ -8,7 +8,8 @@ from typing import Any
 
 from agents import AGENTS
 from learner.evaluation.protocol import check_protocol
-from learner.settings.schema import DEFAULT_AGENT, SHARED, agent_of, agent_settings, every_setting, table_of
+from learner.settings.declarations import DEFAULT_AGENT
+from learner.settings.schema import SHARED, agent_of, agent_settings, every_setting, table_of
 from setting import AUTO, SettingField, listed
 from workers import groups_of
 from workers.base import NO_RECORDING, RECORDED

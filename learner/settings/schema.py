@@ -70,7 +70,8 @@ def default_settings(agent: str = DEFAULT_AGENT) -> Settings:
 
 def agent_of(settings: Mapping[str, Any]) -> str:
     """The agent that the settings name."""
-    return settings.get("agent", DEFAULT_AGENT)
+    agent: str = settings.get("agent", DEFAULT_AGENT)
+    return agent
 
 
 def build(owner: Callable[..., Owner], flat: Mapping[str, Any]) -> Owner:

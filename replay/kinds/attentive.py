@@ -66,4 +66,5 @@ def anchor_scores(
     count, length, width = states.shape
     # All pairs of states and anchors, [n * T, E].
     distances = state_distances(dist_function, p, states.reshape(count * length, width), anchors, divergence)
-    return distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)  # [n, T, E] -> [n, E] -> [n]
+    nearest: np.ndarray = distances.reshape(count, length, len(anchors)).mean(axis=1).min(axis=1)  # [n, T, E] -> [n, E] -> [n]
+    return nearest

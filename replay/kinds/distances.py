@@ -42,7 +42,8 @@ def cos_dist(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
 def kl_div(target: np.ndarray, behaviour: np.ndarray) -> np.ndarray:
     """Returns the sum over t of KL(softmax target_t || softmax behaviour_t)."""
     log_target, log_behaviour = _log_softmax(target), _log_softmax(behaviour)  # [n, T, F] each
-    return np.sum(np.exp(log_target) * (log_target - log_behaviour), axis=(1, 2))  # sum over t and f of p (log p - log q)
+    divergence: np.ndarray = np.sum(np.exp(log_target) * (log_target - log_behaviour), axis=(1, 2))
+    return divergence  # sum over t and f of p (log p - log q)
 
 
 def kl_policy(target: np.ndarray, behaviour: np.ndarray, divergence: Divergence | None = None) -> np.ndarray:
@@ -96,7 +97,8 @@ def state_distances(
     log_one, log_other = _log_softmax(one), _log_softmax(other)
     log_other = np.where(log_other < FORBIDDEN, LOG_OF_FORBIDDEN, log_other)  # [E, F]
     # KL(p || q) is sum p log p minus sum p log q, so one matrix product gives the second sum of all pairs.
-    return np.sum(np.exp(log_one) * log_one, axis=1)[:, None] - np.exp(log_one) @ log_other.T
+    divergences: np.ndarray = np.sum(np.exp(log_one) * log_one, axis=1)[:, None] - np.exp(log_one) @ log_other.T
+    return divergences
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -106,11 +108,12 @@ def _flat(array: np.ndarray) -> np.ndarray:
 def _norm(vectors: np.ndarray, p: float) -> np.ndarray:
     """Returns the p-norm of each vector `[n, F]`. Entries are divided by the largest first, so that no power overflows."""
     if p == 2:
-        return np.sqrt(np.einsum("nf,nf->n", vectors, vectors))
+        return np.asarray(np.sqrt(np.einsum("nf,nf->n", vectors, vectors)))
     size = np.abs(vectors)  # [n, F]
     largest = size.max(axis=1)
     scale = np.where(largest > 0, largest, 1)  # a zero vector has norm 0, and no division by 0
-    return scale * np.sum((size / scale[:, None]) ** p, axis=1) ** (1 / p)  # c (sum |x / c|^p)^(1/p)
+    norms: np.ndarray = scale * np.sum((size / scale[:, None]) ** p, axis=1) ** (1 / p)  # c (sum |x / c|^p)^(1/p)
+    return norms
 
 
 def _euclidean(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -119,11 +122,12 @@ def _euclidean(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     # distance is then some 5e-8 of the distance to the centre, like the rounding of float32 features.
     centre = other.mean(axis=0)
     one, other = one - centre, other - centre
-    squares = one @ other.T  # [N, E], one product for all pairs
+    squares: np.ndarray = one @ other.T  # [N, E], one product for all pairs
     squares *= -2
     squares += np.einsum("nf,nf->n", one, one)[:, None]
     squares += np.einsum("ef,ef->e", other, other)
-    return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)  # rounding may leave a square below 0
+    np.sqrt(np.maximum(squares, 0, out=squares), out=squares)  # rounding may leave a square below 0
+    return squares
 
 
 def _cosine(product: np.ndarray, norm: np.ndarray, other_norm: np.ndarray) -> np.ndarray:
@@ -133,5 +137,7 @@ def _cosine(product: np.ndarray, norm: np.ndarray, other_norm: np.ndarray) -> np
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)  # the largest is 0, so no exp overflows
-    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    # The largest becomes 0, so no exp overflows.
+    shifted: np.ndarray = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    return shifted

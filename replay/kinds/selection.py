@@ -32,7 +32,7 @@ def nearest(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
 def strided(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:
     """Returns candidates evenly spread over the order of distances, with the nearest."""
     order = _by_distance(distances, count)
-    return order[_starts(len(order), count)[:-1]]  # the nearest of each run
+    return order.take(_starts(len(order), count)[:-1])  # the nearest of each run
 
 
 def least_replayed(distances: np.ndarray, draws: np.ndarray, count: int) -> np.ndarray:

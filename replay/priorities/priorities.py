@@ -180,7 +180,8 @@ def stratified(uniforms: np.ndarray, total: float, parts: np.ndarray | None = No
     """
     count = len(uniforms)
     # One draw from each part has less variance than independent draws, with the same probabilities.
-    return ((np.arange(count) if parts is None else parts) + uniforms) / count * total
+    places: np.ndarray = ((np.arange(count) if parts is None else parts) + uniforms) / count * total
+    return places
 
 
 def importance_weights(relative: np.ndarray, beta: float) -> np.ndarray:
@@ -191,4 +192,5 @@ def importance_weights(relative: np.ndarray, beta: float) -> np.ndarray:
 
 def normalised(weights: np.ndarray) -> np.ndarray:
     """Weights `[n]` divided by their maximum, so that they only ever reduce a step."""
-    return weights / weights.max()  # the maximum of the batch, so a rare leaf elsewhere shrinks no step
+    divided: np.ndarray = weights / weights.max()  # the maximum of the batch, so a rare leaf elsewhere shrinks no step
+    return divided

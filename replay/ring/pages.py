@@ -102,7 +102,7 @@ class DevicePagePool(PagePool):
         with `Tensor.record_stream`.
         """
         with torch.cuda.stream(self._stream):
-            content = self.bytes.index_select(0, self._to_device(pages))  # [n, page_bytes]
+            content: Tensor = self.bytes.index_select(0, self._to_device(pages))  # [n, page_bytes]
             if self._gathered:
                 self._gathered.record()
                 self._gathered.synchronize()  # the thread waits here, so any stream may read the result
@@ -118,7 +118,8 @@ class DevicePagePool(PagePool):
 
     def _claimed_bytes(self) -> Tensor:
         with torch.cuda.stream(self._stream):
-            return self.bytes[: self.claimed].to("cpu", copy=True)
+            content: Tensor = self.bytes[: self.claimed].to("cpu", copy=True)
+            return content
 
     def _restore(self, content: Tensor) -> None:
         with torch.cuda.stream(self._stream):

@@ -309,7 +309,8 @@ class PlainStorage(Storage):
 
     def _newest_frames(self, slot: int) -> np.ndarray:
         """Returns the last frames in this slot, which the next trajectory repeats, uint8 `[shared_frames, page_bytes]`."""
-        return self.pool.bytes[self._pages[slot][-self.shared_frames :]]
+        frames: np.ndarray = self.pool.bytes[self._pages[slot][-self.shared_frames :]]
+        return frames
 
     def _read_frames(self, slots: np.ndarray, starts: np.ndarray, hidden: np.ndarray, out: np.ndarray) -> Tensor | None:
         places = np.minimum(starts[:, None] + np.arange(out.shape[1]), self._last_place)  # [n, frames], the last one repeated

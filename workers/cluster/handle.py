@@ -33,7 +33,7 @@ from workers.processes.restarts import Cause
 from workers.processes.worker import STOP
 
 Event = Callable[[], None]
-Newest = Callable[[], tuple[ray.ObjectRef, int]]
+Newest = Callable[[], tuple[ray.ObjectRef[Any], int]]
 """Returns the newest weights in Ray's object store, and their version."""
 
 
@@ -109,7 +109,7 @@ class ActorHandle(Handle):
         self._end()
         self.filled.close()
 
-    def _when_done(self, reference: ray.ObjectRef, act: Callable[[Any], None]) -> None:
+    def _when_done(self, reference: ray.ObjectRef[Any], act: Callable[[Any], None]) -> None:
         """Let `act` run as an event with the value of a reference, or fail with its error."""
         reference.future().add_done_callback(lambda future: self._events.put(partial(self._done, act, future)))
 

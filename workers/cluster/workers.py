@@ -11,6 +11,7 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import monotonic
+from typing import Any
 
 import ray
 
@@ -41,7 +42,7 @@ class RayWorkers(ProcessWorkers):
         self._connected = False
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._dispatcher = threading.Thread(target=self._run_events, name="events of the actors", daemon=True)
-        self._newest: tuple[ray.ObjectRef, int] | None = None
+        self._newest: tuple[ray.ObjectRef[Any], int] | None = None
         self._noted_at = monotonic()
 
     def stop(self) -> None:
@@ -94,7 +95,7 @@ class RayWorkers(ProcessWorkers):
         # An actor that waits for a free CPU of the cluster does not hang.
         return super()._has_work(worker) and isinstance(handle, ActorHandle) and handle.placed
 
-    def _newest_weights(self) -> tuple[ray.ObjectRef, int]:
+    def _newest_weights(self) -> tuple[ray.ObjectRef[Any], int]:
         """The newest weights in Ray's object store. Each version is put there at most once, when an actor first needs it."""
         assert isinstance(self.weights, SharedWeights)
         if self._newest is None or self._newest[1] != self.weights.published_version:

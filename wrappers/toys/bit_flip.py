@@ -37,12 +37,12 @@ class BitFlip(Toy):
     @staticmethod
     def compute_reward(achieved: np.ndarray, desired: np.ndarray, info: Any) -> np.ndarray:
         """Rewards `[N]` of steps after which these goals `[N, bits]` are achieved."""
-        return -np.any(achieved != desired, axis=-1).astype(np.float32)
+        return -np.asarray(np.any(achieved != desired, axis=-1), np.float32)
 
     @staticmethod
     def compute_terminated(achieved: np.ndarray, desired: np.ndarray, info: Any) -> np.ndarray:
         """Whether the episode ends there, bool `[N]`."""
-        return np.all(achieved == desired, axis=-1)
+        return np.asarray(np.all(achieved == desired, axis=-1))
 
     def begin(self, index: int, generator: np.random.Generator) -> None:
         self._goals[index] = generator.integers(2, size=(2, self.bits))

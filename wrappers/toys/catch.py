@@ -49,4 +49,5 @@ class Catch(Toy):
         return frames
 
     def board(self) -> np.ndarray:
-        return self.frames()[0]
+        board: np.ndarray = self.frames()[0]
+        return board

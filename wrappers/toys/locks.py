@@ -39,7 +39,8 @@ class Locks(Toy):
 
     def frames(self) -> np.ndarray:
         right = self._right[np.arange(self.num_envs), self.steps]
-        return (right[:, PLACES] == VALUES).astype(np.float32)
+        frames: np.ndarray = (right[:, PLACES] == VALUES).astype(np.float32)
+        return frames
 
     def board(self) -> np.ndarray:
         board = np.zeros((len(COUNTS), max(COUNTS)), dtype=np.uint8)

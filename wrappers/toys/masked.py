@@ -51,4 +51,5 @@ class Masked(Toy):
 
     def board(self) -> np.ndarray:
         shown = self._prizes[0, self.steps[0]] * self._legal[0, self.steps[0]]
-        return (255 * shown[None]).astype(np.uint8)
+        board: np.ndarray = (255 * shown[None]).astype(np.uint8)
+        return board
