@@ -2,6 +2,7 @@
 #                ARGS=--env=BreakoutNoFrameskip-v4 another game: any flags
 # make test   -- install what tests need and run every check
 # make quick  -- lint, types and the tests that are not marked slow: under a minute on two cores
+# make coverage -- run every test and list the files whose lines they miss most
 # make docs   -- build the documentation site into site/: all pages of docs/, and API pages from the docstrings
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +27,7 @@ PACKAGES := $(LIBRARY) tools benchmarks
 # Bytecode is kept: the tests start many processes, and each would compile the program again.
 PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
-.PHONY: train test quick lint types unit fast docs format clean
+.PHONY: train test quick lint types unit fast coverage docs format clean
 
 train: $(VENV)/.installed
 	$(BIN)/python main.py --op_mode=train --preset=$(PRESET) $(ARGS)
@@ -48,6 +49,9 @@ unit: $(VENV)/.installed-dev
 fast: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow' $(ARGS)
 
+coverage: $(VENV)/.installed-dev
+	$(PYTEST) $(LIBRARY:%=--cov=%) --cov-report=term $(ARGS)
+
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
@@ -67,4 +71,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed $(wildcard requirements-*.txt)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage site

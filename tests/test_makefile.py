@@ -79,6 +79,17 @@ def test_arguments_reach_pytest() -> None:
     assert commands("fast", "ARGS=tests/agents -x")[-1][-2:] == ["tests/agents", "-x"]
 
 
+def test_coverage_is_measured_in_the_packages_of_the_library() -> None:
+    measured = {word.removeprefix("--cov=") for word in commands("coverage")[-1] if word.startswith("--cov=")}
+    assert measured == {"wrappers", "replay", "agents", "workers", "learner"}
+
+
+def test_hooks_run_the_targets_lint_and_types() -> None:
+    hooks = (REPOSITORY / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"entry: (.*)", hooks) == ["make lint", "make types"]
+    assert re.findall(r"repo: (.*)", hooks) == ["local"]
+
+
 @pytest.mark.parametrize("beginning", SLOW)
 def test_every_entry_of_slow_names_tests(beginning: str) -> None:
     file, _, name = beginning.partition("::")
