@@ -1,7 +1,7 @@
 """The command line: a flag for every setting that is declared.
 
 `define_flags` registers them; nothing happens at import. Only this file and main.py see flags. A flag holds text until
-`given_settings` turns it into the setting's type.
+`read_settings` turns it into the setting's type.
 """
 
 from __future__ import annotations
@@ -146,15 +146,11 @@ def op_mode(values: flags.FlagValues) -> str:
     return mode
 
 
-def given_settings(values: flags.FlagValues) -> Settings:
-    """The settings that the command line gives, under the names they have here. Raises ValueError."""
-    return read_settings(values)[0]
-
-
 def read_settings(values: flags.FlagValues, agent: str = DEFAULT_AGENT) -> tuple[Settings, list[str]]:
-    """As `given_settings`, with a line for each part of the command that has no effect. Raises ValueError.
+    """The settings that the command line gives, under the names they have here, and a line for each part without effect.
 
-    agent: the command's. If it is a class of the user's, the settings name it, so that they are known to be its own.
+    agent: the command's. If it is a class of the user's, the settings name it, so that they are known to be its own. Raises
+    ValueError.
     """
     table = every_setting(agent)
     fields = {**table, **{other: table[name] for other, name in RENAMED.items()}, **FOREIGN}

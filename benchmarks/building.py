@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from agents import Agent
 from agents.networks.base import FeatureNetwork, make_network, on_device
-from learner.building import make_agent, make_network_config
+from learner.building import make_agent
+from learner.plan import make_plan
 from learner.settings.config import Config
 
 
 def learner_network(config: Config) -> FeatureNetwork:
     """Return a new network on the learner's device and in its precision."""
-    network = make_network(make_network_config(config, config.training.precision))
+    network = make_network(replace(make_plan(config).network, precision=config.training.precision))
     return on_device(network, torch.device(config.training.device))
 
 

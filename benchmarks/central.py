@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from benchmarks.output import print_values
-from learner.building import make_contract, make_network_config
 from learner.machine.detect import detect_machine
 from learner.machine.fit import fit_to_machine
+from learner.plan import make_plan
 from learner.settings.config import DEFAULTS, Config, make_config
 from tools.termination import end_with
 from workers import WorkerSetup, first_seeds
@@ -32,7 +32,7 @@ from workers.central.workers import CentralWorkers
 from workers.clocks import CLOCKS
 from workers.policy import Acted
 from workers.processes import launcher
-from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, make_spec
+from wrappers import ENVIRONMENTS, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv
 from wrappers.spaces import Discrete
 
 NAME = "Sleeping-v0"
@@ -168,9 +168,9 @@ def _config(workers: int, environments: int) -> Config:
 
 
 def _setup(config: Config) -> WorkerSetup:
-    spec = make_spec(config.env)
     seeds = first_seeds(np.random.SeedSequence(1), config.workers.worker_count)
-    return WorkerSetup(config.env, spec, make_network_config(config), make_contract(config), config.workers, seeds)
+    plan = make_plan(config)
+    return WorkerSetup(config.env, plan.spec, plan.network, plan.contract, config.workers, seeds)
 
 
 def _take_for(workers: CentralWorkers, seconds: float) -> None:

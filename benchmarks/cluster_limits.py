@@ -19,10 +19,9 @@ import numpy as np
 
 from benchmarks.jobs import job_of, refuse
 from benchmarks.output import add_json, write_json
-from learner.building import make_contract, make_network_shapes
+from learner.building import make_network_shapes
 from learner.machine.measuring import fresh_part, measure_costs
 from tools.termination import end_with
-from wrappers import make_spec
 
 ACTORS = (2, 8, 32, 128, 512)
 ACTORS_PER_NODE = 16
@@ -140,20 +139,20 @@ def copied_per_second() -> float:
 
 def measured_design(arguments: list[str], learner_steps: float | None, network_gbit: float) -> Design:
     """The design with the costs of this machine. arguments: flags of main.py, for worker processes."""
-    config = job_of([*arguments, "--worker_kind=cpu", "--nopreflight"]).config
+    plan = job_of([*arguments, "--worker_kind=cpu", "--nopreflight"]).plan
+    config, contract, workers = plan.config, plan.contract, plan.config.workers
     if not fresh_part(config):
         refuse(ValueError("replay_parameters: wanted a queue among the replays, got none, so that no step would be fresh"))
-    costs = measure_costs(config, MEASURED_SECONDS)
-    contract, workers = make_contract(config), config.workers
+    costs = measure_costs(plan, MEASURED_SECONDS)
     steps = contract.unroll_length - contract.overlap
     return Design(
         step_seconds=costs.env + costs.act,
         learner_steps=learner_steps or 1.0 / costs.learn,
-        frames_per_step=make_spec(config.env).frames_per_step,
+        frames_per_step=plan.spec.frames_per_step,
         unroll_length=steps,
         environments=workers.envs_per_worker,
         trajectory_bytes=contract.bytes_per_trajectory,
-        weight_bytes=4 * sum(tensor.numel() for tensor in make_network_shapes(config).state_dict().values()),
+        weight_bytes=4 * sum(tensor.numel() for tensor in make_network_shapes(plan.network).state_dict().values()),
         blocks=workers.blocks_per_worker,
         batch_steps=config.training.batch_size * fresh_part(config) * steps,
         network_bytes=network_gbit * 1e9 / 8,

@@ -20,11 +20,11 @@ from agents import Agent
 from agents.engine.streams import Fence
 from agents.networks.base import FeatureNetwork
 from benchmarks.building import learner_agent, learner_network
-from learner.building import make_contract
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import ALMOST_OVER, acting_for_all
+from learner.plan import make_plan
 from learner.settings.config import DEFAULTS, Config, make_config
 from replay import make_mixture
 from replay.batch import HostBatch, make_batch
@@ -101,7 +101,7 @@ def stepping_together(config: Config, environments: int, processes: int, budget:
 
 def acting(config: Config, count: int, budget: float) -> Result:
     """Measure the central policy alone: newest frames to the device, answers back."""
-    step = acting_for_all(config, count, compiled=config.training.compile).seconds_a_step(budget)
+    step = acting_for_all(make_plan(config), count, compiled=config.training.compile).seconds_a_step(budget)
     return {"milliseconds": 1e3 * count * step, "steps_per_second": 1 / step}
 
 
@@ -123,7 +123,7 @@ def updates_of(config: Config) -> tuple[FeatureNetwork, Callable[[], None]]:
     """Return a network and a function that copies a batch from host memory to the device and makes one update."""
     training, device = config.training, torch.device(config.training.device)
     network, agent = agent_of(config)
-    contract = make_contract(config)
+    contract = make_plan(config).contract
     columns = HostBuffers(contract, training.batch_size, pinned=device.type == "cuda").take()
     fill_with_noise(columns)
     nothing = np.zeros(training.batch_size, np.int64)
@@ -148,7 +148,7 @@ def learning(config: Config, budget: float) -> Result:
 def replaying(config: Config, budget: float) -> Result:
     """Measure the inserts for a batch, the batch and its update, one after another in one thread."""
     training, device = config.training, torch.device(config.training.device)
-    contract = make_contract(config)
+    contract = make_plan(config).contract
     _, agent = agent_of(config)
     generator = np.random.default_rng(0)
     mixture = make_mixture(config.replays, contract, training.batch_size, 1.0, generator, device=device)

@@ -20,10 +20,10 @@ import torch
 
 from agents.networks.base import make_network
 from benchmarks.output import add_json, print_values, write_json
-from learner.building import make_network_config
 from learner.feeding.feeder import Arrivals
 from learner.machine.detect import detect_machine
 from learner.machine.fit import fit_to_machine
+from learner.plan import make_plan
 from learner.ranks.group import Group, open_store
 from learner.ranks.several import Several
 from learner.settings.config import make_config
@@ -53,7 +53,7 @@ def gradients_of(name: str) -> list[torch.nn.Parameter]:
     env = {"env": "Catch-v0", "frames_stacked": 1} if name == "mlp" else {"env": "PongNoFrameskip-v4"}
     settings = {**default_settings(), **env, "network": name}
     config = make_config(fit_to_machine(settings, detect_machine())[0])
-    parameters = list(make_network(make_network_config(config)).parameters())
+    parameters = list(make_network(make_plan(config).network).parameters())
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     return parameters

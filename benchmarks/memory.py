@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.jobs import job_of
 from benchmarks.output import add_json, print_values, write_json
-from learner.building import make_contract
 from learner.metrics.hardware import family_of
+from learner.plan import make_plan
 from learner.settings.config import Config
 from replay import ReplayConfig, ReplayContext
 from replay.kinds.standard import StandardReplay
@@ -31,7 +31,7 @@ from tools.termination import ENDLESS, end_with, training, unwind_when_terminate
 from workers.clocks import CLOCKS
 from workers.policy import Acted
 from workers.rollout import Rollout
-from wrappers import make_spec, make_vector_env
+from wrappers import make_vector_env
 
 ENVIRONMENTS = 32
 BATCH_SIZE = 32
@@ -66,15 +66,20 @@ def replay_figures(config: Config, steps: int) -> dict[str, Any]:
 
     steps: with which the replays are filled at least.
     """
-    spec, length = make_spec(config.env), config.training.unroll_length
-    contract = make_contract(config)
+    plan, length = make_plan(config), config.training.unroll_length
+    contract = plan.contract
     round_steps = ENVIRONMENTS * length
     filling = -(-steps // round_steps)
     replays = {name: _standard(contract, filling * ENVIRONMENTS, name == "compressed") for name in ("plain", "compressed")}
     slots, out = contract.allocate(ENVIRONMENTS), contract.allocate(BATCH_SIZE)
     env = make_vector_env(config.env, ENVIRONMENTS)
     rollout = Rollout(
-        env, RandomPolicy(spec.action.mask_size), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=np.arange(ENVIRONMENTS)
+        env,
+        RandomPolicy(plan.spec.action.mask_size),
+        slots,
+        np.zeros(len(CLOCKS)),
+        seed=1,
+        environment_ids=np.arange(ENVIRONMENTS),
     )
     seconds: dict[str, list[float]] = {f"{name}_{what}": [] for name in replays for what in ("insert", "sample")}
     for turn in range(filling + TIMED_ROUNDS):

@@ -25,6 +25,7 @@ from benchmarks.output import add_json, print_values, write_json
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import learning, prepare_to_measure
+from learner.plan import make_plan
 from learner.settings.config import Config, make_config
 from learner.settings.schema import default_settings
 from tools.termination import end_with
@@ -106,7 +107,7 @@ def compare(config: Config, seconds: float) -> dict[str, float]:
     """Median CPU milliseconds of an update, ours and the plain one, in windows that alternate. seconds: of each window."""
     prepare_to_measure(config)
     torch.manual_seed(1)
-    ours = learning(config, config.training.batch_size)
+    ours = learning(make_plan(config), config.training.batch_size)
     plain = PlainSAC(parse_hidden_sizes(config.network_settings.hidden_sizes), config.training.batch_size)
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "ours": (ours.call, config.needs.batches_at_once),

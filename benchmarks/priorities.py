@@ -22,6 +22,7 @@ from benchmarks.off_policy import cpu_seconds
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import learning, prepare_to_measure
+from learner.plan import make_plan
 from learner.settings.config import Config, make_config
 from learner.settings.schema import default_settings
 from replay.priorities.priorities import Priorities, importance_weights
@@ -81,7 +82,7 @@ def compare(config: Config, leaves: int, seconds: float) -> dict[str, float]:
     batch, generator = config.training.batch_size, np.random.default_rng(1)
     priorities, errors = filled(leaves // ROWS, generator), generator.random(batch)
     prepare_to_measure(config)
-    update = learning(config, batch)
+    update = learning(make_plan(config), batch)
 
     def prioritise() -> None:
         tickets, relative = priorities.draw(batch, generator)

@@ -18,7 +18,6 @@ from benchmarks.jobs import job_of
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.output import show_windows
 from tools.termination import end_with, training_command
-from wrappers import make_spec
 
 KINDS = ("cpu", "ray")
 WARM_UP_SECONDS = 15.0  # after the first row of metrics
@@ -41,7 +40,7 @@ def measure(arguments: list[str], rounds: int, window: float) -> dict[str, Any]:
         rounds: measurements of each kind.
         window: seconds of each measurement.
     """
-    frames_per_step = make_spec(job_of(arguments).config.env).frames_per_step
+    frames_per_step = job_of(arguments).plan.spec.frames_per_step
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(rounds):
         for kind, command in commands(arguments).items():

@@ -30,12 +30,12 @@ from agents.compute import prepare_torch
 from agents.networks.base import make_network
 from benchmarks.building import learner_agent, learner_network
 from benchmarks.output import add_json, write_json
-from learner.building import make_contract, make_network_config
 from learner.feeding.encoder import Encoder
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.detect import detect_machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import LEARNER_RESERVE, replay_memory
+from learner.plan import make_plan
 from learner.settings.config import DEFAULTS, Config, make_config
 from replay import Encoded, make_mixture
 from replay.batch import make_batch
@@ -44,7 +44,6 @@ from replay.trajectory import Arrays, Fields
 from tools.termination import end_with
 from workers import WORKERS, WorkerConfig, WorkerSetup
 from workers.weights import SharedWeights, weights_layout
-from wrappers import make_spec
 
 QUEUE = "queue"
 COMPRESSED = "standard, compressed"
@@ -97,8 +96,8 @@ class Batches:
     """Makes batches of one mixture, whose replays are full, and learns from them."""
 
     def __init__(self, config: Config, trajectories: Sequence[Arrays]) -> None:
-        spec, training = make_spec(config.env), config.training
-        contract = make_contract(config)
+        plan, training = make_plan(config), config.training
+        contract = plan.contract
         self.device = torch.device(config.training.device)
         self.watch = Stopwatch(self.device)
         self.network = learner_network(config)
@@ -106,7 +105,7 @@ class Batches:
         self.weights = SharedWeights(SharedArrays(weights_layout(self.network)))
         self.weights.publish(self.network, 0)
         self._columns = HostBuffers(contract, training.batch_size, pinned=self.device.type == "cuda").take()
-        self._encoder = Encoder(self.network, self.weights, spec.frames_stacked, self.device)
+        self._encoder = Encoder(self.network, self.weights, plan.spec.frames_stacked, self.device)
         self._coming = cycle(trajectories)
         self._stage = "insert"
         self.mixture = make_mixture(
@@ -147,16 +146,15 @@ class Batches:
 
 def collect(config: Config) -> list[Arrays]:
     """Return `IN_SEQUENCE` trajectories of each environment of a run with this config, with features."""
-    spec = make_spec(config.env)
+    plan = make_plan(config)
     torch.manual_seed(config.training.seed)
-    description = make_network_config(config)
-    network = make_network(description)
+    network = make_network(plan.network)
     count = config.workers.worker_count
     setup = WorkerSetup(
         config.env,
-        spec,
-        description,
-        make_contract(config),
+        plan.spec,
+        plan.network,
+        plan.contract,
         WorkerConfig("serial", count, config.workers.envs_per_worker),
         tuple(range(1, count + 1)),
     )
@@ -187,7 +185,7 @@ def make_configs(settings: Mapping[str, Any], capacity: int) -> dict[str, Config
         given = {**settings, "replay_parameters": json.dumps(mixture), "compress_replay": name == COMPRESSED}
         settled, _ = fit_to_machine({**DEFAULTS, **given}, machine)
         configs[name] = make_config(settled)
-    needed, room = sum(sum(replay_memory(each)) for each in configs.values()), machine.memory_bytes - LEARNER_RESERVE
+    needed, room = sum(sum(replay_memory(make_plan(each))) for each in configs.values()), machine.memory_bytes - LEARNER_RESERVE
     if needed > room:
         raise ValueError(f"capacity: wanted replays that fit in {room / 1e9:.1f} GB together, got {needed / 1e9:.1f} GB")
     return configs

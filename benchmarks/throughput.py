@@ -33,6 +33,7 @@ from learner.launch import measured
 from learner.machine.costs import Costs, limit
 from learner.machine.measuring import acting, acting_at_once, fresh_part, learning, prepare_to_measure, stepping
 from learner.metrics.progress import format_duration
+from learner.plan import Plan
 from learner.settings.config import Config
 from learner.settings.schema import MEASURED_SETTINGS
 from tools.termination import end_with, training_command
@@ -53,13 +54,14 @@ FEWEST_NATIVE = 64  # environments; making each takes a fifth of a second
 class Parts:
     """The parts of a run, built once and measured alone, several times."""
 
-    def __init__(self, config: Config, cores: int) -> None:
+    def __init__(self, plan: Plan, cores: int) -> None:
+        config = plan.config
         prepare_to_measure(config)
         self._fresh_part = fresh_part(config)
         self._parts = {
             "c_env": stepping(config, config.workers.envs_per_worker, 1),
-            "c_act": acting(config, acting_at_once(config)),
-            "c_learn": learning(config, config.training.batch_size),
+            "c_act": acting(plan, acting_at_once(config)),
+            "c_learn": learning(plan, config.training.batch_size),
             NATIVE: stepping(config, max(FEWEST_NATIVE, 8 * cores), cores),
         }
 
@@ -135,12 +137,12 @@ def measure(arguments: list[str], windows: int, window: float) -> Result:
     job = measured(job, DECISION_SECONDS)
     config, machine = job.config, job.machine
     fixed = [f"--{name}={job.settled[name]}" for name in MEASURED_SETTINGS]  # otherwise the program would measure again
-    parts = Parts(config, machine.cores)
+    parts = Parts(job.plan, machine.cores)
     with MeasuredProgram([*command, *fixed]) as program:
         program.warm_up(WARM_UP_SECONDS)
         speeds, costs = take_turns(program, parts, windows, window)
     gpu = config.training.device == "cuda"
-    found = compare(speeds, costs, machine.cores, make_spec(config.env).frames_per_step, gpu=gpu)
+    found = compare(speeds, costs, machine.cores, job.plan.spec.frames_per_step, gpu=gpu)
     return {
         "cores": machine.cores,
         "device": machine.gpu if gpu else "cpu",

@@ -7,15 +7,17 @@ import math
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
 from agents.networks.base import FeatureNetwork
-from learner.building import make_contract, make_network_config, make_network_shapes
+from learner.building import make_network_shapes
 from learner.machine.detect import available_cores
 from learner.machine.fit import acting_precision
 from learner.metrics.hardware import family_of
+from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
 from learner.waiting import Progress, announced
@@ -24,7 +26,6 @@ from workers.base import RECORDED
 from workers.failures import failures_of
 from workers.random_play import CALLS, PLAY_SECONDS, STEPS
 from workers.recorded import recorded_observations
-from wrappers import make_spec
 from wrappers.answering import STEP_SECONDS
 
 CLOSE_SECONDS = 5.0  # for workers that nobody took to close their environments; a constructor may take minutes
@@ -39,18 +40,19 @@ class HeadStart:
     Raises OSError or WorkerError if no process can be started.
     """
 
-    def __init__(self, config: Config, resumed: Checkpoint | None, *, random_play: bool = True) -> None:
-        self._config = config
+    def __init__(self, plan: Plan, resumed: Checkpoint | None, *, random_play: bool = True) -> None:
+        config, self._plan = plan.config, plan
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
         random_play = random_play and config.network_settings.wants_random_play and not resumed
         if config.workers.worker_kind not in ("serial", RECORDED) and random_play:
             timeout, whole = max(STEP_SECONDS, config.workers.worker_timeout), config.training.reproducible
-            self._random_play = RandomPlay(config.env, config.training.seed, available_cores(), timeout=timeout, whole=whole)
+            self._random_play = RandomPlay(
+                config.env, plan.spec, config.training.seed, available_cores(), timeout=timeout, whole=whole
+            )
         if (kind := config.workers.worker_kind) in ("cpu", "ray"):  # others need the learner's network
-            shapes = make_network_shapes(config)
-            self._workers = WORKERS[kind](worker_setup(config, resumed), shapes)
+            self._workers = WORKERS[kind](worker_setup(plan, resumed), make_network_shapes(plan.network))
             self._workers.prepare()
 
     def __enter__(self) -> HeadStart:
@@ -61,24 +63,23 @@ class HeadStart:
             self._random_play.stop()
         self._end_workers()
 
-    def take_workers(self, config: Config, network: FeatureNetwork) -> Workers:
-        """The workers of the run, with running processes. config: the final settings, after the measurements."""
-        setup = worker_setup(config, self._resumed)
+    def take_workers(self, plan: Plan, network: FeatureNetwork) -> Workers:
+        """The workers of the run, with running processes. plan: the final one, after the measurements."""
+        setup = worker_setup(plan, self._resumed)
         # The measurement has changed settings that these processes were started with.
         if self._workers and self._workers.setup != setup:
             self._end_workers()
         workers, self._workers = self._workers, None
         if not workers:
-            workers = WORKERS[config.workers.worker_kind](setup, network)
+            workers = WORKERS[plan.config.workers.worker_kind](setup, network)
             workers.prepare()
         return workers
 
     def random_observations(self) -> Tensor:
         """Observations of random play, or of the run's recording. May be called once. Raises WorkerError."""
-        if self._config.workers.worker_kind == RECORDED:
-            folder, spec = self._config.workers.recording, make_spec(self._config.env)
-            return recorded_observations(folder, spec, self._config.training.seed)
-        env, training = self._config.env, self._config.training
+        config, env, training = self._plan.config, self._plan.config.env, self._plan.config.training
+        if config.workers.worker_kind == RECORDED:
+            return recorded_observations(config.workers.recording, self._plan.spec, training.seed)
         progress = Progress(f"Random play in {env.env}", STEPS, math.inf if training.reproducible else PLAY_SECONDS)
 
         def on_call(call: int) -> None:
@@ -119,18 +120,12 @@ def run_seeds(config: Config, resumed: Checkpoint | None) -> tuple[np.random.See
     return workers, sampling
 
 
-def worker_setup(config: Config, resumed: Checkpoint | None) -> WorkerSetup:
+def worker_setup(plan: Plan, resumed: Checkpoint | None) -> WorkerSetup:
     """The settings, contract and seeds that the workers of a run are built from."""
-    settings, spec = config.training, make_spec(config.env)
-    seeds, _ = run_seeds(config, resumed)
+    config, settings = plan.config, plan.config.training
+    seeds = first_seeds(run_seeds(config, resumed)[0], config.workers.worker_count)
     precision = settings.precision if config.workers.worker_kind == "central" else acting_precision(settings)
+    network = replace(plan.network, precision=precision)
     return WorkerSetup(
-        config.env,
-        spec,
-        make_network_config(config, precision),
-        make_contract(config),
-        config.workers,
-        first_seeds(seeds, config.workers.worker_count),
-        device=settings.device,
-        compiled=settings.compile,
+        config.env, plan.spec, network, plan.contract, config.workers, seeds, device=settings.device, compiled=settings.compile
     )

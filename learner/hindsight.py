@@ -8,21 +8,22 @@ import sys
 
 import numpy as np
 
-from learner.settings.config import Config
+from learner.plan import Plan
 from replay import GoalAccess
 from replay.base import GoalFunction
 from setting import listed
 from workers.base import NO_RECORDING
 from workers.failures import failures_of
-from wrappers import close_if_needed, make_single_env, make_spec
+from wrappers import close_if_needed, make_single_env
 from wrappers.answering import START_SECONDS, awaited
 from wrappers.goals import ENTRIES, REWARD, TERMINATED, GoalRows
 from wrappers.spaces import Goals
 from wrappers.spec import FAILURES, VectorEnv
 
 
-def check_hindsight(config: Config) -> None:
+def check_hindsight(plan: Plan) -> None:
     """Raise ValueError in one line if a replay has `hindsight` and the run cannot learn so."""
+    config = plan.config
     replays = [each for each in config.replays if each.hindsight]
     if not replays:
         return
@@ -38,12 +39,12 @@ def check_hindsight(config: Config) -> None:
     for name, value in (("core_inputs", config.env.core_inputs), ("compress_replay", config.replay_settings.compress_replay)):
         if value:
             raise ValueError(f"{name}: wanted false with hindsight, got true")
-    _check_goals(config, sorted({each.reward_function for each in replays}))
+    _check_goals(plan, sorted({each.reward_function for each in replays}))
 
 
-def _check_goals(config: Config, names: list[str]) -> None:
+def _check_goals(plan: Plan, names: list[str]) -> None:
     """Raise ValueError unless the environment names goals, and their rewards are known. names: the replays' own functions."""
-    spec = make_spec(config.env)
+    config, spec = plan.config, plan.spec
     if spec.goals is None:
         raise ValueError(
             f"hindsight: wanted observations that are a Dict of {listed(ENTRIES, 'and')}, with vectors of one shape as "
@@ -68,13 +69,13 @@ class OpenGoals:
     access: see ReplayContext. Raises WorkerError in one line if the environment cannot be made or its function fails.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, plan: Plan) -> None:
+        config, spec = plan.config, plan.spec
         self._env: VectorEnv | None = None
         self.access: GoalAccess | None = None
         names = [each.reward_function for each in config.replays if each.hindsight]
         if not names:
             return
-        spec = make_spec(config.env)
         assert spec.goals is not None
         with failures_of(f"{config.env.env}, whose {REWARD} hindsight calls,"):
             self._env = make_single_env(config.env)

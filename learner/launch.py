@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,23 +24,23 @@ from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflig
 from learner.machine.memory_check import describe_memory
 from learner.metrics.hardware import family_of
 from learner.metrics.progress import steps_and_frames
-from learner.prepare import Job, prepare, resumed_run, settled_config
+from learner.prepare import Job, check_recorded, prepare
 from learner.ranks.base import RankError
 from learner.runs.checkpoint import remove_partial_files
 from learner.runs.directory import RunDirectory, run_of_checkpoint
 from learner.runs.lock import locked
 from learner.runs.resuming import ResumeError, load_saved_replay
+from learner.settings.config import make_config
 from learner.settings.declarations import NO_FOLDER
 from learner.skipping import SkippingError
 from learner.stores.mirror import mirror_new_files, mirror_training
 from learner.waiting import announced
-from setting import TRAINING_MODES
 from workers import WorkerError
 from workers.base import NO_RECORDING
+from workers.minari_import import import_dataset
 from workers.processes import launcher
 from workers.processes.out_of_memory import describe, is_out_of_memory
 from workers.recorded import summary_of
-from wrappers import make_spec
 from wrappers.answering import allow
 from wrappers.journal import ReplayStopped
 from wrappers.spec import NoAnswerError
@@ -101,7 +102,7 @@ def end_at_once(line: str) -> None:
 
 
 def _run(job: Job) -> int:
-    if job.op_mode in TRAINING_MODES:
+    if job.trains:
         return _train(job)
     _introduce(job)
     return _test(job) if job.op_mode == "test" else _export(job)
@@ -126,9 +127,9 @@ def _test(job: Job) -> int:
     with mirror_new_files(job.config.output, job.addresses, run):
         if job.config.evaluation.estimate_from != NO_FOLDER:
             folder = run.path if run else job.checkpoint_path.parent
-            return estimate_score(job.config, job.checkpoint, job.checkpoint_path, folder)
+            return estimate_score(job.plan, job.checkpoint, job.checkpoint_path, folder)
         try:
-            return evaluate(job.config, job.checkpoint, job.checkpoint_path, run)
+            return evaluate(job.plan, job.checkpoint, job.checkpoint_path, run)
         except LockedError as error:  # another process has begun to record into the folder
             log.error("error: %s", error)
             return 2
@@ -146,14 +147,20 @@ def _export(job: Job) -> int:
     if run:
         keep_library_output(run.log)
     with mirror_new_files(job.config.output, job.addresses, run):
-        return export_policy(job.config, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
+        return export_policy(job.plan, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
 
 
 def _train(job: Job) -> int:
     """Start the run's processes, measure the machine, and train. Returns the exit code."""
     try:
+        if job.dataset:
+            _import_dataset(job)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)  # as main.py does for what `prepare` refuses
+        return 2
+    try:
         launcher.start_fork_server()  # before there is any thread: a fork copies locks that other threads hold
-        head_start = HeadStart(job.config, job.checkpoint)
+        head_start = HeadStart(job.plan, job.checkpoint)
     except (OSError, WorkerError) as error:
         if is_out_of_memory(error):
             raise  # `run` says what to do
@@ -163,11 +170,21 @@ def _train(job: Job) -> int:
         return _train_in_directory(measured(job), head_start)
 
 
+def _import_dataset(job: Job) -> None:
+    """Make the recording of the Minari dataset that the command names. Raises ValueError in one line."""
+    try:
+        with announced(f"Making a recording of {job.given['recording']}"):
+            import_dataset(job.dataset, job.config.env, job.plan.spec, Path(job.config.workers.recording))
+    except OSError as error:
+        raise ValueError(f"recording: wanted room for a copy of {job.given['recording']}, got {error}") from error
+    check_recorded(job.plan)
+
+
 def _train_in_directory(job: Job, head_start: HeadStart) -> int:
     """Hold the run directory's lock and train. Returns the exit code."""
     with ExitStack() as held:
         try:
-            directory = _make_directory(job)
+            directory = job.resumed or RunDirectory.create(Path(job.config.settings["results_dir"]), job.config.env.env)
             held.callback(_keep_latest_loadable, directory)
             # The lock comes before the first write: config.json and the log belong to the process that trains here.
             held.enter_context(locked(directory.path))
@@ -180,8 +197,7 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
         except OSError as error:
             log.error("error: the run directory could not be written: %s", error)
             return 1
-        same_run = job.checkpoint and resumed_run(job.config.settings, job.checkpoint_path)
-        resumed_at = job.checkpoint.counters.updates if job.checkpoint and same_run else None
+        resumed_at = job.checkpoint.counters.updates if job.checkpoint and job.resumed else None
         held.enter_context(mirror_training(job.config.output, job.addresses, directory, resumed_at))
         return _train_here(job, directory, head_start)
 
@@ -198,19 +214,10 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
     from learner.train import train
 
     _describe(job, directory)
-    replay = load_saved_replay(job.config, job.checkpoint, job.checkpoint_path)
-    load_optimizer = job.config.settings["load_optimizer"]
+    replay = load_saved_replay(job.plan, job.checkpoint, job.checkpoint_path)
     try:
-        with all_ranks(job.config, directory, job.checkpoint_path) as ranks:
-            return train(
-                job.config,
-                directory,
-                job.checkpoint,
-                load_optimizer=load_optimizer,
-                replay=replay,
-                head_start=head_start,
-                ranks=ranks,
-            )
+        with all_ranks(job.plan, directory, job.checkpoint_path) as ranks:
+            return train(job.plan, directory, job.checkpoint, replay=replay, head_start=head_start, ranks=ranks)
     except KeyboardInterrupt:  # before or after the training loop: while it runs, `StopSignals` handles all signals
         newest = directory.checkpoint_paths()[-1:]
         log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}." if newest else "No checkpoint was saved.")
@@ -231,24 +238,18 @@ def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
 
     seconds: time for each part that is measured.
     """
-    if job.op_mode not in TRAINING_MODES or not wants_preflight(job.settings, job.config, job.machine.cores):
+    if not job.trains or not wants_preflight(job.settings, job.config, job.machine.cores):
         return job
     with announced(f"Measuring the speed of {job.config.env.env}, acting and learning (--nopreflight leaves this out)"):
-        costs = measure_costs(job.config, seconds, brief=True)
+        costs = measure_costs(job.plan, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)
-    return replace(job, config=settled_config(job.settings, settled), settled=settled, chosen=chosen)
-
-
-def _make_directory(job: Job) -> RunDirectory:
-    """The run directory of the checkpoint, or a new one. Raises OSError."""
-    directory = resumed_run(job.config.settings, job.checkpoint_path)
-    return directory or RunDirectory.create(Path(job.config.settings["results_dir"]), job.config.env.env)
+    config = make_config(settled, job.settings, job.plan.spec)
+    return replace(job, plan=replace(job.plan, config=config), settled=settled, chosen=chosen)
 
 
 def _prepare_directory(job: Job, directory: RunDirectory) -> None:
     """Write config.json, open the log file, and let `latest` name the run. Raises OSError."""
-    is_new = resumed_run(job.config.settings, job.checkpoint_path) is None
-    parent = str(job.checkpoint_path) if is_new and job.checkpoint_path else None
+    parent = str(job.checkpoint_path) if job.checkpoint_path and not job.resumed else None
     directory.point_latest_here()
     directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)
     log_to_file(directory.log)
@@ -265,7 +266,7 @@ def _put_aside_newer(job: Job, directory: RunDirectory) -> None:
 def _describe(job: Job, directory: RunDirectory) -> None:
     """Log where the run is saved, its budget, its memory, and where it resumes."""
     config = job.config
-    steps, skip = config.training.environment_max_steps, make_spec(config.env).frames_per_step
+    steps, skip = config.training.environment_max_steps, job.plan.spec.frames_per_step
     log.info("Run directory: %s", directory.path)
     log.info("Budget: %s", steps_and_frames(steps, steps * skip))
     if (learners := config.training.learner_count) > 1:
@@ -273,7 +274,7 @@ def _describe(job: Job, directory: RunDirectory) -> None:
         log.info("Learners: %d; an update learns from %d trajectories, %d of each learner", learners, learners * batch, batch)
     if config.workers.recording != NO_RECORDING:
         log.info("Recording: %s", summary_of(config.workers.recording))
-    for line in describe_memory(config):
+    for line in describe_memory(job.plan):
         log.info("%s", line)
     if job.checkpoint:
         log.info("Resuming from %s at step %s", job.checkpoint_path, f"{job.checkpoint.counters.steps:,}")

@@ -13,7 +13,7 @@ import torch
 from agents import Agent
 from agents.compute import prepare_torch, set_tf32
 from agents.networks.base import FeatureNetwork, make_network, on_device
-from learner.building import agent_class, make_agent, make_network_config
+from learner.building import agent_class, make_agent
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder, policy_divergence
@@ -23,6 +23,7 @@ from learner.head_start import HeadStart, run_seeds
 from learner.hindsight import OpenGoals
 from learner.metrics.counting import Counting
 from learner.metrics.recorder import Recorder, Sources
+from learner.plan import Plan
 from learner.ranks.base import Ranks
 from learner.ranks.saving import RankSaver
 from learner.ranks.several import Several
@@ -34,7 +35,6 @@ from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
 from replay import Mixture, make_mixture, needs_encode
 from workers import Workers
-from wrappers import EnvSpec, make_spec
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class Parts:
     counters: how far it has come. generator: draws from the replays. total_frames: its budget. ranks: the other learners.
     """
 
-    config: Config
-    spec: EnvSpec
+    plan: Plan
     device: torch.device
     network: FeatureNetwork
     agent: Agent
@@ -73,12 +72,10 @@ class Parts:
 
 
 def build(
-    config: Config,
+    plan: Plan,
     run: RunDirectory,
     resumed: Checkpoint | None,
     head_start: HeadStart,
-    *,
-    load_optimizer: bool,
     replay: dict[str, Any] | None,
     ranks: Ranks,
 ) -> Parts:
@@ -86,28 +83,29 @@ def build(
 
     replay: the replays saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError if they do not fit.
     """
-    settings, spec = config.training, make_spec(config.env)
+    config, settings = plan.config, plan.config.training
     _prepare_torch(config)
     generator, device = np.random.default_rng(run_seeds(config, resumed)[1]), torch.device(settings.device)
     counters = replace(resumed.counters) if resumed else Counters()
-    total_frames = settings.environment_max_steps * spec.frames_per_step
-    network = on_device(make_network(make_network_config(config, settings.precision)), device)
-    workers = head_start.take_workers(config, network)
+    total_frames = settings.environment_max_steps * plan.spec.frames_per_step
+    network = on_device(make_network(replace(plan.network, precision=settings.precision)), device)
+    workers = head_start.take_workers(plan, network)
     with ExitStack() as undo:
         undo.callback(workers.stop)
         agent = make_agent(config, network, threads=settings.learner_threads, compiled=settings.compile)
         if resumed:
-            _restore(resumed, agent, generator, load_optimizer=load_optimizer)
+            agent.load_state_dict(resumed.agent, load_optimizer=config.loading.load_optimizer)
+            restore_generators(resumed.generators, generator)
         elif config.network_settings.wants_random_play and ranks.rank == 0:
             agent.calibrate(head_start.random_observations().to(device))
         ranks.join(agent, workers)
-        goals = undo.enter_context(closing(OpenGoals(config)))
+        goals = undo.enter_context(closing(OpenGoals(plan)))
         mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)
-        feeder = _make_feeder(config, workers, mixture)
+        pinned, prepared = device.type == "cuda", settings.prepared_batches
+        feeder = make_feeder(workers, mixture, prepared, pinned=pinned, hold_slots=config.workers.on_policy)
         skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
         parts = Parts(
-            config=config,
-            spec=spec,
+            plan=plan,
             device=device,
             network=network,
             agent=agent,
@@ -116,9 +114,9 @@ def build(
             mixture=mixture,
             feeder=feeder,
             feedback=PriorityFeedback(mixture, device),
-            recorder=_make_recorder(config, run, counters, Sources(workers, mixture, feeder, skipped, ranks), resumed, replay),
+            recorder=_make_recorder(plan, run, counters, Sources(workers, mixture, feeder, skipped, ranks), resumed, replay),
             saver=_make_saver(config, run, resumed, ranks, generator),
-            evaluations=EvaluationSchedule(config, run, network, resumed),
+            evaluations=EvaluationSchedule(plan, run, network, resumed),
             counters=counters,
             generator=generator,
             total_frames=total_frames,
@@ -127,16 +125,6 @@ def build(
         )
         undo.pop_all()
     return parts
-
-
-def _restore(resumed: Checkpoint, agent: Agent, generator: np.random.Generator, *, load_optimizer: bool) -> None:
-    agent.load_state_dict(resumed.agent, load_optimizer=load_optimizer)
-    restore_generators(resumed.generators, generator)
-
-
-def _make_feeder(config: Config, workers: Workers, mixture: Mixture) -> Feeder:
-    pinned, prepared = config.training.device == "cuda", config.training.prepared_batches
-    return make_feeder(workers, mixture, prepared, pinned=pinned, hold_slots=config.workers.on_policy)
 
 
 def _make_mixture(
@@ -152,7 +140,7 @@ def _make_mixture(
     device = torch.device(config.training.device)
     encoder = None
     if needs_encode(config.replays):
-        encoder = Encoder(network, workers.weights, make_spec(config.env).frames_stacked, device)
+        encoder = Encoder(network, workers.weights, workers.setup.spec.frames_stacked, device)
     mixture = make_mixture(
         config.replays,
         workers.setup.contract,
@@ -173,7 +161,7 @@ def _make_mixture(
 
 
 def _make_recorder(
-    config: Config,
+    plan: Plan,
     run: RunDirectory,
     counters: Counters,
     sources: Sources,
@@ -181,9 +169,9 @@ def _make_recorder(
     replay: dict[str, Any] | None,
 ) -> Counting:
     if sources.ranks.rank:
-        return Counting(config, counters, resumed)
-    to_fill_in = 0 if replay else trajectories_to_fill_in(config)
-    return Recorder(config, run, counters, sources, resumed=resumed, to_fill_in=to_fill_in, charts=agent_class(config).charts)
+        return Counting(plan, counters, resumed)
+    to_fill_in, charts = 0 if replay else trajectories_to_fill_in(plan), agent_class(plan.config).charts
+    return Recorder(plan, run, counters, sources, resumed=resumed, to_fill_in=to_fill_in, charts=charts)
 
 
 def _make_saver(

@@ -1,24 +1,38 @@
-"""Turns settings into a job: loads the checkpoint, settles all settings and checks everything, but starts nothing."""
+"""Turns a command into a job. It starts and writes nothing, except that `--load` may fetch a run from a store.
+
+A setting's value passes five stages. Each is a function below that reads the results of those before it:
+
+| stage     | result                                                                 | where it lies                      |
+|-----------|------------------------------------------------------------------------|------------------------------------|
+| `parse`   | what the command and its preset give, without credentials              | option_flags.py, settings/presets  |
+| `load`    | the checkpoint that they name                                          | stores/fetching, runs/loading      |
+| `fill_in` | all settings: given, saved, or the defaults of environment and agent   | runs/loading, settings/settle      |
+| `fit`     | a value for every `auto`, by the machine; the plan made of the values  | machine/fit, settings/config, plan |
+| `check`   | nothing; a run that cannot be is refused                               | here, and `check_*` of the parts   |
+
+Later a value changes at most once: `learner/launch.py` fits it again if a measurement of the machine may decide it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agents.compute import compiler_missing, keep_freed_memory
 from agents.networks.actor_critic import BEHAVIOUR_POLICY
-from learner.building import agent_class, make_contract, make_network_config, make_network_shapes
+from learner.building import agent_class, make_network_shapes
 from learner.evaluation.estimating import open_estimated
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.evaluation.recording import check_record_to
 from learner.hindsight import check_hindsight
 from learner.machine.default_replay import fit_default_replay
 from learner.machine.detect import Machine, detect_machine, free_gpu_memory
-from learner.machine.fit import fit_to_machine, portable_settings
+from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, gpu_memory
 from learner.machine.reproducible import settle_as_before
 from learner.metrics.writer import check_history
+from learner.plan import Plan, make_plan
 from learner.ranks.check import part_of_learner
 from learner.runs.budget import settle_budget
 from learner.runs.checkpoint import Checkpoint
@@ -30,55 +44,86 @@ from learner.settings.config import Config, Settings, make_config
 from learner.settings.declarations import NO_FOLDER
 from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes, without_unused
-from learner.settings.other_names import rename_settings
 from learner.settings.presets import NO_PRESET, apply_preset
-from learner.settings.schema import DEFAULTS
+from learner.settings.schema import DEFAULTS, agent_of, build
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
 from setting import TRAINING_MODES
 from workers.base import NO_RECORDING
+from workers.minari_import import PREFIX
 from workers.recorded import fitting_recording
 from workers.recorded_values import check_values
-from wrappers import env_notes, family_of, make_single_env, make_spec
+from wrappers import EnvConfig, EnvSpec, env_notes, family_of, make_single_env, make_spec
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 PARTS_OF_BUDGET = 10  # the first of them is `learning_starts` if the usual one takes the whole budget
 
 
-@dataclass(frozen=True)
-class Job:
-    """One command, checked and ready to start.
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What the first stages know of a command.
 
     Args:
         op_mode: train, train_w_load, test or export.
-        config: the settled settings as dataclasses.
-        machine: the machine that they were fitted to.
-        settings: all settings as they were asked for; some are `auto`.
-        settled: all settings with the values that the machine decided.
-        notes: lines for the user on settings that were loaded, overridden or not used.
-        chosen: lines for the user on settings that the machine decided.
         command: the command line.
+        typed: the settings that it gives.
+        given: those and the ones of its preset.
+        addresses: of the store, with credentials; settings, notes and command hold redacted ones.
+        notes: lines for the user on settings that were loaded, overridden or not used.
         checkpoint_path: the file that was loaded, if any.
         checkpoint: its content.
-        addresses: of the store, with credentials; settings, notes and command hold redacted ones.
     """
 
     op_mode: str
-    config: Config
+    command: list[str]
+    typed: Settings
+    given: Settings
+    addresses: Addresses
+    notes: list[str]
+    checkpoint_path: Path | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether the command trains or resumes a run."""
+        return self.op_mode in TRAINING_MODES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Command):
+    """A command, checked and ready to start.
+
+    Args:
+        plan: made of the settled settings.
+        machine: the machine that they were fitted to.
+        settings: all settings as they were asked for; some are `auto`.
+        settled: all settings with the values that the machine decided.
+        chosen: lines for the user on settings that the machine decided.
+        resumed: the run directory that training continues in; None for a new one.
+    """
+
+    plan: Plan
     machine: Machine
     settings: Settings
     settled: Settings
-    notes: list[str]
     chosen: list[str]
-    command: list[str]
-    checkpoint_path: Path | None = None
-    checkpoint: Checkpoint | None = None
-    addresses: Addresses = field(default_factory=Addresses)
+    resumed: RunDirectory | None
+
+    @property
+    def dataset(self) -> str:
+        """The Minari dataset of which the run's recording has to be made; empty if it is there, or of no dataset."""
+        named, recording = self.given.get("recording", NO_RECORDING), Path(self.config.workers.recording)
+        return named.removeprefix(PREFIX) if named.startswith(PREFIX) and not recording.is_dir() else ""
+
+    @property
+    def config(self) -> Config:
+        """The settled settings as dataclasses."""
+        return self.plan.config
 
 
 def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence[str] = ()) -> Job:
-    """Settle and check all settings, and load a checkpoint if the mode asks for one. Raises ValueError with one line.
+    """The job of a command. Raises ValueError with one line.
 
     Args:
         op_mode: one of `MODES`.
@@ -88,96 +133,109 @@ def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence
     """
     keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
     machine = detect_machine()
-    typed = rename_settings(given)
-    unused = [*remarks, *unused_notes(op_mode, typed)]
-    given = apply_preset(typed)
-    check_given(given)
-    given, addresses = take_addresses(given)
+    asked = load(parse(op_mode, given, command, remarks))
+    job = fit(asked, *fill_in(asked), machine)
+    check(job)
+    return job
+
+
+def parse(op_mode: str, given: Settings, command: list[str], remarks: Sequence[str]) -> Command:
+    """The command with the settings of its preset, and without credentials. Raises ValueError."""
+    whole = apply_preset(given)
+    check_given(whole)
+    whole, addresses = take_addresses(whole)
     addresses.open_store()  # a protocol without its package is one line
-    path, checkpoint, notes = _load(op_mode, {**DEFAULTS, **given}, addresses)
-    settings, overridden = merge_settings(given, checkpoint.settings if checkpoint else {})
-    settings, notes = without_unused(op_mode, settings), notes + overridden
-    if op_mode == "train_w_load" and checkpoint and path:
-        settings, lines = _settle_resumed(settings, given, typed, path, checkpoint)
-        notes += lines + store_notes(run_of_checkpoint(path), given, addresses)
+    shown, notes = [redacted(part) for part in command], [*remarks, *unused_notes(op_mode, given)]
+    return Command(op_mode=op_mode, command=shown, typed=given, given=whole, addresses=addresses, notes=notes)
+
+
+def load(asked: Command) -> Command:
+    """The command with the checkpoint that `load` names, here or in a store. Raises ValueError."""
+    if asked.op_mode == "train":
+        return asked
+    settings = {**DEFAULTS, **asked.given}
+    results = Path(settings["results_dir"])
+    named, fetched = fetch_newest(settings["load"], results, asked.addresses, with_replay=asked.trains)
+    path, checkpoint, notes = load_newest(named, results)
+    return replace(asked, checkpoint_path=path, checkpoint=checkpoint, notes=fetched + notes + asked.notes)
+
+
+def fill_in(asked: Command) -> tuple[Settings, EnvSpec, list[str]]:
+    """All settings, of which some are still `auto`, the environment's spec, and lines for the user. Raises ValueError."""
+    op_mode, given, saved = asked.op_mode, asked.given, asked.checkpoint.settings if asked.checkpoint else {}
+    settings, notes = merge_settings(given, saved)
+    settings = without_unused(op_mode, settings)
+    if op_mode == "train_w_load":
+        settings, lines = _settle_resumed(settings, asked)
+        notes += lines
     settings = apply_protocol(settings, given)
     check_settings(settings)
-    settings, lines = settle(settings, given, checkpoint.settings if checkpoint else {})
+    spec = make_spec(env := build(EnvConfig, settings))
+    settings, lines = settle(settings, given, saved, spec)
     notes += lines
-    if op_mode == "train_w_load" and checkpoint:
-        check_same_protocol(settings, checkpoint.settings)
-    machine = part_of_learner(settings, machine, checkpoint) if op_mode in TRAINING_MODES else machine
-    settled, chosen = fit_to_machine(settings, machine)
-    config = settled_config(settings, settled)
-    _check_environment(config, machine)
-    if op_mode == "train":
-        settings, lines = fit_default_replay(settings, config, machine.memory_bytes)
-        settings, of_start = _fit_learning_starts(settings, config, typed)
-        if lines := lines + of_start:
-            settled, chosen = fit_to_machine(settings, machine)
-            config, notes = settled_config(settings, settled), notes + lines
-    if op_mode == "test":
-        _check_test(config)
     if op_mode == "train" and settings["preset"] == NO_PRESET and family_of(settings["env"]) != "toy":
-        notes += preset_hints(config.agent, settings["env"])
-    notes += env_notes(config.env, {*given, *(("protocol",) if settings["protocol"] != AS_SET else ())})
+        notes += preset_hints(agent_of(settings), settings["env"])
+    by_protocol = ("protocol",) if settings["protocol"] != AS_SET else ()
+    return settings, spec, notes + env_notes(env, {*given, *by_protocol})
+
+
+def fit(asked: Command, settings: Settings, spec: EnvSpec, notes: list[str], machine: Machine) -> Job:
+    """The job, with all settings fitted to its part of the machine. Raises ValueError."""
+    machine = part_of_learner(settings, machine, asked.checkpoint) if asked.trains else machine
+    settled, chosen = fit_to_machine(settings, machine)
+    plan = make_plan(make_config(settled, settings, spec), spec)
+    if asked.op_mode == "train":
+        smaller, lines = fit_default_replay(plan, machine.memory_bytes)
+        earlier, more = _fit_learning_starts(plan, asked.typed)
+        if changed := smaller | earlier:
+            settings, settled, notes = settings | changed, settled | changed, notes + lines + more
+            plan = replace(plan, config=make_config(settled, settings, spec))
+    path, chosen = asked.checkpoint_path, shown_choices(asked.op_mode, chosen)
+    resumed = run_of_checkpoint(path) if path and settings["resume_in"] != "new" else None
+    known = {**vars(asked), "notes": notes + asked.notes}
+    return Job(**known, plan=plan, machine=machine, settings=settings, settled=settled, chosen=chosen, resumed=resumed)
+
+
+def check(job: Job) -> None:
+    """Raise ValueError if the job cannot be done."""
+    plan, checkpoint, path = job.plan, job.checkpoint, job.checkpoint_path
+    _check_environment(plan, job.machine)
+    if job.op_mode == "test":
+        _check_test(plan)
     if checkpoint:
-        check_fit(config, checkpoint, load_optimizer=op_mode in TRAINING_MODES and settings["load_optimizer"])
-    if op_mode in TRAINING_MODES:
-        _check_training(config, checkpoint, machine)
-        _check_folder(settings, path)
-    if checkpoint and path and op_mode != "test":
+        check_fit(plan, checkpoint, load_optimizer=job.trains and plan.config.loading.load_optimizer)
+    if job.trains:
+        _check_training(job)
+        if job.resumed is None:
+            check_writable(Path(job.settings["results_dir"]), "results_dir")
+        else:
+            check_run_folder(job.resumed)
+            check_history(job.resumed.metrics)
+    if checkpoint and path and job.op_mode != "test":
         check_finite(checkpoint, path)
-    chosen, command = shown_choices(op_mode, chosen), [redacted(part) for part in command]
-    return Job(op_mode, config, machine, settings, settled, notes + unused, chosen, command, path, checkpoint, addresses)
 
 
-def _settle_resumed(
-    settings: Settings, given: Settings, typed: Settings, path: Path, checkpoint: Checkpoint
-) -> tuple[Settings, list[str]]:
-    """The settings of a run that is resumed, and lines for the user. Raises ValueError.
-
-    Args:
-        settings: of the command and the checkpoint.
-        given: of the command line and its preset.
-        typed: of the command line alone.
-        path: of the checkpoint.
-        checkpoint: the one that was loaded.
-    """
-    settings, notes = settle_as_before(settings, checkpoint.settings, given, run_of_checkpoint(path))
-    settings, lines = settle_budget(settings, typed, checkpoint.settings, checkpoint.counters.steps)
+def _settle_resumed(settings: Settings, asked: Command) -> tuple[Settings, list[str]]:
+    """A resumed run's settings, from those of the command and the checkpoint, with lines for the user. Raises ValueError."""
+    assert asked.checkpoint is not None
+    assert asked.checkpoint_path is not None
+    saved, run = asked.checkpoint.settings, run_of_checkpoint(asked.checkpoint_path)
+    check_same_protocol(settings, saved)
+    settings, notes = settle_as_before(settings, saved, asked.given, run)
+    settings, lines = settle_budget(settings, asked.typed, saved, asked.checkpoint.counters.steps)
     if not settings["load_optimizer"]:
         lines.append("load_optimizer=False (the optimiser's moments start at zero)")
-    return settings, notes + lines
+    return settings, notes + lines + store_notes(run, asked.given, asked.addresses)
 
 
-def _load(op_mode: str, asked: Settings, addresses: Addresses) -> tuple[Path | None, Checkpoint | None, list[str]]:
-    """The checkpoint that `load` names, here or in a store, its file, and lines for the user. Raises ValueError.
-
-    A new run has none.
-    """
-    if op_mode == "train":
-        return None, None, []
-    results = Path(asked["results_dir"])
-    load, fetched = fetch_newest(asked["load"], results, addresses, with_replay=op_mode in TRAINING_MODES)
-    path, checkpoint, notes = load_newest(load, results)
-    return path, checkpoint, fetched + notes
-
-
-def settled_config(settings: Settings, settled: Settings) -> Config:
-    """The config of the settled settings. Checkpoints store machine settings as they were given, to suit other machines."""
-    return make_config(settled, portable=portable_settings(settings, settled))
-
-
-def _check_environment(config: Config, machine: Machine) -> None:
-    """Raise ValueError if environment or network cannot be made, the network is too large, or the protocol does not fit."""
+def _check_environment(plan: Plan, machine: Machine) -> None:
+    """Raise ValueError if the device is not there, the network is too large, or the protocol does not fit."""
+    config, network = plan.config, make_network_shapes(plan.network)
     if config.training.device == "cuda" and machine.gpu is None:
         raise ValueError("device: wanted a CUDA GPU, got a machine on which PyTorch sees none; use --device=cpu")
-    agent_class(config).check(config.agent_settings, make_network_config(config))  # before a network is made for the actions
-    network = make_network_shapes(config)
     needed = BYTES_A_WEIGHT * sum(weights.numel() for weights in network.parameters())
     if needed > machine.memory_bytes:
-        shape = list(make_spec(config.env).observation_shape)
+        shape = list(plan.spec.observation_shape)
         raise ValueError(
             f"network: wanted one that fits in {machine.memory_bytes / 1e9:.1f} GB of memory, got {config.network} for "
             f"observations of shape {shape}, which takes {needed / 1e9:.1f} GB to train"
@@ -190,17 +248,19 @@ def _check_environment(config: Config, machine: Machine) -> None:
     check_protocol_of_env(config.settings["protocol"], config.env)
 
 
-def _check_test(config: Config) -> None:
+def _check_test(plan: Plan) -> None:
     """Raise ValueError if test mode cannot show its games, or not keep them."""
+    config = plan.config
     if config.evaluation.estimate_from != NO_FOLDER:
-        check_values(open_estimated(config), make_spec(config.env))
+        check_values(open_estimated(plan), plan.spec)
     if config.evaluation.render:
         make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
-    check_record_to(config)
+    check_record_to(plan)
 
 
-def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Machine) -> None:
+def _check_training(job: Job) -> None:
     """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
+    plan, config, checkpoint = job.plan, job.config, job.checkpoint
     agent_class(config).check_learning(config.agent_settings)
     limit = config.training.environment_max_steps
     if checkpoint and (steps := checkpoint.counters.steps) >= limit:
@@ -210,27 +270,21 @@ def _check_training(config: Config, checkpoint: Checkpoint | None, machine: Mach
         )
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
-    _check_recording(config)
-    check_hindsight(config)
+    _check_recording(plan)
+    if not job.dataset:
+        check_recorded(plan)
+    check_hindsight(plan)
     check_replay_devices(config)
-    check_memory(config, machine.memory_bytes)
-    if any(gpu_memory(config)):
-        check_gpu_memory(config, free_gpu_memory())
+    check_memory(plan, job.machine.memory_bytes)
+    if any(gpu_memory(plan)):
+        check_gpu_memory(plan, free_gpu_memory())
     if not checkpoint:
-        _check_fill_in(config)
+        _check_fill_in(plan)
 
 
-def _check_folder(settings: Settings, path: Path | None) -> None:
-    """Raise ValueError if the run directory cannot be written. path: of the checkpoint that is resumed, if any."""
-    run = resumed_run(settings, path)
-    if run is None:
-        return check_writable(Path(settings["results_dir"]), "results_dir")
-    check_run_folder(run)
-    check_history(run.metrics)
-
-
-def _check_recording(config: Config) -> None:
-    """Raise ValueError if the agent needs a recording that is not there, cannot learn from one, or does not fit this one."""
+def _check_recording(plan: Plan) -> None:
+    """Raise ValueError if the agent needs a recording and has none, or cannot learn from one."""
+    config, contract = plan.config, plan.contract
     needs, recording, agent = config.needs, config.workers.recording, f"agent {config.agent}"
     if recording == NO_RECORDING:
         if needs.recorded:
@@ -239,43 +293,44 @@ def _check_recording(config: Config) -> None:
                 "--op_mode=test --record_to=FOLDER makes one"
             )
         return
-    contract = make_contract(config)
     compared = [replay.insert_strategy or replay.type for replay in config.replays if replay.compares_policies]
     if compared and BEHAVIOUR_POLICY not in contract.acting:
         raise ValueError(
             f"replay_parameters: wanted no replay that compares policies with {agent}, which does not know the policy that "
             f"acted, got {compared[0]}"
         )
+
+
+def check_recorded(plan: Plan) -> None:
+    """Raise ValueError if the run's recording, if any, does not fit it."""
+    if (recording := plan.config.workers.recording) == NO_RECORDING:
+        return
     try:
-        spec = make_spec(config.env)
-        check_values(fitting_recording(recording, contract, spec, make_network_config(config)), spec)
+        check_values(fitting_recording(recording, plan.contract, plan.spec, plan.network), plan.spec)
     except OSError as error:
         raise ValueError(f"recording: wanted a folder that can be read, got {error}") from error
 
 
-def _fit_learning_starts(settings: Settings, config: Config, asked: Collection[str]) -> tuple[Settings, list[str]]:
-    """The settings with a smaller `learning_starts` if the usual one takes the whole budget, and a line that says so.
+def _fit_learning_starts(plan: Plan, asked: Collection[str]) -> tuple[Settings, list[str]]:
+    """A smaller `learning_starts` if the usual one takes the whole budget, and a line that says so.
 
     A checkpoint carries it, so a resumed run with more steps has the same start. asked: names of the settings that the command
     gives, without those of its preset.
     """
+    config = plan.config
     budget, of_learner = config.training.environment_max_steps, PARTS_OF_BUDGET * config.training.learner_count
-    fills = _to_fill_in(config) * config.training.unroll_length
+    fills = config.training.learner_count * trajectories_to_fill_in(plan) * config.training.unroll_length
     start = budget // of_learner
     if "learning_starts" in asked or not config.pace or fills < budget or start >= config.pace.learning_starts:
-        return settings, []
+        return {}, []
     line = f"learning_starts={start} (the usual {config.pace.learning_starts:,} would leave none of the {budget:,} steps)"
-    return {**settings, "learning_starts": start}, [line]
+    return {"learning_starts": start}, [line]
 
 
-def _to_fill_in(config: Config) -> int:
-    """Trajectories of all learners that empty replays take in before the first update."""
-    return config.training.learner_count * trajectories_to_fill_in(config)
-
-
-def _check_fill_in(config: Config) -> None:
+def _check_fill_in(plan: Plan) -> None:
     """Raise ValueError if empty replays take the whole budget of steps before the first update."""
-    trajectories, budget = _to_fill_in(config), config.training.environment_max_steps
+    config, budget = plan.config, plan.config.training.environment_max_steps
+    trajectories = config.training.learner_count * trajectories_to_fill_in(plan)
     steps = trajectories * config.training.unroll_length
     if trajectories and steps >= budget:
         less = "learning_starts or a larger updates_per_step" if config.pace else "capacity or replay_fill_fraction"
@@ -283,10 +338,3 @@ def _check_fill_in(config: Config) -> None:
             f"environment_max_steps: wanted more than the {steps:,} steps of the {trajectories:,} trajectories that fill the "
             f"replays before the first update, got {budget:,}; a smaller {less} takes fewer"
         )
-
-
-def resumed_run(settings: Settings, checkpoint_path: Path | None) -> RunDirectory | None:
-    """The run directory of the checkpoint, or None if a new one is wanted."""
-    if checkpoint_path is None or settings["resume_in"] == "new":
-        return None
-    return run_of_checkpoint(checkpoint_path)

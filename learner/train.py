@@ -11,15 +11,14 @@ import torch
 
 from agents.engine.graphs import GraphError
 from agents.engine.streams import Fence
-from learner.evaluation.protocol import evaluation_protocol
 from learner.head_start import HeadStart
 from learner.parts import Parts, build
+from learner.plan import Plan
 from learner.ranks.base import RankError, Ranks
 from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import continued, restore_under_way
 from learner.runs.saving import replay_to_save
-from learner.settings.config import Config
 from learner.signals import TRAINING_STOPS, StopSignals
 from learner.skipping import SkippingError
 from replay.batch import make_batch
@@ -29,11 +28,10 @@ log = logging.getLogger("springbok")
 
 
 def train(
-    config: Config,
+    plan: Plan,
     run: RunDirectory,
     resumed: Checkpoint | None,
     *,
-    load_optimizer: bool = True,
     replay: dict[str, Any] | None = None,
     head_start: HeadStart | None = None,
     ranks: Ranks | None = None,
@@ -41,7 +39,6 @@ def train(
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
     Args:
-        load_optimizer: whether to load the optimiser's state from `resumed`.
         replay: saved with the checkpoint, see `learner.runs.resuming`; emptied once it is loaded. None: replays start empty.
         head_start: the processes that were started early; None starts them here.
         ranks: connects this learner with the others of the run, if it has any.
@@ -49,9 +46,9 @@ def train(
     Raises GraphError, RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal
     before the first update raises KeyboardInterrupt or ReplayStopped.
     """
-    resumed = continued(resumed, _protocol(config)) if resumed else None
-    head_start, ranks = head_start or HeadStart(config, resumed), ranks or Ranks()
-    parts = build(config, run, resumed, head_start, load_optimizer=load_optimizer, replay=replay, ranks=ranks)
+    resumed = continued(resumed, plan.protocol) if resumed else None
+    head_start, ranks = head_start or HeadStart(plan, resumed), ranks or Ranks()
+    parts = build(plan, run, resumed, head_start, replay, ranks)
     started = False
     try:
         with StopSignals(at_once=parts.workers.kill, first=TRAINING_STOPS if ranks.rank == 0 else "") as signals:
@@ -94,7 +91,7 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
     parts.evaluations.start(parts.counters.updates)
     with signals.silent():  # the usual line promises to finish an update and save; here the caller logs the stop instead
         should_stop = partial(parts.ranks.stops_waiting, signals.asked)
-        restored = restore_under_way(parts.config, replay, parts.workers, parts.feeder, should_stop)
+        restored = restore_under_way(parts.plan.config, replay, parts.workers, parts.feeder, should_stop)
         if not parts.ranks.start(signals.asked):
             raise KeyboardInterrupt
     if resumed and restored:
@@ -107,7 +104,7 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
 
 def _make_updates(parts: Parts, signals: StopSignals) -> None:
     """Run the loop, one update per iteration."""
-    settings, counters, recorder, ranks = parts.config.training, parts.counters, parts.recorder, parts.ranks
+    settings, counters, recorder, ranks = parts.plan.config.training, parts.counters, parts.recorder, parts.ranks
 
     def should_stop() -> bool:
         recorder.show_filling()
@@ -141,7 +138,7 @@ def _make_updates(parts: Parts, signals: StopSignals) -> None:
         if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):
             recorder.add_evaluation(found)
         # No checkpoint is written in a streak of skipped updates, since it would not hold the length of the streak.
-        if counters.updates % parts.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
+        if counters.updates % parts.plan.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
             _save(parts)
             parts.skipped.keep()
 
@@ -170,16 +167,16 @@ def _save(parts: Parts) -> Path | None:
     parts.recorder.write_record()  # so that metrics and checkpoint describe the same moment
     parts.feedback.settle()
     with parts.mixture.lock:  # replays neither insert nor sample while they are written
-        replay = replay_to_save(parts.config, parts.mixture, parts.workers, parts.feeder)
+        replay = replay_to_save(parts.plan.config, parts.mixture, parts.workers, parts.feeder)
         return parts.saver.save(_checkpoint(parts), replay)
 
 
 def _checkpoint(parts: Parts) -> Checkpoint:
     """The run as it is now. Its tensors are live: the next update changes them, so they are written before it."""
     return Checkpoint(
-        settings=parts.config.settings,
-        spec=parts.spec.to_json(),
-        protocol=_protocol(parts.config),
+        settings=parts.plan.config.settings,
+        spec=parts.plan.spec.to_json(),
+        protocol=parts.plan.protocol,
         counters=parts.counters,
         agent=parts.agent.state_dict(),
         learning_rate=parts.recorder.learning_rate,
@@ -187,7 +184,3 @@ def _checkpoint(parts: Parts) -> Checkpoint:
         returns=list(parts.recorder.episodes.recent),
         infos=list(parts.recorder.episodes.infos.recent),
     )
-
-
-def _protocol(config: Config) -> dict[str, Any]:
-    return evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon)

@@ -18,6 +18,7 @@ import main
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.metrics.hardware import family_of
+from learner.plan import Plan, make_plan
 from learner.settings.config import Config, make_config
 from learner.settings.declarations import DEFAULT_AGENT
 from learner.settings.schema import default_settings
@@ -62,6 +63,11 @@ def small_config(**settings: Any) -> Config:
     defaults = default_settings(settings.get("agent", DEFAULT_AGENT))
     settled, _ = fit_to_machine({**defaults, **CATCH, **settings}, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
     return make_config(settled)
+
+
+def small_plan(**settings: Any) -> Plan:
+    """The plan of `small_config`."""
+    return make_plan(small_config(**settings))
 
 
 def catch_flags(**settings: Any) -> list[str]:

@@ -17,7 +17,7 @@ from agents import AGENTS
 from learner import launch
 from learner.settings.other_names import RENAMED
 from learner.settings.schema import DEFAULTS, SHARED, table_of
-from option_flags import define_flags, given_settings, op_mode
+from option_flags import define_flags, op_mode, read_settings
 from setting import AUTO, MODES, listed
 from tests.support import REPOSITORY, run_main
 
@@ -34,7 +34,7 @@ def parse(*arguments: str) -> flags.FlagValues:
 
 
 def given(*arguments: str) -> dict[str, Any]:
-    return given_settings(parse(*arguments))
+    return read_settings(parse(*arguments))[0]
 
 
 def refused(*arguments: str) -> str:
@@ -48,7 +48,7 @@ def refused(*arguments: str) -> str:
 
 def test_nothing_is_given_without_arguments() -> None:
     values = parse()
-    assert given_settings(values) == {}
+    assert read_settings(values)[0] == {}
     assert op_mode(values) == "train"
 
 
@@ -170,7 +170,7 @@ def test_importing_and_parsing_touch_nothing(tmp_path: Path) -> None:
         "from absl import flags; before = set(flags.FLAGS)\n"
         "import option_flags; values = flags.FlagValues(); option_flags.define_flags(values)\n"
         "values(['main.py', '--env=Pong-v0', '--reproducible', '--learner_threads=3'])\n"
-        "option_flags.given_settings(values)\n"
+        "option_flags.read_settings(values)[0]\n"
         "assert set(flags.FLAGS) == before\n"
         "assert torch.get_num_threads() == threads and torch.equal(torch.get_rng_state(), state)\n"
         "assert not torch.are_deterministic_algorithms_enabled()\n"

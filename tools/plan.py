@@ -17,7 +17,7 @@ from typing import Any
 from checked_files import read_json
 from learner import launch
 from learner.runs.directory import RunDirectory
-from learner.settings.check import check_setting
+from learner.settings.check import find_setting
 from learner.settings.config import Settings
 from learner.settings.other_names import rename_settings
 from learner.settings.schema import agent_of
@@ -166,7 +166,7 @@ def read_suite(path: Path) -> Suite:
     )
     _check_folders(path, "envs", suite.envs)
     for seed in suite.seeds:
-        check_setting("seed", seed)
+        find_setting("seed").check(seed)
     return suite
 
 
@@ -215,7 +215,7 @@ def _read_settings(where: str, given: object, shared: Settings) -> Settings:
             raise ValueError(f"wanted no {set_by_suite[0]}, because the suite sets it, got {settings[set_by_suite[0]]!r:.80}")
         settings = {**shared, **settings}
         for name, value in settings.items():
-            check_setting(name, value, agent_of(settings))
+            find_setting(name, agent_of(settings)).check(value)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     return settings

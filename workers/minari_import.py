@@ -12,7 +12,6 @@ from checked_files import is_plain_name, locked
 from replay.recordings.recorder import Recorder
 from replay.recordings.recording import INDEX
 from replay.recordings.stream import RecordFields
-from wrappers import make_spec
 from wrappers.minari_data import Episodes, load_dataset, replayed
 from wrappers.spec import EnvConfig, EnvSpec, VectorEnv
 
@@ -21,8 +20,8 @@ ENV_SETTINGS = ("core_inputs", "action_mask", "ignored_observations", "observati
 """Settings of the environment that frames depend on, by which recordings of one dataset differ."""
 
 
-def import_dataset(name: str, config: EnvConfig, folder: Path) -> Path:
-    """The folder of the recording made of a Minari dataset. It is made below `folder` if it is not there yet.
+def recording_of(name: str, config: EnvConfig, spec: EnvSpec, folder: Path) -> Path:
+    """The folder below `folder` for the recording of a Minari dataset. Nothing is written: the recording may not be there yet.
 
     A dataset that has changed gets another folder: a run that learns from the earlier recording still needs it.
 
@@ -32,21 +31,24 @@ def import_dataset(name: str, config: EnvConfig, folder: Path) -> Path:
         raise ValueError(f"recording: wanted the name of a Minari dataset, such as minari:cartpole/random-v0, got {name!r}")
     dataset = load_dataset(name)
     own = "-".join(str(getattr(config, setting)) for setting in ENV_SETTINGS)
-    parent = folder / name
-    target = parent / f"{own.replace('/', '_').replace(',', '_')}-{fingerprint(Path(dataset.storage.data_path))}"
-    if (target / INDEX).is_file():
-        return target
-    spec = make_spec(config)
-    env, episodes = replayed(dataset, config)
-    if any(getattr(env.spec, name) != getattr(spec, name) for name in ("frame_shape", "frame_dtype", "action", "leaves")):
-        of = dataset.env_spec.id if dataset.env_spec else "another environment"
-        raise ValueError(f"recording: wanted a dataset of {config.env}, got {name}, whose episodes are of {of}")
-    parent.mkdir(parents=True, exist_ok=True)
-    with locked(parent):  # another run may be importing the same dataset
-        if not (target / INDEX).is_file():
-            _import(name, spec, env, episodes, target)
-    env.close()
+    target = folder / name / f"{own.replace('/', '_').replace(',', '_')}-{fingerprint(Path(dataset.storage.data_path))}"
+    if not (target / INDEX).is_file():
+        env, _ = replayed(dataset, config)
+        env.close()
+        if any(getattr(env.spec, name) != getattr(spec, name) for name in ("frame_shape", "frame_dtype", "action", "leaves")):
+            of = dataset.env_spec.id if dataset.env_spec else "another environment"
+            raise ValueError(f"recording: wanted a dataset of {config.env}, got {name}, whose episodes are of {of}")
     return target
+
+
+def import_dataset(name: str, config: EnvConfig, spec: EnvSpec, target: Path) -> None:
+    """Make the recording of a Minari dataset in the folder that `recording_of` gives, if it is not there. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.parent):  # another run may be importing the same dataset
+        if not (target / INDEX).is_file():
+            env, episodes = replayed(load_dataset(name), config)
+            _import(name, spec, env, episodes, target)
+            env.close()
 
 
 def fingerprint(folder: Path) -> str:

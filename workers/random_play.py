@@ -24,10 +24,10 @@ from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.launcher import start_process
 from workers.processes.out_of_memory import describe
 from workers.processes.worker import ENDING, ENDING_LAYOUT
-from wrappers import close_quietly, describe_env, make_spec, make_vector_env
+from wrappers import close_quietly, describe_env, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import Packing
-from wrappers.spec import FAILURES, EnvConfig
+from wrappers.spec import FAILURES, EnvConfig, EnvSpec
 
 ENVIRONMENTS = 4  # a seventh of a second each to make
 STEPS = 800
@@ -56,8 +56,10 @@ class RandomPlay:
     timeout: seconds that a step may take, see `worker_timeout`. whole: as there.
     """
 
-    def __init__(self, env_config: EnvConfig, seed: int, threads: int, *, timeout: float = 60.0, whole: bool = False) -> None:
-        spec, description = make_spec(env_config), describe_env(env_config)
+    def __init__(
+        self, env_config: EnvConfig, spec: EnvSpec, seed: int, threads: int, *, timeout: float = 60.0, whole: bool = False
+    ) -> None:
+        description = describe_env(env_config)
         shape = (ENVIRONMENTS * STEPS // EVERY, *spec.observation_shape)
         self._shared = SharedArrays({"observations": Field(shape, spec.frame_dtype), **LAYOUT})
         self._env, self._closes = env_config.env, description.needs_close

@@ -16,15 +16,13 @@ from agents.networks.actor_critic import BEHAVIOUR_POLICY, RAW_ACTION, Policy, d
 from agents.networks.base import FeatureNetwork, make_network
 from agents.networks.cores import zeroed
 from agents.returns.estimates import Estimates, estimate
-from learner.building import make_contract, make_network_config
 from learner.evaluation.results import write_results
+from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
-from learner.settings.config import Config
 from replay.batch import stack_frames
 from replay.recordings.recording import Recording, check_recording, open_recording, read_frames
 from replay.recordings.stream import FRAME
 from replay.trajectory import Field
-from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
@@ -39,9 +37,9 @@ class Episode(NamedTuple):
     rewards: np.ndarray
 
 
-def open_estimated(config: Config) -> Recording:
+def open_estimated(plan: Plan) -> Recording:
     """The recording that `--estimate_from` names. Raises ValueError in one line if nothing can be estimated from it."""
-    network = make_network_config(config)
+    config, network = plan.config, plan.network
     if not issubclass(network.network_class, Policy):
         raise ValueError(f"estimate_from: wanted an agent that draws its actions from a policy, got {config.agent}")
     for name in ("greedy", "render"):
@@ -49,22 +47,21 @@ def open_estimated(config: Config) -> Recording:
             why = "which compares probabilities and plays nothing"
             raise ValueError(f"{name}: wanted false with --estimate_from, {why}, got true")
     behaviour = {BEHAVIOUR_POLICY: Field((distribution_of(network).parameter_count,), "float32")}
-    wanted = replace(make_contract(config), acting={**Policy.acting(network).fields, **behaviour}, feature_count=0)
+    wanted = replace(plan.contract, acting={**Policy.acting(network).fields, **behaviour}, feature_count=0)
     try:
         recording = open_recording(Path(config.evaluation.estimate_from))
     except OSError as error:
         raise ValueError(f"estimate_from: wanted a folder that can be read, got {error}") from error
-    check_recording(recording, wanted, make_spec(config.env).to_json(), distribution_name(network))
+    check_recording(recording, wanted, plan.spec.to_json(), distribution_name(network))
     return recording
 
 
-def estimate_score(config: Config, checkpoint: Checkpoint, path: Path, folder: Path) -> int:
+def estimate_score(plan: Plan, checkpoint: Checkpoint, path: Path, folder: Path) -> int:
     """Estimate the mean return of a checkpoint's policy, print it, and write it to `folder`. Returns the exit code.
 
     path: the file of the checkpoint.
     """
-    recording = open_estimated(config)
-    network = make_network(make_network_config(config))
+    recording, config, network = open_estimated(plan), plan.config, make_network(plan.network)
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     network.to(config.training.device).eval()
     episodes = [episode for records in recording.streams for episode in episodes_of(network, records)]

@@ -19,10 +19,9 @@ from time import monotonic
 import numpy as np
 from torch import nn
 
-from learner.building import make_network_config
 from learner.evaluation.evaluator_process import CLOCK, Answer, EvaluatorSetup, run_evaluator
+from learner.plan import Plan
 from learner.runs.checkpoint import Counters
-from learner.settings.config import Config
 from replay.slot_store import SharedArrays
 from replay.trajectory import Field
 from workers.processes.heartbeat import Heartbeat, start_timeout
@@ -70,10 +69,11 @@ class Evaluator:
         animation: path of the GIF that some evaluations replace.
     """
 
-    def __init__(self, config: Config, network: nn.Module, animation: Path) -> None:
+    def __init__(self, plan: Plan, network: nn.Module, animation: Path) -> None:
+        config = plan.config
         self._setup = EvaluatorSetup(
             env=describe_env(config.env).evaluation_config,
-            network=make_network_config(config),
+            network=plan.network,
             episodes=config.evaluation.eval_episodes,
             environments=config.evaluation.environments,
             greedy=config.evaluation.greedy,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from setting import listed
-from wrappers import EnvConfig, EnvSpec, describe_env, make_spec
+from wrappers import EnvConfig, EnvSpec, describe_env
 from wrappers.atari_protocols import PROTOCOLS as ATARI_PROTOCOLS
 from wrappers.spaces import ActionSpace, Discrete, action_space, leaves_to_json
 
@@ -23,17 +23,18 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {**ATARI_PROTOCOLS}
 """Named protocols of all families: name -> the settings that each prescribes."""
 
 
-def evaluation_protocol(config: EnvConfig, greedy: bool, epsilon: float | None = None) -> dict[str, Any]:
+def evaluation_protocol(config: EnvConfig, spec: EnvSpec, greedy: bool, epsilon: float | None = None) -> dict[str, Any]:
     """The protocol by which an agent trained on `config` is evaluated, as plain data for JSON.
 
     Settings that the environment's family does not read are left out. Results are compared only if this data is equal.
 
     Args:
         config: the environment.
+        spec: its shapes and counts.
         greedy: whether the best action is taken.
         epsilon: probability of a random action, for an agent that explores by epsilon; None for one that samples.
     """
-    spec, description = make_spec(config), describe_env(config)
+    description = describe_env(config)
     return {
         "protocol": protocol_name(config),
         "env": config.env,
@@ -80,15 +81,15 @@ def protocol_name(config: EnvConfig) -> str:
     return OWN
 
 
-def describe_protocol(config: EnvConfig, greedy: bool, epsilon: float | None = None) -> str:
-    """The protocol as one printed line."""
-    protocol, description = evaluation_protocol(config, greedy, epsilon), describe_env(config)
+def describe_protocol(config: EnvConfig, spec: EnvSpec, protocol: Mapping[str, Any]) -> str:
+    """The protocol of an environment, see `evaluation_protocol`, as one printed line."""
+    description = describe_env(config)
     name = f" ({protocol['protocol']} protocol)" if description.protocols else ""
     phrases = (
         "full games" if description.counts_frames else "whole episodes",
         f"{protocol['rewards']} rewards",
         f"{protocol['actions']} actions ({_actions_in_words(protocol)})",
-        *(_frames_in_words(protocol, make_spec(config)) if description.counts_frames else _observations_in_words(protocol)),
+        *(_frames_in_words(protocol, spec) if description.counts_frames else _observations_in_words(protocol)),
         *description.protocol_text,
     )
     return f"{config.env}{name}: {', '.join(phrases)}"

@@ -9,40 +9,37 @@ from pathlib import Path
 from typing import Any
 
 from agents.networks.actor_critic import BEHAVIOUR_POLICY, distribution_name
-from learner.building import agent_class, make_network_config
-from learner.evaluation.protocol import evaluation_protocol
+from learner.building import agent_class
+from learner.plan import Plan
 from learner.runs.directory import check_writable
-from learner.settings.config import Config
 from learner.settings.declarations import NO_FOLDER
 from replay.recordings.recorder import Recorder, check_folder
 from replay.recordings.stream import RecordFields
-from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
 
-def check_record_to(config: Config) -> None:
+def check_record_to(plan: Plan) -> None:
     """Raise ValueError in one line if the episodes of a test could not be added to the folder that it names."""
-    if (folder := config.evaluation.record_to) == NO_FOLDER:
+    if (folder := plan.config.evaluation.record_to) == NO_FOLDER:
         return
-    if config.evaluation.render:
+    if plan.config.evaluation.render:
         raise ValueError("render: wanted false with --record_to, which keeps the episodes that are played unseen, got true")
     check_writable(Path(folder), "record_to")
-    check_folder(Path(folder), make_spec(config.env).to_json(), _fields(config))
+    check_folder(Path(folder), plan.spec.to_json(), _fields(plan))
 
 
 @contextmanager
-def recorder_of(config: Config, about: Mapping[str, Any]) -> Iterator[Recorder | None]:
+def recorder_of(plan: Plan, about: Mapping[str, Any]) -> Iterator[Recorder | None]:
     """The recorder of a test, or None if the settings name no folder. At the end a line says what was added.
 
     about: plain data on the player, see `Recorder`.
     """
-    if (folder := config.evaluation.record_to) == NO_FOLDER:
+    if (folder := plan.config.evaluation.record_to) == NO_FOLDER:
         yield None
         return
-    protocol = evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon)
-    about = {"agent": config.agent, **about, "protocol": protocol}
-    with Recorder(Path(folder), make_spec(config.env).to_json(), _fields(config), about) as recorder:
+    about = {"agent": plan.config.agent, **about, "protocol": plan.protocol}
+    with Recorder(Path(folder), plan.spec.to_json(), _fields(plan), about) as recorder:
         try:
             yield recorder
         finally:
@@ -50,10 +47,10 @@ def recorder_of(config: Config, about: Mapping[str, Any]) -> Iterator[Recorder |
             log.info("Recording: %s steps of %s episodes were added to %s", steps, episodes, folder)
 
 
-def _fields(config: Config) -> RecordFields:
-    spec, network = make_spec(config.env), make_network_config(config)
-    acting = agent_class(config).acting(config.agent_settings, network).fields
+def _fields(plan: Plan) -> RecordFields:
+    config, spec = plan.config, plan.spec
+    acting = agent_class(config).acting(config.agent_settings, plan.network).fields
     # Greedy actions are not drawn from this distribution, so importance ratios with it would be wrong.
     kept = {name: field for name, field in acting.items() if not (config.evaluation.greedy and name == BEHAVIOUR_POLICY)}
     shapes = (spec.frame_shape, spec.frame_dtype, spec.action.shape, spec.action.dtype)
-    return RecordFields(*shapes, kept, distribution_name(network))
+    return RecordFields(*shapes, kept, distribution_name(plan.network))

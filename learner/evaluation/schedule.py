@@ -17,11 +17,10 @@ from typing import Any
 from torch import nn
 
 from learner.evaluation.evaluator import Evaluation, Evaluator
-from learner.evaluation.protocol import evaluation_protocol
 from learner.metrics.summary import evaluation_lines
+from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
-from learner.settings.config import Config
 
 log = logging.getLogger("springbok")
 
@@ -36,14 +35,15 @@ class EvaluationSchedule:
         resumed: the checkpoint from which the run resumes, if any.
     """
 
-    def __init__(self, config: Config, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
-        self._period, self._seconds = config.evaluation.eval_period, config.evaluation.eval_seconds
+    def __init__(self, plan: Plan, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
+        settings = plan.config.evaluation
+        self._period, self._seconds = settings.eval_period, settings.eval_seconds
         self._last_update = 0  # number of updates at the last request
         self._last_time = 0.0  # of the last request
         self._evaluator: Evaluator | None = None
-        if config.evaluation.evaluates:
-            self._evaluator = Evaluator(config, network, run.animation)
-            self._log = EvaluationLog(run, evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon), resumed)
+        if settings.evaluates:
+            self._evaluator = Evaluator(plan, network, run.animation)
+            self._log = EvaluationLog(run, plan.protocol, resumed)
 
     def start(self, update: int) -> None:
         """Start the evaluation process. update: number of updates made so far."""

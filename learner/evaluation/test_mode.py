@@ -14,18 +14,17 @@ import numpy as np
 import torch
 
 from agents.networks.base import make_network
-from learner.building import make_network_config
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
-from learner.evaluation.protocol import describe_protocol, evaluation_protocol
+from learner.evaluation.protocol import describe_protocol
 from learner.evaluation.recording import recorder_of
 from learner.evaluation.render import Screen, open_screen
 from learner.evaluation.results import info_lines, summarise, table, write_results
 from learner.machine.detect import detect_machine
 from learner.metrics.infos import Sums, added, means, note_left_out, success_rate
 from learner.metrics.progress import ProgressLine, format_duration, steps_and_frames
+from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
-from learner.settings.config import Config
 from learner.signals import StopSignals
 from replay.recordings.recorder import Recorder
 from workers import WorkerError
@@ -57,7 +56,7 @@ class CheckpointTest:
     path: the file of the checkpoint. folder: the folder for the results and the video.
     """
 
-    config: Config
+    plan: Plan
     checkpoint: Checkpoint
     path: Path
     folder: Path
@@ -134,7 +133,7 @@ class Stop:
         return self._signals.requested or (self.screen is not None and self.screen.closed)
 
 
-def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run: RunDirectory | None) -> int:
+def evaluate(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, run: RunDirectory | None) -> int:
     """Play `test_episode_count` whole episodes and report them. Returns the exit code.
 
     All episodes count under one protocol, whether they are shown or not. Every environment has a fixed quota of the episodes,
@@ -150,17 +149,18 @@ def evaluate(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, run:
     if not all(torch.isfinite(value).all() for value in checkpoint.agent["modules"][ACTING_MODULE].values()):
         log.error("error: %s contains non-finite weights: its training diverged", checkpoint_path)
         return 1
+    config = plan.config
     # No agent divides the passes here, so PyTorch's own threads share them.
     torch.set_num_threads(config.training.learner_threads)
     folder = run.path if run else checkpoint_path.parent
-    test = CheckpointTest(config, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))
-    policy = load_policy(config, checkpoint, test.seeds.actions)
+    test = CheckpointTest(plan, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))
+    policy = load_policy(plan, checkpoint, test.seeds.actions)
     _announce(test)
     tally = Tally(config.evaluation.test_episode_count)
     video: Path | None = None
     failed = False
     with ExitStack() as exits:
-        recorder = exits.enter_context(recorder_of(config, _about(test)))
+        recorder = exits.enter_context(recorder_of(plan, _about(test)))
         signals = exits.enter_context(StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE))
         stop = Stop(signals)
         try:
@@ -195,9 +195,9 @@ def make_seeds(seed: int) -> Seeds:
     return Seeds(int(vector) % 2**30 + 1, int(shown) % 2**30 + 1, int(actions))
 
 
-def load_policy(config: Config, checkpoint: Checkpoint, seed: int) -> EvaluationPolicy:
+def load_policy(plan: Plan, checkpoint: Checkpoint, seed: int) -> EvaluationPolicy:
     """The policy of the checkpoint's network. seed: of the action sampling."""
-    network = make_network(make_network_config(config))
+    config, network = plan.config, make_network(plan.network)
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     device, greedy = torch.device(config.training.device), config.evaluation.greedy
     return EvaluationPolicy(network, device, greedy=greedy, seed=seed, epsilon=config.epsilon or 0.0)
@@ -212,8 +212,8 @@ def _play_unseen(
     test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool], recorder: Recorder | None
 ) -> None:
     """Play the missing episodes in many environments together. recorder: keeps them, if there is one."""
-    count = min(test.config.evaluation.test_environments, tally.missing)
-    env = make_vector_env(describe_env(test.config.env).evaluation_config, count, num_threads=detect_machine().cores)
+    count = min(test.plan.config.evaluation.test_environments, tally.missing)
+    env = make_vector_env(describe_env(test.plan.config.env).evaluation_config, count, num_threads=detect_machine().cores)
     seed = test.seeds.vector
     try:
         play(
@@ -232,7 +232,7 @@ def _play_unseen(
 
 def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Stop) -> Path | None:
     """Show episodes one after the other. Returns the path of the video, or None if there is none."""
-    config = test.config.env
+    config = test.plan.config.env
     env = make_single_env(describe_env(config).evaluation_config, "rgb_array")
     screen, episodes = open_screen(config, test.folder, test.checkpoint.counters.updates, tally.wanted)
     stop.screen = screen
@@ -270,19 +270,19 @@ def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, st
 
 def _announce(test: CheckpointTest) -> None:
     """Print which policy is measured, and how."""
-    config, counters = test.config, test.checkpoint.counters
+    counters = test.checkpoint.counters
     log.info(
         "Checkpoint: %s after %s updates, %s of training",
         test.path.name,
         f"{counters.updates:,}",
         steps_and_frames(counters.steps, counters.frames),
     )
-    log.info("Protocol: %s", describe_protocol(config.env, config.evaluation.greedy, config.epsilon))
+    log.info("Protocol: %s", describe_protocol(test.plan.config.env, test.plan.spec, test.plan.protocol))
 
 
 def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
     """Print the table and write the results. Returns the exit code."""
-    config, counters = test.config, test.checkpoint.counters
+    config, counters = test.plan.config, test.checkpoint.counters
     summary = summarise(tally.episodes, config.env.env)
     for line in (*table(summary, config.env.env), *info_lines(tally.infos)):
         log.info("%s", line)
@@ -290,7 +290,7 @@ def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
         "env": config.env.env,
         "checkpoint": test.path.name,
         "training": asdict(counters),
-        "protocol": evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon),
+        "protocol": test.plan.protocol,
         "summary": summary,
         "success_rate": success_rate(tally.infos),
         "info": tally.infos,

@@ -24,7 +24,7 @@ from learner.machine.memory_check import LEARNER_RESERVE, WORKER_RESERVE
 from learner.machine.reproducible import REPRODUCIBLE
 from learner.settings.config import AUTO, Settings
 from learner.settings.declarations import TrainingConfig
-from learner.settings.schema import MACHINE_SETTINGS, SHARED, needs_of
+from learner.settings.schema import SHARED, needs_of
 from workers import groups_of
 from workers.base import NO_RECORDING, RECORDED
 
@@ -101,18 +101,6 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     _choose_precision(choices, machine)
     choices.choose("test_environments", min(8 * machine.cores, MOST_TEST_ENVIRONMENTS), "episodes evaluated at once")
     return settled, choices.reasons
-
-
-def portable_settings(settings: Settings, settled: Settings) -> Settings:
-    """The settings that checkpoints carry: what was fitted to this machine stays `auto`, so that another one fits its own.
-
-    A reproducible run carries every value, because another value would give other bits.
-
-    Args:
-        settings: as they were given, with `auto`.
-        settled: as `fit_to_machine` settled them.
-    """
-    return settled if settled["reproducible"] else {**settled, **{name: settings[name] for name in MACHINE_SETTINGS}}
 
 
 def acting_precision(training: TrainingConfig) -> str:

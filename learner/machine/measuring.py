@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from agents.compute import prepare_torch, set_tf32
-from agents.networks.base import FeatureNetwork, make_network, on_device
-from learner.building import agent_class, make_agent, make_contract, make_network_config
+from agents.networks.base import make_network, on_device
+from learner.building import agent_class, make_agent
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
 from learner.machine.fit import acting_precision, is_small
 from learner.machine.timing import Clock, Part, seconds_of_steps
+from learner.plan import Plan, make_plan
 from learner.settings.config import AUTO, Config, Settings
 from learner.settings.schema import MEASURED_SETTINGS
 from replay.batch import HostBatch, make_batch
@@ -29,7 +30,7 @@ from workers.central.device_weights import DeviceWeights
 from workers.failures import failures_of
 from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
-from wrappers import EnvSpec, close_quietly, describe_env, family_of, make_spec, make_vector_env
+from wrappers import EnvSpec, close_quietly, describe_env, family_of, make_vector_env
 from wrappers.legal import random_actions
 from wrappers.spaces import ACTION_MASK, Packing
 
@@ -69,15 +70,16 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
     )
 
 
-def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Costs:
+def measure_costs(plan: Plan, seconds: float, *, brief: bool = False) -> Costs:
     """The costs of one agent step. Without a pace a queue or a circular replay is needed: otherwise no step is fresh.
 
     Args:
-        config: of the run.
+        plan: of the run.
         seconds: of measurement for each part. Building the parts takes about a second more.
         brief: step few environments and, on a CPU, act and learn with few steps of a batch. Many workers, long trajectories or
             a slow network would take many seconds there.
     """
+    config = plan.config
     prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
     few = 1 if describe_env(config.env).start_seconds > SLOW_START else FEW_ENVIRONMENTS
@@ -87,20 +89,20 @@ def measure_costs(config: Config, seconds: float, *, brief: bool = False) -> Cos
         at_once = min(at_once, FEW_STEPS)
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = batch if config.needs.window else min(batch, FEW_STEPS // unroll_length)
-        config = replace(config, training=replace(config.training, unroll_length=unroll_length))
+        plan = make_plan(replace(config, training=replace(config.training, unroll_length=unroll_length)), plan.spec)
     parts: dict[str, Part] = {}
     try:
         parts["env"] = stepping(config, stepped, 1)
-        parts["act"] = acting(config, at_once)
-        parts["act_doubled"] = acting(config, 2 * at_once)
-        parts["learn"] = learning(config, batch)
+        parts["act"] = acting(plan, at_once)
+        parts["act_doubled"] = acting(plan, 2 * at_once)
+        parts["learn"] = learning(plan, batch)
         found = seconds_of_steps(parts, seconds)
     finally:
         for part in parts.values():
             part.close()
     return Costs(
         **{**found, "learn": found["learn"] / fresh_part(config)},
-        frames_per_step=make_spec(config.env).frames_per_step,
+        frames_per_step=plan.spec.frames_per_step,
         gpu_acts=gpu and workers.worker_kind == "central",
         gpu_learns=gpu,
     )
@@ -144,43 +146,44 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
     return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, partial(close_quietly, env))
 
 
-def acting(config: Config, num_envs: int) -> Part:
+def acting(plan: Plan, num_envs: int) -> Part:
     """Inference for `num_envs` environments at once, in CPU time on one core or wall time on a GPU."""
-    if config.workers.worker_kind == "central":
-        return acting_for_all(config, num_envs)
-    spec = make_spec(config.env)
-    network = _network(config, acting_precision(config.training))
+    if plan.config.workers.worker_kind == "central":
+        return acting_for_all(plan, num_envs)
+    network = make_network(replace(plan.network, precision=acting_precision(plan.config.training)))
     weights = SharedWeights(SharedArrays(weights_layout(network)))
     policy = CpuPolicy(network.only_act(), weights, seed=1)
-    observations = random_frames(spec, (num_envs, spec.frames_stacked))
+    observations = random_frames(plan.spec, (num_envs, plan.spec.frames_stacked))
     return Part(lambda: policy.act(observations), num_envs, time.process_time)
 
 
-def acting_for_all(config: Config, num_envs: int, *, compiled: bool = False) -> Part:
+def acting_for_all(plan: Plan, num_envs: int, *, compiled: bool = False) -> Part:
     """The central policy alone: copies the newest frames to the learner's device and the actions back."""
-    spec, device = make_spec(config.env), torch.device(config.training.device)
-    learner_network = on_device(_network(config, config.training.precision), device)
+    config, device = plan.config, torch.device(plan.config.training.device)
+    network = replace(plan.network, precision=config.training.precision)
+    learner_network = on_device(make_network(network), device)
     weights = DeviceWeights(learner_network)
     weights.publish(learner_network, 1)
-    policy = DevicePolicy(_central_setup(config, compiled=compiled), weights, num_envs, device, seed=1)
-    frames = random_frames(spec, (num_envs,))
+    setup = WorkerSetup(config.env, plan.spec, network, plan.contract, config.workers, (), compiled=compiled)
+    policy = DevicePolicy(setup, weights, num_envs, device, seed=1)
+    frames = random_frames(plan.spec, (num_envs,))
     first, everyone = np.zeros(num_envs, bool), np.arange(num_envs)
     return Part(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
 
 
-def learning(config: Config, batch_size: int) -> Part:
+def learning(plan: Plan, batch_size: int) -> Part:
     """Batches and updates as in a run, in CPU time on one core or wall time on a GPU. batch_size: columns of each batch."""
+    config, contract = plan.config, plan.contract
     device = torch.device(config.training.device)
     gpu = device.type == "cuda"
-    network = on_device(_network(config, config.training.precision), device)
+    network = on_device(make_network(replace(plan.network, precision=config.training.precision)), device)
     agent = make_agent(config, network)
-    contract = make_contract(config)
     batch_size *= config.needs.batches_at_once
     columns = HostBuffers(contract, batch_size, pinned=gpu).take()
     # Fresh memory may hold non-finite numbers, and the update would then be refused.
     for array in columns.values():
         array.fill(0)
-    columns["frames"][:] = random_frames(make_spec(config.env), columns["frames"].shape[:2])
+    columns["frames"][:] = random_frames(plan.spec, columns["frames"].shape[:2])
     columns["action_used"][:] = True
     nothing = np.zeros(batch_size, np.int64)
     updates = GPU_UPDATES if gpu else 1
@@ -218,13 +221,3 @@ def random_frames(spec: EnvSpec, dims: tuple[int, ...]) -> np.ndarray:
 def _clock(device: torch.device) -> Clock:
     """CPU time if the CPU computes: other programs on the machine hardly change it. Wall time for a GPU."""
     return time.process_time if device.type == "cpu" else time.perf_counter
-
-
-def _network(config: Config, precision: str) -> FeatureNetwork:
-    return make_network(make_network_config(config, precision))
-
-
-def _central_setup(config: Config, *, compiled: bool) -> WorkerSetup:
-    """The setup of a central policy alone."""
-    network, contract = make_network_config(config, config.training.precision), make_contract(config)
-    return WorkerSetup(config.env, make_spec(config.env), network, contract, config.workers, (), compiled=compiled)

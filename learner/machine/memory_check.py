@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from learner.building import make_contract, make_network_shapes
+from learner.building import make_network_shapes
+from learner.plan import Plan
 from learner.settings.config import Config
 from replay import device_bytes, most_compared, replay_bytes, replay_names, settle_capacities
 from replay.slot_store import ALIGNMENT, slot_layout
@@ -87,10 +88,10 @@ class HostMemory:
         return self.total - self.replays
 
 
-def host_memory(config: Config) -> HostMemory:
+def host_memory(plan: Plan) -> HostMemory:
     """The most bytes of host memory that this run takes."""
+    config, contract = plan.config, plan.contract
     training, workers, evaluation = config.training, config.workers, config.evaluation
-    contract = make_contract(config)
     processes = workers.own_processes + evaluation.evaluates
     family = family_of(config.env.env) or ""
     row = contract.bytes_per_trajectory // (contract.unroll_length + contract.frames_stacked)  # mostly one frame
@@ -103,55 +104,54 @@ def host_memory(config: Config) -> HostMemory:
     buffers = training.prepared_batches + 2 if training.prepared_batches else 1  # one is filled, one is learned from
     return HostMemory(
         processes=LEARNER_RESERVE + processes * WORKER_RESERVE,
-        environments=stepped * emulator + weighed * make_network_shapes(config).bytes_per_environment,
-        arena=_arena_bytes(config),
+        environments=stepped * emulator + weighed * make_network_shapes(plan.network).bytes_per_environment,
+        arena=_arena_bytes(plan),
         batches=(buffers + stacked) * batch + (1 + stacked) * compared,
-        replays=_replays_in_host_memory(config),
+        replays=_replays_in_host_memory(plan),
     )
 
 
-def _arena_bytes(config: Config) -> int:
+def _arena_bytes(plan: Plan) -> int:
     """Bytes of shared memory, see `workers.base.allocate_arena`: slots, worker clocks, a flag, and weights or the exchange."""
-    workers = config.workers
-    contract = make_contract(config)
+    workers, contract = plan.config.workers, plan.contract
     count = workers.worker_count * workers.blocks_per_worker * workers.envs_per_group
     slots = {**slot_layout(contract, count), **info_layout(contract, count)}
     acting: Mapping[str, Field] = {}
     if workers.worker_kind == "central":
         acting = exchange_layout(contract, workers)
     elif workers.worker_kind != RECORDED:
-        acting = weights_layout(make_network_shapes(config))
+        acting = weights_layout(make_network_shapes(plan.network))
     sizes = [prod(field.shape) * np.dtype(field.dtype).itemsize for field in (*slots.values(), *acting.values())]
     # Clocks take one cache line for each worker, the workers' flag takes one, and padding at most one for each array.
     return sum(sizes) + ALIGNMENT * (len(sizes) + workers.worker_count + 1)
 
 
-def check_memory(config: Config, available: int) -> None:
+def check_memory(plan: Plan, available: int) -> None:
     """Refuse a run that does not fit into `available` bytes of host memory. Raises ValueError, naming a setting to change.
 
     With several learners it is one learner that must fit into its part of the memory.
     """
-    needed = host_memory(config)
+    needed = host_memory(plan)
     if needed.without_replays > available:
-        raise ValueError(_too_large(config, needed, available))
+        raise ValueError(_too_large(plan, needed, available))
     if needed.total > available:
         room = available - needed.without_replays
         raise ValueError(
             f"replay_parameters: wanted at most {_gigabytes(room)} of replays ({_gigabytes(available)} of memory are available "
-            f"now{_of_each(config)}, {_gigabytes(needed.without_replays)} of it for everything else), got "
+            f"now{_of_each(plan.config)}, {_gigabytes(needed.without_replays)} of it for everything else), got "
             f"{_gigabytes(needed.replays)}; "
             'use a smaller capacity, or "memory" in its place with --compress_replay'
         )
 
 
-def _too_large(config: Config, needed: HostMemory, available: int) -> str:
+def _too_large(plan: Plan, needed: HostMemory, available: int) -> str:
     """Why a run does not fit even without its replays: too many workers, else too many environments, else all together."""
-    workers = config.workers
+    config, workers = plan.config, plan.config.workers
     sizes = f"{_gigabytes(available)} of memory are available now{_of_each(config)}, this run takes {_described(needed)}"
-    if workers.own_processes and (most := _most(config, "worker_count", available)):
+    if workers.own_processes and (most := _most(plan, "worker_count", available)):
         given = f"envs_per_worker={workers.envs_per_worker}"
         return f"worker_count: wanted at most {most} with {given} ({sizes}), got {workers.worker_count}"
-    most = _most(config, "envs_per_worker", available)
+    most = _most(plan, "envs_per_worker", available)
     if most := most - most % workers.groups:
         given = f"worker_count={workers.worker_count}"
         return f"envs_per_worker: wanted at most {most} with {given} ({sizes}), got {workers.envs_per_worker}"
@@ -168,19 +168,20 @@ def _of_each(config: Config) -> str:
     return f" for each of {learners} learners" if learners > 1 else ""
 
 
-def _most(config: Config, name: str, available: int) -> int:
+def _most(plan: Plan, name: str, available: int) -> int:
     """The largest value of a worker setting, below the present one, with which the run fits; 0 if none does."""
 
     def too_large(value: int) -> bool:
         given: dict[str, Any] = {name: value}
-        return host_memory(replace(config, workers=replace(config.workers, **given))).total > available
+        config = replace(plan.config, workers=replace(plan.config.workers, **given))
+        return host_memory(replace(plan, config=config)).total > available
 
-    return bisect_left(range(1, getattr(config.workers, name)), True, key=too_large)
+    return bisect_left(range(1, getattr(plan.config.workers, name)), True, key=too_large)
 
 
-def check_gpu_memory(config: Config, available: int) -> None:
+def check_gpu_memory(plan: Plan, available: int) -> None:
     """Refuse replays that do not fit into the `available` bytes of the GPU together with the learner. Raises ValueError."""
-    replays, room = sum(gpu_memory(config)), max(0, available - GPU_RESERVE)
+    replays, room = sum(gpu_memory(plan)), max(0, available - GPU_RESERVE)
     if replays > room:
         raise ValueError(
             f"replay_parameters: wanted at most {_gigabytes(room)} of replays on the GPU ({_gigabytes(available)} of its "
@@ -189,42 +190,41 @@ def check_gpu_memory(config: Config, available: int) -> None:
         )
 
 
-def describe_memory(config: Config) -> list[str]:
+def describe_memory(plan: Plan) -> list[str]:
     """A line for each replay, and one for the whole run."""
-    contract = make_contract(config)
+    config, contract = plan.config, plan.contract
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     lines = []
     for name, replay, size, on_gpu in zip(
-        replay_names(config.replays), settled, replay_memory(config), gpu_memory(config), strict=True
+        replay_names(config.replays), settled, replay_memory(plan), gpu_memory(plan), strict=True
     ):
         at_least = "at least " if replay.memory and replay.type != "queue" else ""
         count = f"{at_least}{replay.capacity:,} trajectories of {contract.unroll_length} steps"
         gpu_part = f", {_gigabytes(on_gpu)} of it on the GPU" if on_gpu else ""
         lines.append(f"Replay {name}: {count}, at most {_gigabytes(size)}{gpu_part}")
-    needed = host_memory(config)
+    needed = host_memory(plan)
     total = f"{_gigabytes(needed.total)} ({_described(needed)})"
-    if gpu := sum(gpu_memory(config)):
+    if gpu := sum(gpu_memory(plan)):
         room = "; host memory has room to save it" if config.saves_replay else ""
         total += f", and {_gigabytes(gpu)} on the GPU{room}"
     return [*lines, f"Memory{_of_each(config)}: at most {total}"]
 
 
-def replay_memory(config: Config) -> list[int]:
+def replay_memory(plan: Plan) -> list[int]:
     """The most bytes that each replay takes, on the host and the GPU together."""
-    contract = make_contract(config)
-    return replay_bytes(config.replays, contract, config.training.batch_size, config.workers.environments)
+    config = plan.config
+    return replay_bytes(config.replays, plan.contract, config.training.batch_size, config.workers.environments)
 
 
-def gpu_memory(config: Config) -> list[int]:
+def gpu_memory(plan: Plan) -> list[int]:
     """The bytes of each replay that lie on the GPU."""
-    contract = make_contract(config)
-    return device_bytes(config.replays, contract, config.training.batch_size)
+    return device_bytes(plan.config.replays, plan.contract, plan.config.training.batch_size)
 
 
-def _replays_in_host_memory(config: Config) -> int:
+def _replays_in_host_memory(plan: Plan) -> int:
     """Bytes. Frames on the GPU pass through host memory when they are saved, so they count if the run saves its replays."""
-    total = sum(replay_memory(config))
-    return total if config.saves_replay else total - sum(gpu_memory(config))
+    total = sum(replay_memory(plan))
+    return total if plan.config.saves_replay else total - sum(gpu_memory(plan))
 
 
 def _described(memory: HostMemory) -> str:

@@ -11,17 +11,16 @@ from agents import Report
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import Arrivals
 from learner.metrics.statistics import EpisodeStatistics
+from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint, Counters
-from learner.settings.config import Config
 from replay.batch import HostBatch
-from wrappers import make_spec
 
 
 class Counting:
     """Counts steps and updates without reporting them. Learners of rank 1 and up have it; rank 0 has a `Recorder`.
 
     Args:
-        config: of the run.
+        plan: of the run.
         counters: how far the run has come; counted up here, and saved in checkpoints.
         resumed: the checkpoint that the run continues from, None for a new run.
 
@@ -30,14 +29,14 @@ class Counting:
         episodes: returns of the episodes that have ended.
     """
 
-    def __init__(self, config: Config, counters: Counters, resumed: Checkpoint | None = None) -> None:
-        self.config = config
+    def __init__(self, plan: Plan, counters: Counters, resumed: Checkpoint | None = None) -> None:
+        self.config = plan.config
         self.counters = counters
         self.learning_rate = resumed.learning_rate if resumed else 0.0
-        self.episodes = EpisodeStatistics(config.output.return_window)
+        self.episodes = EpisodeStatistics(plan.config.output.return_window)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self.episodes.infos.add(resumed.infos if resumed else [], {})
-        self._frames_per_step = make_spec(config.env).frames_per_step
+        self._frames_per_step = plan.spec.frames_per_step
         self._at_start = replace(counters)
 
     def add_arrivals(self, arrivals: Arrivals) -> None:

@@ -27,10 +27,10 @@ from learner.metrics.statistics import LagStatistics, Record, TimeFractions, Upd
 from learner.metrics.summary import log_next_commands, log_result, write_summary
 from learner.metrics.tensorboard import Charts
 from learner.metrics.writer import MetricsWriter
+from learner.plan import Plan
 from learner.ranks.base import Ranks
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
-from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
 from replay import replay_names
 from replay.batch import HostBatch
@@ -62,7 +62,7 @@ class Recorder(Counting):
     """Counts everything in one place, and reports it.
 
     Args:
-        config: of the run.
+        plan: of the run.
         run: its directory.
         counters: how far the run has come; counted up here, and saved in checkpoints.
         sources: parts of the run that report numbers.
@@ -73,7 +73,7 @@ class Recorder(Counting):
 
     def __init__(
         self,
-        config: Config,
+        plan: Plan,
         run: RunDirectory,
         counters: Counters,
         sources: Sources,
@@ -82,7 +82,8 @@ class Recorder(Counting):
         to_fill_in: int = 0,
         charts: Charts | None = None,
     ) -> None:
-        super().__init__(config, counters, resumed)
+        super().__init__(plan, counters, resumed)
+        config = plan.config
         self.run = run
         self._sources = sources
         self._replay_names = replay_names(config.replays)

@@ -21,6 +21,7 @@ import torch
 from agents.compute import keep_freed_memory
 from learner.console import log_to_console, log_to_file
 from learner.head_start import HeadStart, run_seeds
+from learner.plan import Plan
 from learner.ranks.base import RankError
 from learner.ranks.group import Group
 from learner.ranks.several import Several
@@ -28,7 +29,6 @@ from learner.runs.checkpoint import Checkpoint, generator_states, load_checkpoin
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import load_saved_replay
 from learner.runs.saving import GENERATORS
-from learner.settings.config import Config
 from learner.train import train
 from workers import WorkerError
 from workers.processes import launcher
@@ -50,7 +50,7 @@ class Member:
 
     Args:
         rank: of the learner.
-        config: of the run, settled.
+        plan: of the run, settled.
         run: the run directory.
         checkpoint: that the run resumes from.
         port: of rank 0's store.
@@ -58,7 +58,7 @@ class Member:
     """
 
     rank: int
-    config: Config
+    plan: Plan
     run: Path
     checkpoint: Path | None
     port: int
@@ -70,7 +70,7 @@ def run_member(member: Member, words: Connection) -> None:
     if sys.platform == "linux":
         die_with_parent(member.parent)
         set_process_name(f"learner-{member.rank}")
-    if member.config.training.device == "cuda":
+    if member.plan.config.training.device == "cuda":
         os.environ[VISIBLE_GPUS] = gpu_of(member.rank)  # before anything looks for a GPU
     name = f"rank {member.rank}"
     log_to_console(0, name)
@@ -96,37 +96,39 @@ def _train(member: Member, words: Connection) -> int:
     """Train in step with the others. Returns the exit code. Raises RankError if another learner is gone."""
     keep_freed_memory()  # before there is a second thread
     checkpoint = load_checkpoint(member.checkpoint) if member.checkpoint else None
-    config = config_of_rank(member.config, member.rank, checkpoint.counters.updates if checkpoint else 0)
+    plan = plan_of_rank(member.plan, member.rank, checkpoint.counters.updates if checkpoint else 0)
     launcher.start_fork_server()  # before there is any thread, and before the connections, which no other process may hold
-    with HeadStart(config, checkpoint, random_play=False) as head_start:
+    with HeadStart(plan, checkpoint, random_play=False) as head_start:
         # Rank 0 connects only when all learners are ready, so their start does not count against the time for connecting.
         words.send(READY)
-        training = config.training
+        training = plan.config.training
         group = Group(member.rank, training.learner_count, None, member.port, torch.device(training.device))
         ranks = Several(group, whole_updates=training.reproducible)
         # A large replay takes minutes to check. Connected learners wait for each other that long, those that start do not.
-        resumed, replay = _saved(config, checkpoint, member) if checkpoint else (None, None)
-        return train(config, RunDirectory(member.run), resumed, replay=replay, head_start=head_start, ranks=ranks)
+        resumed, replay = _saved(plan, checkpoint, member) if checkpoint else (None, None)
+        return train(plan, RunDirectory(member.run), resumed, replay=replay, head_start=head_start, ranks=ranks)
 
 
-def config_of_rank(config: Config, rank: int, updates: int) -> Config:
-    """The config of rank 1 or up: with its own seed, and without what rank 0 does for all. updates: made so far."""
+def plan_of_rank(plan: Plan, rank: int, updates: int) -> Plan:
+    """The plan of rank 1 or up: with its own seed, and without what rank 0 does for all. updates: made so far."""
+    config = plan.config
     seed = int(np.random.SeedSequence([config.training.seed, rank, updates]).generate_state(1)[0] >> 1)
-    return replace(
+    config = replace(
         config,
         training=replace(config.training, seed=seed),
         evaluation=replace(config.evaluation, eval_period=0, eval_seconds=0.0),
         output=replace(config.output, profile=0),
     )
+    return replace(plan, config=config)
 
 
-def _saved(config: Config, checkpoint: Checkpoint, member: Member) -> tuple[Checkpoint, dict[str, Any] | None]:
+def _saved(plan: Plan, checkpoint: Checkpoint, member: Member) -> tuple[Checkpoint, dict[str, Any] | None]:
     """The checkpoint with this learner's own replay and random states, and the state of that replay, None without one."""
     checkpoint = checkpoint.of_rank(member.rank)
-    replay = load_saved_replay(config, checkpoint, member.checkpoint, member.rank)
+    replay = load_saved_replay(plan, checkpoint, member.checkpoint, member.rank)
     # The checkpoint holds the random states of rank 0 alone, so this learner takes its own file's or fresh ones.
-    torch.manual_seed(config.training.seed)
-    fresh = generator_states(np.random.default_rng(run_seeds(config, checkpoint)[1]))
+    torch.manual_seed(plan.config.training.seed)
+    fresh = generator_states(np.random.default_rng(run_seeds(plan.config, checkpoint)[1]))
     # A copy, because the checkpoint is kept for longer than the replay's file.
     return replace(checkpoint, generators=deepcopy((replay or {}).get(GENERATORS, fresh))), replay
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 from learner.console import shared_with_libraries
+from learner.plan import Plan
 from learner.ranks.base import RankError, Ranks
 from learner.ranks.group import Group, open_store
 from learner.ranks.member import LOST_OTHERS, READY, Member, run_member
 from learner.ranks.several import Several
 from learner.runs.directory import RunDirectory
-from learner.settings.config import Config
 from workers.processes.exits import exit_reason
 from workers.processes.launcher import StartedProcess, start_program
 
@@ -35,20 +35,20 @@ CAUSE_SECONDS = 5.0
 
 
 @contextmanager
-def all_ranks(config: Config, run: RunDirectory, checkpoint: Path | None) -> Iterator[Ranks]:
+def all_ranks(plan: Plan, run: RunDirectory, checkpoint: Path | None) -> Iterator[Ranks]:
     """Start the other learners of a run, if it has any, and end them with the context. Gives rank 0 its `Ranks`.
 
     Args:
-        config: of the run, settled.
+        plan: of the run, settled.
         run: its directory.
         checkpoint: that it resumes from.
 
     Raises RankError if a learner cannot be started. One that the context raises gets the cause as its message.
     """
-    if config.training.learner_count == 1:
+    if plan.config.training.learner_count == 1:
         yield Ranks()
         return
-    with _Members(config, run, checkpoint) as members:
+    with _Members(plan, run, checkpoint) as members:
         try:
             yield members.connected()
         except RankError as error:
@@ -58,14 +58,14 @@ def all_ranks(config: Config, run: RunDirectory, checkpoint: Path | None) -> Ite
 class _Members:
     """The processes of ranks 1 and up. A context manager, which ends them."""
 
-    def __init__(self, config: Config, run: RunDirectory, checkpoint: Path | None) -> None:
-        self._config = config
+    def __init__(self, plan: Plan, run: RunDirectory, checkpoint: Path | None) -> None:
+        self._training = plan.config.training
         self._processes: list[StartedProcess] = []
         self._words: list[Connection] = []
         self._said: dict[int, str] = {}
-        self._store, self._port = open_store(config.training.learner_count)
-        for rank in range(1, config.training.learner_count):
-            member = Member(rank, config, run.path, checkpoint, self._port, os.getpid())
+        self._store, self._port = open_store(self._training.learner_count)
+        for rank in range(1, self._training.learner_count):
+            member = Member(rank, plan, run.path, checkpoint, self._port, os.getpid())
             words, their_words = multiprocessing.Pipe(duplex=False)
             try:
                 # Processes are spawned and not forked, because this one has already looked at its GPU.
@@ -92,7 +92,7 @@ class _Members:
                 raise RankError(f"rank {rank} was not ready within {START_SECONDS:.0f} s of its start")
             if (said := self._last_words(rank)) != READY:
                 raise RankError(f"rank {rank} failed: {said}")
-        training = self._config.training
+        training = self._training
         group = Group(0, training.learner_count, self._store, self._port, torch.device(training.device))
         return Several(group, whole_updates=training.reproducible)
 

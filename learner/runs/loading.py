@@ -10,7 +10,8 @@ import torch
 
 from agents.distributions import make_distribution
 from agents.networks.q_network import C51
-from learner.building import make_agent, make_contract, make_network_shapes
+from learner.building import make_agent, make_network_shapes
+from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import BEST, find_checkpoints
 from learner.settings.check import check_taken
@@ -19,7 +20,7 @@ from learner.settings.schema import BUDGET_SETTINGS, COMMAND_SETTINGS, DEFAULTS,
 from replay import parse_replay_parameters
 from replay.signature import check_saved_mixture
 from setting import AUTO
-from wrappers import make_spec, usual_settings
+from wrappers import usual_settings
 from wrappers.spaces import ActionSpace, action_space, same_actions
 
 
@@ -86,13 +87,12 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     return merged, notes
 
 
-def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
+def check_fit(plan: Plan, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:
     """Check that a checkpoint has the command's actions and network and, if `load_optimizer`, its optimiser.
 
     The agent compares weights and moments (`Agent.check_state_dict`). Raises ValueError with one line.
     """
-    spec = make_spec(config.env)
-    network = make_network_shapes(config)
+    config, spec = plan.config, plan.spec
     saved_action = action_space(checkpoint.spec["action"])
     if not same_actions(saved_action, spec.action):
         raise ValueError(
@@ -109,7 +109,7 @@ def check_fit(config: Config, checkpoint: Checkpoint, *, load_optimizer: bool) -
         )
     try:
         # A file from anywhere may hold any tensors and numbers here, so it may raise any of these errors.
-        make_agent(config, network).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
+        make_agent(config, make_network_shapes(plan.network)).check_state_dict(checkpoint.agent, load_optimizer=load_optimizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
@@ -138,16 +138,16 @@ def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
             raise ValueError(f"{name}: wanted {saved} as in the checkpoint, got {now}")
 
 
-def load_fitting_replay(path: Path, checkpoint: Checkpoint, config: Config) -> dict[str, Any]:
+def load_fitting_replay(path: Path, checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
     """The replay state saved with a checkpoint. Raises ValueError with the reason if there is none that fits these settings."""
     if checkpoint.replay is None:
         raise ValueError("the checkpoint was saved without --save_replay, or its replays could not be saved")
     for name in STORED_SETTINGS:
-        before, now = checkpoint.settings.get(name, DEFAULTS[name]), config.settings[name]
+        before, now = checkpoint.settings.get(name, DEFAULTS[name]), plan.config.settings[name]
         if before != now and not (name == "replay_parameters" and _keep_the_same(before, now)):
             raise ValueError(f"{name} was {before}")
     state = load_replay(path, checkpoint)
-    check_saved_mixture(state.get("mixture", {}), make_contract(config))
+    check_saved_mixture(state.get("mixture", {}), plan.contract)
     return state
 
 

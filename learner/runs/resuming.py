@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from learner.building import make_contract
 from learner.feeding.feeder import BatchFeeder, Feeder
 from learner.metrics.progress import ProgressLine
+from learner.plan import Plan
 from learner.ranks.base import RankError
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory
@@ -48,13 +48,13 @@ def continued(checkpoint: Checkpoint, protocol: dict[str, Any]) -> Checkpoint:
 
 
 def load_saved_replay(
-    config: Config, checkpoint: Checkpoint | None, checkpoint_path: Path | None, rank: int = 0
+    plan: Plan, checkpoint: Checkpoint | None, checkpoint_path: Path | None, rank: int = 0
 ) -> dict[str, Any] | None:
     """The replay state saved with the checkpoint that a run resumes from, or None. Log lines say which, and what follows.
 
     rank: of the learner whose replays they are. checkpoint: as that learner reads it.
     """
-    count = trajectories_to_fill_in(config)
+    config, count = plan.config, trajectories_to_fill_in(plan)
     if config.workers.on_policy and not config.training.reproducible:
         return None  # a queue holds a part of a batch, and every environment begins another trajectory
     if not checkpoint or not checkpoint_path:
@@ -65,7 +65,7 @@ def load_saved_replay(
     path = RunDirectory(checkpoint_path.parent.parent).replay_path(checkpoint.counters.updates, rank)
     state, reason = None, "the environments were not saved, because that run was not reproducible"
     try:
-        state = load_fitting_replay(path, checkpoint, config)
+        state = load_fitting_replay(path, checkpoint, plan)
         log.info("The replays are restored from %s", path)
     except ValueError as error:
         reason = str(error)
@@ -162,9 +162,9 @@ def _one_line(hint: str) -> Iterator[None]:
         raise ResumeError(f"wanted a saved state that fits this run, got one that does not: {reason}; {hint}") from error
 
 
-def trajectories_to_fill_in(config: Config) -> int:
+def trajectories_to_fill_in(plan: Plan) -> int:
     """Number of trajectories that empty replays take in before the first batch is drawn; 0 if none waits to be filled."""
-    contract = make_contract(config)
+    config, contract = plan.config, plan.contract
     starts = math.ceil(config.pace.first_draw / contract.fresh_steps) if config.pace else 0
     settled = settle_capacities(config.replays, contract, config.training.batch_size)
     factor = config.replay_settings.replay_fill_fraction

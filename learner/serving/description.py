@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agents.distributions import Distribution
+from agents.networks.base import NetworkConfig
 from agents.networks.q_network import Q_VALUES
 from learner.building import agent_class, make_network_shapes
-from learner.evaluation.protocol import evaluation_protocol
+from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import git_commit, package_versions
 from learner.serving.exported_policy import ACTION, INPUT, LOGITS, POLICY, STATE_IN, STATE_OUT, VALUES, leaf_names
@@ -24,16 +25,15 @@ FRAME_AXES = {0: (), 1: ("feature",), 2: ("height", "width"), 3: ("height", "wid
 RAW = "raw observations, 0 to 255 for uint8; the policy scales and calibrates them itself"
 
 
-def describe(
-    config: Config, spec: EnvSpec, checkpoint: Checkpoint, checkpoint_path: Path, differences: dict[str, float]
-) -> dict[str, Any]:
+def describe(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, differences: dict[str, float]) -> dict[str, Any]:
     """The content of `policy.json`."""
+    config, spec = plan.config, plan.spec
     return {
         "env": spec.env,
-        "protocol": evaluation_protocol(config.env, config.evaluation.greedy, config.epsilon),
+        "protocol": plan.protocol,
         **_describe_inputs(config, spec),
-        "outputs": _describe_outputs(config, spec),
-        **_describe_state(config),
+        "outputs": _describe_outputs(plan),
+        **_describe_state(plan.network),
         "actions": _describe_actions(spec.action),
         "network": config.network,
         "checkpoint": checkpoint_path.name,
@@ -78,16 +78,16 @@ def _meaning_of(name: str, action: ActionSpace) -> str:
     return meanings.get(name, RAW)
 
 
-def _describe_state(config: Config) -> dict[str, Any]:
+def _describe_state(network: NetworkConfig) -> dict[str, Any]:
     """The part of `policy.json` about the core's state; empty without a core."""
-    if not (size := make_network_shapes(config).state_size):
+    if not (size := make_network_shapes(network).state_size):
         return {}
     meaning = f"zeros at an episode's first observation, otherwise {STATE_OUT} of the observation before"
     return {"state": {"input": STATE_IN, "output": STATE_OUT, "shape": ["batch", size], "dtype": "float32", "values": meaning}}
 
 
-def _describe_outputs(config: Config, spec: EnvSpec) -> dict[str, Any]:
-    network = make_network_shapes(config)
+def _describe_outputs(plan: Plan) -> dict[str, Any]:
+    config, spec, network = plan.config, plan.spec, make_network_shapes(plan.network)
     return {
         **_describe_policy(network.distribution, spec),
         **({Q_VALUES: _describe_q_values(config, spec)} if Q_VALUES in network.exported else {}),

@@ -24,16 +24,14 @@ from torch import Tensor
 
 from agents.networks.base import make_network
 from checked_files import locked
-from learner.building import make_network_config
+from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import BEST, CHECKPOINT_PATTERN, run_of_checkpoint
 from learner.serving.description import describe
 from learner.serving.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
-from learner.settings.config import Config
 from workers import random_observations
 from workers.failures import failures_of
 from workers.processes.out_of_memory import is_out_of_memory
-from wrappers import make_spec
 
 log = logging.getLogger("springbok")
 
@@ -47,17 +45,16 @@ TOLERANCE = 1e-3
 order."""
 
 
-def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path) -> int:
+def export_policy(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path) -> int:
     """Write the policy of a checkpoint into a folder of its own below `folder`, see `exported_name`. Returns the exit code.
 
     Without the ONNX packages only the PyTorch file is written, with a warning.
     """
-    spec = make_spec(config.env)
-    network = make_network(make_network_config(config))
+    network = make_network(plan.network)
     network.load_state_dict(checkpoint.agent["modules"][ACTING_MODULE])
     policy = ExportedPolicy(network.only_act())
     with failures_of("random play, which shows what observations are like,"):
-        played = random_observations(config.env, config.training.seed)
+        played = random_observations(plan.config.env, plan.config.training.seed)
     inputs = example_inputs(policy, played[-CHECKED:])
     target = folder / exported_name(checkpoint_path, checkpoint.counters.updates)
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
@@ -66,7 +63,7 @@ def export_policy(config: Config, checkpoint: Checkpoint, checkpoint_path: Path,
         with locked(target):  # another process may be exporting the same checkpoint
             differences, failures = _write_files(policy, inputs, target, onnx=not missing)
             if differences:
-                description = describe(config, spec, checkpoint, checkpoint_path, differences)
+                description = describe(plan, checkpoint, checkpoint_path, differences)
                 (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     except OSError as error:
         log.error("error: the policy was not exported: %s", error)

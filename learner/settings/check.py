@@ -25,11 +25,6 @@ def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
     return table[name]
 
 
-def check_setting(name: str, value: Any, agent: str = DEFAULT_AGENT) -> None:
-    """Check the type and range of one setting. Raises ValueError."""
-    find_setting(name, agent).check(value)
-
-
 def check_given(given: Mapping[str, Any]) -> None:
     """Check given values as far as the agent, which may stand in a checkpoint, does not matter. Raises ValueError."""
     for name, value in given.items():

@@ -13,26 +13,18 @@ from typing import Any
 from agents import Needs, find_agent
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
-from learner.settings.check import check_setting, check_settings
+from learner.settings.check import check_settings
 from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
-from learner.settings.schema import DEFAULTS, SHARED, Settings, agent_of, build, default_settings, needs_of
+from learner.settings.schema import DEFAULTS, MACHINE_SETTINGS, SHARED, Settings, agent_of, build, default_settings, needs_of
 from learner.settings.settle import settle_network, settle_replays, settle_target_period
 from replay import REPLAYS, PaceConfig, ReplayConfig, check_replays
 from replay.settings import ReplaySettings
 from setting import AUTO, listed
 from workers import WorkerConfig
 from workers.base import NO_RECORDING
-from wrappers.spec import EnvConfig
+from wrappers import EnvConfig, EnvSpec, make_spec
 
-__all__ = [
-    "AUTO",
-    "DEFAULTS",
-    "Config",
-    "Settings",
-    "check_setting",
-    "check_settings",
-    "make_config",
-]
+__all__ = ["AUTO", "DEFAULTS", "Config", "Settings", "check_settings", "make_config"]
 
 
 @dataclass(frozen=True)
@@ -93,20 +85,20 @@ class Config:
         return self.output.save_replay or self.training.reproducible
 
 
-def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -> Config:
+def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec: EnvSpec | None = None) -> Config:
     """Build and check a Config. `auto` values must have been settled (see `learner.machine.fit`). Raises ValueError.
 
     Args:
         settings: flat settings; those that are absent have their defaults.
-        portable: the settings as a checkpoint should carry them to another machine; by default all settings as they are.
+        asked: those before they were fitted to the machine. Checkpoints carry its machine settings, unless reproducible.
+        spec: of the environment, if it is known already.
     """
     flat = {**default_settings(agent_of(settings)), **settings}
     check_settings(flat)
-    flat, _ = settle_network(flat)
+    flat, _ = settle_network(flat, spec := spec or make_spec(build(EnvConfig, flat)))
     if unsettled := [name for name, field in SHARED.items() if field.setting.auto and flat[name] == AUTO]:
         raise ValueError(f"{unsettled[0]}: wanted a value fitted to the machine, got {AUTO!r}")
-    replay_settings = build(ReplaySettings, flat)
-    replays = settle_replays(replay_settings.replays(), flat)
+    replays = settle_replays(build(ReplaySettings, flat).replays(), flat["unroll_length"], spec)
     agent_settings = settle_target_period(build(find_agent(flat["agent"]).config_class, flat), replays)
     needs = needs_of(flat)
     if needs.updates_per_step is not None:
@@ -133,12 +125,12 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         )
     if not needs.priorities and any(replay.type == "prioritised" for replay in replays):
         raise ValueError(f"replay_parameters: wanted no prioritised replay with agent {flat['agent']}, which has no priorities")
-    _check_normalisation(flat, agent_settings, replays)
+    _check_normalisation(flat, agent_settings, replays, needs)
     return Config(
         env=build(EnvConfig, flat),
         network_settings=build(NetworkSettings, flat),
         agent_settings=agent_settings,
-        replay_settings=replay_settings,
+        replay_settings=build(ReplaySettings, flat),
         workers=replace(build(WorkerConfig, flat), on_policy=needs.on_policy),
         training=build(TrainingConfig, flat),
         output=build(OutputConfig, flat),
@@ -146,14 +138,13 @@ def make_config(settings: Mapping[str, Any], portable: Settings | None = None) -
         loading=build(LoadingConfig, flat),
         replays=replays,
         needs=needs,
-        settings=portable or flat,
+        settings=flat if asked is None or flat["reproducible"] else flat | {name: asked[name] for name in MACHINE_SETTINGS},
     )
 
 
-def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...]) -> None:
+def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...], needs: Needs) -> None:
     """Raise ValueError if running moments could not be learned: they come from fresh trajectories, and from a discount."""
     asked = [name for name in ("normalise_observations", "normalise_rewards") if flat.get(name)]
-    needs = needs_of(flat)
     if asked and needs.updates_per_step is not None and not needs.window:
         agent = f"agent {flat['agent']}, which learns from replayed sequences alone"
         raise ValueError(f"{asked[0]}: wanted false with {agent}: only fresh trajectories would give the scale; got true")

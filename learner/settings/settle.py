@@ -20,8 +20,8 @@ from learner.settings.schema import Settings, agent_of, build
 from replay import ReplayConfig
 from replay.settings import ReplaySettings
 from setting import AUTO
-from workers.minari_import import PREFIX, import_dataset
-from wrappers import make_spec, usual_settings
+from workers.minari_import import PREFIX, recording_of
+from wrappers import EnvSpec, usual_settings
 from wrappers.spaces import Box
 from wrappers.spec import EnvConfig
 
@@ -36,41 +36,36 @@ that a penalty on the divergence from it means nothing."""
 _SMALL_FIRST = ("mlp", "impala_shallow", "nature")
 
 
-def settle(settings: Settings, given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
+def settle(settings: Settings, given: Settings, saved: Settings, spec: EnvSpec) -> tuple[Settings, list[str]]:
     """The settings with those that follow from others, and a line for each that changed or is not used.
 
-    given: the settings that the command gives. saved: those of the checkpoint, empty for a new run. Raises ValueError for an
-    environment that does not exist.
+    given: the settings that the command gives. saved: those of the checkpoint, empty for a new run. spec: of the
+    environment. Raises ValueError.
     """
-    settings, recording = _settle_recording(settings)
-    settings, network = settle_network(settings)
+    settings, recording = _settle_recording(settings, spec)
+    settings, network = settle_network(settings, spec)
     settings, rewards = _settle_rewards(settings, given, saved)
-    return settings, [*recording, *network, *rewards, *_unused(settings, given)]
+    return settings, [*recording, *network, *rewards, *_unused(settings, given, spec)]
 
 
-def _unused(settings: Settings, given: Settings) -> list[str]:
+def _unused(settings: Settings, given: Settings, spec: EnvSpec) -> list[str]:
     """A line for each given setting of a core, or of an actor-critic's standard deviations, that has no effect."""
     lines = []
     if settings["core"] == NO_CORE:
         lines = [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
     deviations = [name for name in ("log_std", "initial_log_std") if name in given]
     if deviations and issubclass(find_agent(agent_of(settings)).network_class, Policy):
-        action = make_spec(build(EnvConfig, settings)).action
-        distribution = make_distribution(action, settings["action_distribution"])
+        distribution = make_distribution(spec.action, settings["action_distribution"])
         if not isinstance(distribution, DiagonalGaussian):
             policy = f"the distribution {type(distribution).__name__.lower()}, which has no standard deviations"
             lines += [f"{name} is not used with {policy}" for name in deviations]
     return lines
 
 
-def settle_network(settings: Settings) -> tuple[Settings, list[str]]:
-    """The settings with a network for the environment's observations in place of `auto`, and a line that gives the reason.
-
-    Raises ValueError for an environment that does not exist.
-    """
+def settle_network(settings: Settings, spec: EnvSpec) -> tuple[Settings, list[str]]:
+    """The settings with a network for the environment's observations in place of `auto`, and a line that gives the reason."""
     if settings["network"] != AUTO:
         return settings, []
-    spec = make_spec(build(EnvConfig, settings))
     parts = input_parts(spec.observation_shape, spec.leaves)
     images = [part for part in parts if not part.is_vector]  # where there are images, a separate mlp reads the vectors
     choices = [suitable_network(part.shape) for part in images or parts]
@@ -93,31 +88,26 @@ def _settle_rewards(settings: Settings, given: Settings, saved: Settings) -> tup
     return {**settings, "normalise_rewards": True}, [note]
 
 
-def _settle_recording(settings: Settings) -> tuple[Settings, list[str]]:
-    """The settings with the recording that is made of the Minari dataset they name, and a line on it. Raises ValueError."""
+def _settle_recording(settings: Settings, spec: EnvSpec) -> tuple[Settings, list[str]]:
+    """The settings with the recording of the Minari dataset that they name, which `learner.launch` makes, and a line on it."""
     named = settings["recording"]
     if not named.startswith(PREFIX):
         return settings, []
     try:
         name, folder = named.removeprefix(PREFIX), Path(settings["results_dir"]) / "minari"
-        folder = import_dataset(name, build(EnvConfig, settings), folder)
+        folder = recording_of(name, build(EnvConfig, settings), spec, folder)
     except OSError as error:
-        raise ValueError(f"recording: wanted room for a copy of {named}, got {error}") from error
+        raise ValueError(f"recording: wanted a dataset that can be read, got {named}: {error}") from error
     return {**settings, "recording": str(folder)}, [f"recording={folder} (made of {named})"]
 
 
-def settle_replays(replays: Sequence[ReplayConfig], settings: Settings) -> tuple[ReplayConfig, ...]:
+def settle_replays(replays: Sequence[ReplayConfig], length: int, spec: EnvSpec) -> tuple[ReplayConfig, ...]:
     """The replays with the capacity of those that name their size in steps, and the slots and uses of circular ones that do not
-    name theirs.
-
-    Raises ValueError for an environment that does not exist.
-    """
-    length = settings["unroll_length"]
+    name theirs. length: steps of a trajectory."""
     replays = [each if not each.steps else replace(each, capacity=-(-each.steps // length)) for each in replays]
     if all(replay.type != "circular" or (replay.slots and replay.uses) for replay in replays):
         return tuple(replays)
-    action = make_spec(build(EnvConfig, settings)).action
-    slots, uses = CIRCULAR_OF_NUMBERS if isinstance(action, Box) else CIRCULAR_OF_CHOICES
+    slots, uses = CIRCULAR_OF_NUMBERS if isinstance(spec.action, Box) else CIRCULAR_OF_CHOICES
     return tuple(
         replace(each, slots=each.slots or slots, uses=each.uses or uses) if each.type == "circular" else each
         for each in replays

@@ -10,7 +10,8 @@ from agents import AGENTS, find_agent
 from agents.networks.base import make_network
 from agents.ppo.agent import PPOAgent
 from agents.user_agent import decides_on_graphs
-from learner.building import make_agent, make_network_config
+from learner.building import make_agent
+from learner.plan import make_plan
 from tests.support import REPOSITORY, small_config
 
 MY_PPO = REPOSITORY / "tests" / "fixtures" / "my_ppo.py"
@@ -68,5 +69,5 @@ def test_it_is_found_beside_the_agents_that_have_a_name() -> None:
 @pytest.mark.parametrize(("name", "graphs"), [("MyPPO", False), ("Graphed", True)])
 def test_it_has_no_cuda_graphs_unless_it_says_so(name: str, graphs: bool) -> None:
     config = small_config(agent=f"{MY_PPO}:{name}")
-    agent = make_agent(config, make_network(make_network_config(config)))
+    agent = make_agent(config, make_network(make_plan(config).network))
     assert agent.options["cuda_graphs"] is decides_on_graphs(type(agent)) is graphs  # type: ignore[attr-defined]

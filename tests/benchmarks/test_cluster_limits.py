@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import cluster_limits
 from benchmarks.cluster_limits import ACTORS, CALL_SECONDS, PUT_BYTES, Design, measured_design, table
-from learner.building import make_contract
 from learner.machine.costs import Costs
+from learner.plan import make_plan
 from tests.support import small_config
 
 ROUND = Design(
@@ -69,7 +69,7 @@ def test_the_design_has_the_sizes_of_the_program(monkeypatch: pytest.MonkeyPatch
     flags = ["--env=Catch-v0", "--network=mlp", "--frames_stacked=1", "--envs_per_worker=4", "--batch_size=4"]
     design = measured_design([*flags, "--unroll_length=10", "--learner_threads=1"], None, 8.0)
     config = small_config(worker_kind="cpu")
-    assert design.trajectory_bytes == make_contract(config).bytes_per_trajectory
+    assert design.trajectory_bytes == make_plan(config).contract.bytes_per_trajectory
     assert (design.unroll_length, design.environments, design.blocks, design.batch_steps) == (10, 4, 2, 40)
     assert (design.step_seconds, design.learner_steps, design.network_bytes) == (0.5, 2.0, 1e9)
     assert design.weight_bytes > 1000

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import fuzz_environments
 from benchmarks.fuzzed_environments import ENVIRONMENTS, fuzzed_case
-from learner.settings.check import check_setting
+from learner.settings.check import find_setting
 
 
 def test_combinations_work_or_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_cases_repeat_by_seed_and_hold_values_that_settings_accept() -> None:
     for case in cases:
         name, value = case[0].removeprefix("--").split("=", 1)
         assert (name, value in ENVIRONMENTS) == ("env", True)
-        check_setting("replay_parameters", next(flag for flag in case if "replay_parameters" in flag).split("=", 1)[1])
+        find_setting("replay_parameters").check(next(flag for flag in case if "replay_parameters" in flag).split("=", 1)[1])
 
 
 def test_no_case_has_a_learning_rate_that_lets_it_diverge() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import memory
 from benchmarks.memory import memory_of, replay_figures
-from learner.building import make_contract
 from learner.metrics.hardware import family_of
+from learner.plan import make_plan
 from learner.settings.config import Config
 from main import prepare
 from tests.support import small_config
@@ -20,7 +20,7 @@ from tests.support import small_config
 def test_replays_are_measured_on_real_trajectories() -> None:
     config = small_config(frames_stacked=4)
     figures = replay_figures(config, 1000)
-    contract = make_contract(config)
+    contract = make_plan(config).contract
     assert figures["steps"] == 1280
     assert figures["plain_bytes_per_step"] > (contract.bytes_per_trajectory - 4 * 50) / contract.unroll_length
     assert figures["plain_gigabytes_per_million_steps"] == pytest.approx(figures["plain_bytes_per_step"] / 1000)

@@ -22,7 +22,7 @@ from learner import launch
 from learner.machine.costs import Costs
 from learner.settings.config import AUTO, Config
 from main import prepare
-from tests.support import REPOSITORY, small_config
+from tests.support import REPOSITORY, small_config, small_plan
 from tools.termination import ENDLESS
 
 HALF = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 40, "sample_ratio": 0.5}]'
@@ -173,21 +173,21 @@ def test_learning_is_counted_per_fresh_step() -> None:
             return 1.0
 
     for given, wanted in (({}, 1.0), ({"replay_parameters": HALF}, 2.0)):
-        parts = Parts(small_config(**given), 1)
+        parts = Parts(small_plan(**given), 1)
         assert sorted(parts._parts) == sorted(SLOW)
         parts._parts = dict.fromkeys(SLOW, Second())
         assert parts.measure(0.1) == {**dict.fromkeys(SLOW, 1.0), "c_learn": wanted}
 
 
 def test_a_central_policy_acts_for_one_group_of_every_worker() -> None:
-    parts = Parts(small_config(worker_kind="central", worker_count=3, envs_per_worker=8), 1)._parts
+    parts = Parts(small_plan(worker_kind="central", worker_count=3, envs_per_worker=8), 1)._parts
     assert (parts["c_env"].steps, parts["c_act"].steps) == (8, 12)
-    assert Parts(small_config(worker_kind="cpu", worker_count=3, envs_per_worker=8), 1)._parts["c_act"].steps == 8
+    assert Parts(small_plan(worker_kind="cpu", worker_count=3, envs_per_worker=8), 1)._parts["c_act"].steps == 8
 
 
 def test_parts_compute_in_one_thread() -> None:
     torch.set_num_threads(2)
-    Parts(small_config(), 1)
+    Parts(small_plan(), 1)
     assert torch.get_num_threads() == 1
 
 

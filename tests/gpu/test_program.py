@@ -26,7 +26,7 @@ from learner.runs.directory import RunDirectory
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed, settings_of
 from tests.learner.test_skipping import spoil_updates
-from tests.support import REPOSITORY, small_config
+from tests.support import REPOSITORY, small_plan
 
 LOOP = ("agents/", "workers/", "replay/", "learner/")
 """What a trajectory, a batch and an action go through, and all that counts and judges them."""
@@ -114,11 +114,9 @@ def test_a_gpu_learns_what_a_cpu_learns(gpu: SimulatedGpu, tmp_path: Path) -> No
 
 
 def test_a_gpu_s_part_of_a_step_is_measured(gpu: SimulatedGpu) -> None:
-    costs = measure_costs(
-        small_config(device="cuda", worker_kind="central", replay_parameters=mixture("cpu")), 0.02, brief=True
-    )
+    costs = measure_costs(small_plan(device="cuda", worker_kind="central", replay_parameters=mixture("cpu")), 0.02, brief=True)
     assert costs.gpu_acts
     assert costs.gpu_learns
     assert min(costs.env, costs.act, costs.act_doubled, costs.learn) > 0
-    workers_act = measure_costs(small_config(device="cuda", worker_kind="cpu"), 0.02, brief=True)
+    workers_act = measure_costs(small_plan(device="cuda", worker_kind="cpu"), 0.02, brief=True)
     assert (workers_act.gpu_acts, workers_act.gpu_learns) == (False, True)

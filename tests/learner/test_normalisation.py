@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from agents.networks.base import make_network
-from learner.building import make_network_config
 from learner.metrics.writer import read_metrics
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.serving.export import PROGRAM, ExportedPolicy, export_policy, read_program
@@ -59,8 +59,8 @@ def test_a_network_of_normalised_vectors_learns_and_is_exported(
     weights = checkpoint.agent["modules"]["network"]
     np.testing.assert_allclose(weights["input_mean"][0], numbers["observations"]["mean"], rtol=1e-6)
     config = small_config(**{**VECTOR, "clip_rewards": False})
-    assert export_policy(config, checkpoint, run.checkpoint_paths()[-1], tmp_path) == 0
-    network = make_network(make_network_config(config))
+    assert export_policy(make_plan(config), checkpoint, run.checkpoint_paths()[-1], tmp_path) == 0
+    network = make_network(make_plan(config).network)
     network.load_state_dict(weights)
     observations = random_observations(config.env, 9)
     wanted = ExportedPolicy(network.only_act())(observations)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from learner.building import make_contract
 from learner.evaluation.test_mode import load_policy
 from learner.metrics.writer import read_metrics
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint
 from learner.settings.check import check_settings
 from tests.learner.solving import train_until
 from tests.learner.test_train import mixture_with, run_training
-from tests.support import small_config
+from tests.support import small_config, small_plan
 from wrappers import make_vector_env
 
 QUICKLY: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_a_core_recalls_the_cue(core: str, tmp_path: Path) -> None:
     checkpoint = solves(tmp_path, core=core)
     assert checkpoint is not None
     config = small_config(**{**QUICKLY, "core": core, "greedy": True})
-    policy, env, right = load_policy(config, checkpoint, 1), make_vector_env(config.env, 16), []
+    policy, env, right = load_policy(make_plan(config), checkpoint, 1), make_vector_env(config.env, 16), []
     observations, first = env.reset(5), np.ones(16, bool)
     for _ in range(60):
         step = env.step(policy.choose(observations, first).actions.numpy())
@@ -84,7 +84,7 @@ def test_burn_in_is_played_and_counted_once(tmp_path: Path) -> None:
     assert counters.episodes == pytest.approx(counters.steps / 6, rel=0.05)  # 5 steps and the autoreset
     # Each batch is one block, acted by the newest weights. Rows that are repeated were acted by older ones.
     assert np.nanmax(read_metrics(run.metrics)["charts/policy_lag"]) == 0
-    contract = make_contract(small_config(**{**QUICKLY, **settings}))
+    contract = small_plan(**{**QUICKLY, **settings}).contract
     assert (contract.unroll_length, contract.overlap, contract.state_size) == (10, 6, 128)
 
 

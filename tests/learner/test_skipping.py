@@ -16,13 +16,14 @@ import main
 from agents import Agent, Report
 from agents.vtrace.agent import VTraceAgent
 from learner.metrics.writer import read_metrics
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from learner.skipping import SkippedUpdates, SkippingError
 from learner.train import train
 from replay.batch import Batch
 from tests.agents.support import CLEAR, make_network_here, random_batch
-from tests.support import catch_flags, same, small_config
+from tests.support import catch_flags, same, small_config, small_plan
 
 
 class ReportingAgent(VTraceAgent):
@@ -135,7 +136,7 @@ def spoil_updates(
 
 def run_training(folder: Path, **settings: Any) -> tuple[RunDirectory, Checkpoint]:
     run = RunDirectory.create(folder, "Catch-v0")
-    assert train(small_config(environment_max_steps=1200, **settings), run, None) == 0
+    assert train(small_plan(environment_max_steps=1200, **settings), run, None) == 0
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 
@@ -209,7 +210,7 @@ def test_a_run_that_is_killed_while_updates_are_skipped_ends_with_the_same_bits(
     assert resumed.counters.updates == 5
     spoil_updates(monkeypatch, is_bad, made_before=5)
     config = small_config(environment_max_steps=1200, **settings)
-    assert train(config, run, resumed, replay=load_replay(run.replay_paths()[-1], resumed)) == 0
+    assert train(make_plan(config), run, resumed, replay=load_replay(run.replay_paths()[-1], resumed)) == 0
     got = load_checkpoint(run.checkpoint_paths()[-1])
     assert got.counters.updates == wanted.counters.updates
     assert same(got.agent, wanted.agent)

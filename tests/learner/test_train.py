@@ -20,6 +20,7 @@ from agents.vtrace.agent import VTraceAgent
 from learner.evaluation.evaluator import Evaluation
 from learner.head_start import HeadStart
 from learner.metrics.writer import read_metrics
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -41,7 +42,7 @@ def run_training(
 ) -> tuple[RunDirectory, Checkpoint]:
     config = small_config(**settings)
     run = run or RunDirectory.create(folder, config.env.env)
-    assert train(config, run, resumed) == 0
+    assert train(make_plan(config), run, resumed) == 0
     return run, load_checkpoint(run.checkpoint_paths()[-1])
 
 

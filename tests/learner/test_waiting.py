@@ -14,7 +14,7 @@ from learner import launch
 from learner.head_start import HeadStart
 from learner.waiting import Progress, announced
 from tests.learner.launching import command
-from tests.support import small_config
+from tests.support import small_plan
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.3, 1), (0.0, 0)])
@@ -53,7 +53,7 @@ def test_long_random_play_says_so(monkeypatch: pytest.MonkeyPatch, lines: list[s
 
     monkeypatch.setattr("learner.head_start.random_observations", play_slowly)
     monkeypatch.setattr("learner.head_start.announced", lambda line: announced(line, patience=0.1))
-    with HeadStart(small_config(worker_kind="serial"), None) as head_start:
+    with HeadStart(small_plan(worker_kind="serial"), None) as head_start:
         assert torch.equal(head_start.random_observations(), torch.ones(1))
     assert [line for line in lines if "Catch-v0" in line and "random play" in line]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from learner.runs import loading
 from learner.runs.checkpoint import load_checkpoint, read_file
 from learner.runs.loading import load_fitting_replay
 from replay import ReplayConfig, make_mixture
@@ -18,7 +17,7 @@ from replay.base import Encoded
 from replay.signature import check_contract, check_saved_mixture, signature_of_repr
 from replay.trajectory import Field, Fields, with_present_names
 from tests.builders import trajectory_contract
-from tests.support import REPOSITORY, small_config
+from tests.support import REPOSITORY, small_plan
 
 OLD_FILE = REPOSITORY / "tests" / "fixtures" / "run_of_format_2" / "checkpoints" / "replay_000000199.pt"
 OLD_CONTRACT = trajectory_contract(5, (10, 5), "uint8", 1, 3, 256)
@@ -114,10 +113,10 @@ def test_anything_but_the_state_of_a_mixture_is_refused(state: dict[str, Any]) -
         check_saved_mixture(state, OLD_CONTRACT)
 
 
-def test_a_replay_of_another_contract_is_refused_when_its_file_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_of_another_contract_is_refused_when_its_file_is_loaded() -> None:
     checkpoint = load_checkpoint(OLD_FILE.parent / "update_000000199.pt")
-    config = small_config(**checkpoint.settings)
-    assert load_fitting_replay(OLD_FILE, checkpoint, config)["mixture"]["settings"]["contract"] == OLD_REPR
-    monkeypatch.setattr(loading, "make_contract", lambda config: replace(OLD_CONTRACT, frame=Field((20, 5), "uint8")))
+    plan = small_plan(**checkpoint.settings)
+    assert load_fitting_replay(OLD_FILE, checkpoint, plan)["mixture"]["settings"]["contract"] == OLD_REPR
+    plan = replace(plan, contract=replace(OLD_CONTRACT, frame=Field((20, 5), "uint8")))
     with pytest.raises(ValueError, match=r"field frames .*\(6, 20, 5\).*, got .*\(6, 10, 5\)"):
-        load_fitting_replay(OLD_FILE, checkpoint, config)
+        load_fitting_replay(OLD_FILE, checkpoint, plan)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.building import make_contract, make_network_config
+from learner.plan import make_plan
 from replay.batch import Batch, HostBatch, hidden_frames, make_batch, stack_frames
 from replay.trajectory import POISON, TrajectoryContract
 from tests.builders import fresh_batch, trajectory_contract
@@ -244,7 +244,8 @@ def test_a_batch_shows_what_the_environment_showed(env: EnvConfig, monkeypatch: 
     monkeypatch.setattr(serial, "make_vector_env", make_recording_env)
     config = replace(small_config(unroll_length=7, envs_per_worker=3, worker_count=1), env=env)
     spec = make_spec(env)
-    setup = WorkerSetup(env, spec, make_network_config(config), make_contract(config), config.workers, (5,), poison=True)
+    plan = make_plan(config)
+    setup = WorkerSetup(env, spec, plan.network, plan.contract, config.workers, (5,), poison=True)
     network = setup.make_network()
     workers = serial.SerialWorkers(setup, network)
     workers.weights.publish(network, 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from option_flags import define_flags, given_settings, op_mode
+from option_flags import define_flags, op_mode, read_settings
 from tests.support import REPOSITORY
 from tests.tools.support import HALF_REPLAYED, add_checkpoint, settings_of, write_run, write_suite
 from tools.plan import PLAN_FILE, check_suite, plan_runs, read_suite
@@ -43,7 +43,7 @@ def test_the_program_takes_the_arguments(tmp_path: Path) -> None:
     values = flags.FlagValues()
     define_flags(values)
     values(["main.py", *plan.arguments()])
-    given = given_settings(values)
+    given = read_settings(values)[0]
     assert op_mode(values) == "train"
     assert (given["env"], given["seed"], given["network"]) == ("Catch-v0", 1, "mlp")
     assert json.loads(given["replay_parameters"]) == HALF_REPLAYED

@@ -14,12 +14,11 @@ import numpy as np
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import FeatureNetwork
 from agents.networks.settings import NetworkSettings
-from learner.building import make_contract, make_network_config
+from learner.plan import make_plan
 from replay.trajectory import Arrays
 from tests.builders import network_of
 from tests.support import small_config
 from workers import WORKERS, Block, Workers, WorkerSetup, first_seeds
-from wrappers import make_spec
 
 TRAJECTORIES = 6  # of each environment that `collect` waits for
 POISONED_FRAME = 0xA5
@@ -30,18 +29,18 @@ def make_setup(kind: str, **settings: Any) -> WorkerSetup:
     given = {"worker_count": 2, "envs_per_worker": 4, "unroll_length": STEPS, "core": "lstm", "core_size": 8, **settings}
     config = small_config(worker_kind=kind, **given)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    spec, contract = make_spec(config.env), make_contract(config)
-    return WorkerSetup(config.env, spec, make_network_config(config), contract, config.workers, seeds, poison=True)
+    plan = make_plan(config)
+    return WorkerSetup(config.env, plan.spec, plan.network, plan.contract, config.workers, seeds, poison=True)
 
 
 def make_learned_and_setup(network: str, **settings: Any) -> tuple[ActorCritic, WorkerSetup]:
     """A network of the run, and workers that act with `network`, whose slots are poisoned."""
     config = small_config(**settings)
-    spec = make_spec(config.env)
+    plan = make_plan(config)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    described = replace(make_network_config(config), settings=NetworkSettings(network))
-    setup = WorkerSetup(config.env, spec, described, make_contract(config), config.workers, seeds, poison=True)
-    return network_of(config.network, spec.observation_shape, spec.action), setup
+    described = replace(plan.network, settings=NetworkSettings(network))
+    setup = WorkerSetup(config.env, plan.spec, described, plan.contract, config.workers, seeds, poison=True)
+    return network_of(config.network, plan.spec.observation_shape, plan.spec.action), setup
 
 
 def poll_until(workers: Workers, count: int, seconds: float = 60.0) -> list[Block]:

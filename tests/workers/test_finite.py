@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.building import make_contract
+from learner.plan import make_plan
 from replay.trajectory import Field
 from tests import leafy
 from tests.builders import network_of
@@ -75,7 +75,7 @@ class StayingPolicy:
 def make_rollout(env: FloatCatch) -> Rollout:
     config = small_config(unroll_length=LAST_OF_A_BLOCK)
     frame = Field(env.spec.frame_shape, env.spec.frame_dtype)
-    slots = replace(make_contract(replace(config, env=CATCH)), frame=frame).allocate(3)
+    slots = replace(make_plan(replace(config, env=CATCH)).contract, frame=frame).allocate(3)
     return Rollout(env, StayingPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
 
 
@@ -132,7 +132,7 @@ def test_the_serial_kind_names_the_worker_and_the_environment(monkeypatch: pytes
     config = small_config(frames_stacked=2, worker_count=2)
     spec = envs[0].spec
     learned = network_of("mlp", spec.observation_shape, spec.action)
-    setup = WorkerSetup(config.env, spec, learned.config, make_contract(config), config.workers, (1, 2))
+    setup = WorkerSetup(config.env, spec, learned.config, make_plan(config).contract, config.workers, (1, 2))
     workers = SerialWorkers(setup, learned)
     workers.weights.publish(learned, 0)
     workers.start()
@@ -168,7 +168,7 @@ def test_a_rollout_refuses_a_bad_number_in_a_packed_leaf(monkeypatch: pytest.Mon
     config = small_config(env=leafy.LEAFY, network="mlp")
     env = leafy.Guess(config.env, 3)
     env.noise = math.nan
-    slots = make_contract(config).allocate(3)
+    slots = make_plan(config).contract.allocate(3)
     with pytest.raises(NotFiniteError, match="^environment 12: wanted finite vector, got nan$"):
         Rollout(env, StayingPolicy(), slots, np.zeros(len(CLOCKS)), seed=1, environment_ids=IDS)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from learner.building import make_contract
+from learner.plan import make_plan
 from tests.support import small_config
 from tests.workers.test_rollout import RandomPolicy
 from tests.wrappers.environments import HERE
@@ -37,7 +37,7 @@ def numbers(slots: dict[str, np.ndarray], slot: int) -> Infos:
 def test_each_step_is_in_one_trajectory(overlap: int) -> None:
     """A name that is seen late has no value in the rows before. Rows of burn-in have none at all."""
     env_config = EnvConfig(env=f"{HERE}:TestReporting-v1", frames_stacked=1)
-    contract = make_contract(replace(small_config(unroll_length=5), env=env_config))
+    contract = make_plan(replace(small_config(unroll_length=5), env=env_config)).contract
     contract = replace(contract, overlap=overlap, state_size=2 if overlap else 0)
     slots = {**contract.allocate(4), **slots_for(5, 4)}
     env = make_vector_env(env_config, 2)

@@ -16,7 +16,7 @@ from replay.recordings.recording import open_recording
 from tests.matrix_env import ACTIONS, EPISODE_STEPS
 from tests.support import run_main
 from tests.test_matrix import newest
-from workers.minari_import import import_dataset
+from workers.minari_import import import_dataset, recording_of
 from wrappers import make_spec, make_vector_env
 from wrappers.gymnasium_spaces import from_gymnasium, translate_actions
 from wrappers.minari_data import load_dataset, replayed
@@ -71,12 +71,20 @@ def collect(env_id: str, name: str = "test/set-v0", episodes: int = EPISODES) ->
     return minari.create_dataset_from_buffers(name, buffers, **({"env": env} if not module else spaces_of))
 
 
+def imported(config: EnvConfig, folder: Path) -> Path:
+    """The recording of `test/set-v0`, made below a folder unless it is there."""
+    spec = make_spec(config)
+    target = recording_of("test/set-v0", config, spec, folder)
+    import_dataset("test/set-v0", config, spec, target)
+    return target
+
+
 @pytest.mark.parametrize("name", ["vector-discrete", "image-multi", "dict-box", "dict-discrete-mask"])
 @pytest.mark.parametrize("core_inputs", [False, True])
 def test_episodes_are_what_an_environment_would_have_shown(tmp_path: Path, name: str, core_inputs: bool) -> None:
     config = EnvConfig(env=f"tests.matrix_env:Matrix-{name}-v0", frames_stacked=1, core_inputs=core_inputs)
     dataset = collect(config.env)
-    recording = open_recording(import_dataset("test/set-v0", config, tmp_path / "recordings"))
+    recording = open_recording(imported(config, tmp_path / "recordings"))
     (records,) = recording.streams
     assert recording.episodes == EPISODES
     assert len(records) - 1 == EPISODES * EPISODE_STEPS + EPISODES - 1
@@ -131,29 +139,29 @@ def test_actions_beyond_a_bound_are_at_the_bound() -> None:
 def test_a_dataset_is_turned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = EnvConfig(env="tests.matrix_env:Matrix-vector-discrete-v0", frames_stacked=1)
     collect(config.env)
-    folder = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    folder = imported(config, tmp_path / "recordings")
     before = (folder / "recording.json").stat().st_mtime_ns
-    assert import_dataset("test/set-v0", config, tmp_path / "recordings") == folder
+    assert imported(config, tmp_path / "recordings") == folder
     assert (folder / "recording.json").stat().st_mtime_ns == before
 
 
 def test_a_dataset_that_was_made_anew_is_turned_again(tmp_path: Path) -> None:
     config = EnvConfig(env="tests.matrix_env:Matrix-vector-discrete-v0", frames_stacked=1)
     collect(config.env)
-    folder = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    folder = imported(config, tmp_path / "recordings")
     minari.delete_dataset("test/set-v0")
     collect(config.env, episodes=EPISODES + 2)
-    again = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    again = imported(config, tmp_path / "recordings")
     assert [open_recording(each).episodes for each in (folder, again)] == [EPISODES, EPISODES + 2]
 
 
 def test_an_import_that_did_not_end_and_one_that_runs_harm_none(tmp_path: Path) -> None:
     config = EnvConfig(env="tests.matrix_env:Matrix-vector-discrete-v0", frames_stacked=1)
     collect(config.env)
-    folder = import_dataset("test/set-v0", config, tmp_path / "recordings")
+    folder = imported(config, tmp_path / "recordings")
     left = folder.rename(folder.with_name(f".{folder.name}"))
     with ThreadPoolExecutor(2) as threads:
-        found = [threads.submit(import_dataset, "test/set-v0", config, tmp_path / "recordings") for _ in range(2)]
+        found = [threads.submit(imported, config, tmp_path / "recordings") for _ in range(2)]
         assert [each.result() for each in found] == [folder, folder]
     assert open_recording(folder).episodes == EPISODES
     assert not left.exists()
@@ -162,7 +170,7 @@ def test_an_import_that_did_not_end_and_one_that_runs_harm_none(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["../x-v0", "a/../../x-v0", "/x-v0", ""])
 def test_a_name_that_leaves_the_folder_is_no_dataset(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="^recording: wanted the name of a Minari dataset"):
-        import_dataset(name, EnvConfig(env="Catch-v0"), tmp_path / "recordings")
+        recording_of(name, EnvConfig(env="Catch-v0"), make_spec(EnvConfig("Catch-v0")), tmp_path / "recordings")
     assert not (tmp_path / "recordings").exists()
 
 
@@ -187,7 +195,7 @@ def test_what_is_no_dataset_of_the_environment_is_refused(tmp_path: Path, monkey
         load_dataset("no/set-v0")
     collect("tests.matrix_env:Matrix-image-box-v0")
     with pytest.raises(ValueError, match="^recording: wanted a dataset of .*, got test/set-v0, whose .* another environment$"):
-        import_dataset("test/set-v0", config, tmp_path)
+        imported(config, tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     with pytest.raises(ValueError, match=r"^recording: wanted the package minari .*; pip install 'minari\[hdf5\]'$"):
         load_dataset("x")

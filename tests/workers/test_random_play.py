@@ -14,7 +14,7 @@ from tests.wrappers.environments import HERE
 from workers import WorkerError, random_play
 from workers.processes.worker import ENDING
 from workers.random_play import PLAYED, RandomPlay
-from wrappers import Step, VectorEnv
+from wrappers import Step, VectorEnv, make_spec
 from wrappers.spec import EnvConfig
 
 
@@ -66,7 +66,7 @@ def test_random_play_that_hangs_is_ended_and_names_the_call(where: str, how: str
     monkeypatch.setattr(random_play, "start_timeout", lambda *_: 60.0 if where == "step" else 1.0)
     config = hanging(where=where, how=how)
     with pytest.raises(WorkerError, match=rf"{config.env} .* its .*{where}.* hangs .*worker_timeout"):
-        RandomPlay(config, 1, 1, timeout=1.0).observations()
+        RandomPlay(config, make_spec(config), 1, 1, timeout=1.0).observations()
 
 
 def test_slow_random_play_ends_early_unless_its_bits_must_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,6 @@ def test_slow_random_play_ends_early_unless_its_bits_must_not_change(monkeypatch
 
 def test_one_environment_plays_if_making_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_play, "MAKE_SECONDS", 1.5)
-    assert len(RandomPlay(hanging(), 1, 1).observations()) == random_play.STEPS // random_play.EVERY
+    assert len(RandomPlay(hanging(), make_spec(hanging()), 1, 1).observations()) == random_play.STEPS // random_play.EVERY
     monkeypatch.setattr(random_play, "STEPS", 40)
     assert len(random_play.random_observations(hanging(), 1, whole=True)) == 40

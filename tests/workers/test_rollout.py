@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from learner.building import make_contract
+from learner.plan import make_plan
 from replay.trajectory import RETURNS, Arrays, discount_returns, poison_arrays
 from tests import leafy
 from tests.builders import fresh_batch
@@ -81,7 +81,7 @@ class Collected(NamedTuple):
 def collect(env_config: EnvConfig, unroll_length: int, blocks: int, num_envs: int = 3) -> Collected:
     config = small_config(unroll_length=unroll_length)
     spec = make_spec(env_config)
-    contract = make_contract(replace(config, env=env_config))
+    contract = make_plan(replace(config, env=env_config)).contract
     env = RecordingEnv(make_vector_env(env_config, num_envs))
     policy = RandomPolicy(spec.action.mask_size)
     slots = contract.allocate(blocks * num_envs)
@@ -102,7 +102,7 @@ def test_batches_show_what_the_environment_showed(env_config: EnvConfig) -> None
     """Frames are stored once; the rebuilt observations equal the environment's own byte for byte, episode ends included."""
     unroll_length, blocks, num_envs = 7, 12, 3
     env, _, slots, _ = collect(env_config, unroll_length, blocks, num_envs)
-    contract = make_contract(replace(small_config(unroll_length=unroll_length), env=env_config))
+    contract = make_plan(replace(small_config(unroll_length=unroll_length), env=env_config)).contract
     assert any(step.reset.any() for step in env.steps)
     for block in range(blocks):
         columns = {name: array[block * num_envs : (block + 1) * num_envs] for name, array in slots.items()}
@@ -149,7 +149,7 @@ def test_a_trajectory_begins_with_the_last_rows_of_the_one_before(env_config: En
     """More rows than a trajectory plays itself, too. Row t of trajectory k is step k*played + t, with its own observations."""
     played, blocks, num_envs = 5, 9, 3
     config = small_config(unroll_length=played)
-    contract = replace(make_contract(replace(config, env=env_config)), unroll_length=played + overlap, overlap=overlap)
+    contract = replace(make_plan(replace(config, env=env_config)).contract, unroll_length=played + overlap, overlap=overlap)
     contract = replace(contract, state_size=STATE_SIZE)
     recorded = RecordingEnv(make_vector_env(env_config, num_envs))
     policy = RandomPolicy(make_spec(env_config).action.mask_size)
@@ -194,7 +194,7 @@ def test_computing_is_counted_beside_waiting_for_a_core() -> None:
 
     policy.answer = sleep_and_answer  # type: ignore[method-assign]
     config = small_config(unroll_length=6)
-    slots = make_contract(replace(config, env=CATCH)).allocate(2)
+    slots = make_plan(replace(config, env=CATCH)).contract.allocate(2)
     seconds = np.zeros((1, len(CLOCKS)))
     Rollout(env, policy, slots, seconds[0], seed=11, environment_ids=np.arange(2)).collect(0)
     named = dict(zip(CLOCKS, seconds[0].tolist(), strict=True))
@@ -225,7 +225,7 @@ def test_a_rollout_carries_the_returns_from_one_trajectory_to_the_next(monkeypat
     """Every step has a reward, and episodes of four steps cross trajectories of three."""
     monkeypatch.setitem(ENVIRONMENTS, "leafy", leafy)
     config = small_config(env=leafy.VECTOR, unroll_length=3, normalise_rewards=True, clip_rewards=False)
-    contract = make_contract(config)
+    contract = make_plan(config).contract
     assert contract.return_discount == 0.99
     slots = contract.allocate(2 * 5, poison=True)
     env, ids = make_vector_env(config.env, 2), np.arange(2)

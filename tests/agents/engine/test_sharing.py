@@ -12,9 +12,10 @@ from agents.engine import sharing
 from agents.engine.passes import NetworkPasses
 from agents.engine.sharing import LONGEST_ROUND, SHORTEST_ROUND, TIMED, WORTH_SHARING, SharedOperations, threads_worthwhile
 from agents.networks.base import make_network
-from learner.building import make_agent, make_network_config
+from learner.building import make_agent
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
+from learner.plan import make_plan
 from learner.settings.config import make_config
 from learner.settings.schema import default_settings
 from tests.builders import network_of
@@ -140,6 +141,6 @@ def test_operations_are_shared_where_workers_wait(agent: str, env: str, reproduc
     own = {"agent": agent, "env": env, "network": "mlp", "reproducible": reproducible, "device": "cpu", "learner_threads": 2}
     settled, _ = fit_to_machine({**default_settings(agent), **own}, Machine(cores=2, memory_bytes=8 * 10**9, gpu=None))
     config = make_config(settled)
-    made = make_agent(config, make_network(make_network_config(config)), threads=config.training.learner_threads)
+    made = make_agent(config, make_network(make_plan(config).network), threads=config.training.learner_threads)
     assert isinstance(made, Agent)
     assert made.stepper.passes.operations.most == most

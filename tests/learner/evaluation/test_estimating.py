@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from agents.networks.base import make_network
-from learner.building import make_network_config
 from learner.evaluation import estimating
+from learner.plan import make_plan
 from learner.runs.checkpoint import ACTING_MODULE, load_checkpoint, save_checkpoint
 from replay.recordings.recording import open_recording
 from tests.recordings import catching, record
@@ -69,7 +69,7 @@ def test_the_estimate_of_the_policy_that_played_is_its_score(
 def test_an_episode_has_the_steps_whose_action_was_used(folder: Path) -> None:
     """An autoreset between two episodes belongs to none."""
     config = small_config(**CATCH)
-    network = make_network(make_network_config(config))
+    network = make_network(make_plan(config).network)
     for records in open_recording(folder / "recording").streams:
         found = list(estimating.episodes_of(network, records))
         assert [len(episode.log_ratios) for episode in found] == [EPISODE_STEPS] * int((records["episode_length"] > 0).sum())

@@ -21,9 +21,10 @@ from PIL import Image
 from learner.evaluation import evaluator as module
 from learner.evaluation.evaluator import HANG_SECONDS, MAX_FAILURES, Evaluation, Evaluator
 from learner.evaluation.evaluator_process import LOWEST_PRIORITY, Answer
+from learner.plan import make_plan
 from learner.runs.checkpoint import Counters
 from tests.learner.evaluation.support import network_that_does
-from tests.support import small_config
+from tests.support import small_config, small_plan
 from workers.processes.launcher import StartedProcess
 
 PATIENCE = 120.0  # seconds; a busy machine starts processes slowly
@@ -43,7 +44,7 @@ def make_evaluator(tmp_path: Path) -> Iterator[Callable[..., Evaluator]]:
     made: list[Evaluator] = []
 
     def make(**settings: Any) -> Evaluator:
-        made.append(Evaluator(small_config(**settings), network_that_does(0), tmp_path / "evaluation.gif"))
+        made.append(Evaluator(small_plan(**settings), network_that_does(0), tmp_path / "evaluation.gif"))
         made[-1].start()
         return made[-1]
 
@@ -216,7 +217,7 @@ def test_a_step_may_take_as_long_as_in_workers(
     described = module.describe_env
     monkeypatch.setattr(module, "describe_env", lambda config: replace(described(config), reset_seconds=reset_seconds))
     config = small_config(worker_timeout=worker_timeout, eval_episodes=2)
-    evaluator = Evaluator(config, network_that_does(0), tmp_path / "evaluation.gif")
+    evaluator = Evaluator(make_plan(config), network_that_does(0), tmp_path / "evaluation.gif")
     evaluator.start()
     evaluator.stop()
     assert timeouts == [wanted]

@@ -20,7 +20,7 @@ from learner.evaluation.protocol import (
 )
 from learner.settings.config import DEFAULTS, check_settings
 from tests.support import small_config
-from wrappers import EnvConfig
+from wrappers import EnvConfig, make_spec
 
 PONG = EnvConfig(env="PongNoFrameskip-v4")
 ATARI: dict[str, Any] = {"env": "PongNoFrameskip-v4", "network": "nature", "frames_stacked": 4}
@@ -40,8 +40,16 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def protocol_of(config: EnvConfig, greedy: bool, epsilon: float | None = None) -> dict[str, Any]:
+    return evaluation_protocol(config, make_spec(config), greedy, epsilon)
+
+
+def line_of(config: EnvConfig, greedy: bool) -> str:
+    return describe_protocol(config, make_spec(config), protocol_of(config, greedy))
+
+
 def test_the_data_names_every_setting_and_survives_json() -> None:
-    protocol = evaluation_protocol(PONG, greedy=False)
+    protocol = protocol_of(PONG, greedy=False)
     assert json.loads(json.dumps(protocol)) == protocol
     assert protocol == {
         "protocol": "classic",
@@ -64,7 +72,7 @@ def test_the_data_names_every_setting_and_survives_json() -> None:
 
 
 def test_the_printed_protocol_is_one_line_with_every_setting() -> None:
-    line = describe_protocol(PONG, greedy=False)
+    line = line_of(PONG, greedy=False)
     assert "\n" not in line
     values = (
         "PongNoFrameskip-v4 (classic",
@@ -84,32 +92,32 @@ def test_the_printed_protocol_is_one_line_with_every_setting() -> None:
 @pytest.mark.parametrize(("change", "value"), CHANGES)
 def test_every_setting_of_the_environment_changes_the_data_and_the_line(change: dict[str, Any], value: str) -> None:
     other = replace(PONG, **change)
-    assert evaluation_protocol(PONG, greedy=False) != evaluation_protocol(other, greedy=False)
-    assert value not in describe_protocol(PONG, greedy=False)
-    assert value in describe_protocol(other, greedy=False)
+    assert protocol_of(PONG, greedy=False) != protocol_of(other, greedy=False)
+    assert value not in line_of(PONG, greedy=False)
+    assert value in line_of(other, greedy=False)
 
 
 def test_greedy_and_sampled_actions_are_different_protocols() -> None:
-    assert [evaluation_protocol(PONG, greedy)["actions"] for greedy in (True, False)] == ["greedy", "sampled"]
-    assert "greedy" in describe_protocol(PONG, greedy=True)
-    assert "greedy" not in describe_protocol(PONG, greedy=False)
+    assert [protocol_of(PONG, greedy)["actions"] for greedy in (True, False)] == ["greedy", "sampled"]
+    assert "greedy" in line_of(PONG, greedy=True)
+    assert "greedy" not in line_of(PONG, greedy=False)
 
 
 @pytest.mark.parametrize(("agent", "wanted"), [("es", "greedy"), ("linucb", "greedy"), ("dqn", "greedy"), ("ppo", "sampled")])
 def test_an_agent_that_draws_no_action_is_greedy(agent: str, wanted: str) -> None:
     config = small_config(agent=agent)
-    assert evaluation_protocol(config.env, False, config.epsilon)["actions"] == wanted
+    assert protocol_of(config.env, False, config.epsilon)["actions"] == wanted
 
 
 def test_a_game_without_fire_does_not_press_it() -> None:
-    protocol = evaluation_protocol(EnvConfig(env="MsPacmanNoFrameskip-v4"), greedy=False)
+    protocol = protocol_of(EnvConfig(env="MsPacmanNoFrameskip-v4"), greedy=False)
     assert (protocol["fire_at_start"], protocol["fire_after_lost_life"]) == (False, False)
 
 
 def test_another_family_is_not_described_by_settings_of_atari() -> None:
     catch = EnvConfig(env="Catch-v0", frames_stacked=1)
-    assert not {"noop_threshold", "sticky_actions", "colour"} & set(evaluation_protocol(catch, greedy=False))
-    line = describe_protocol(catch, greedy=False)
+    assert not {"noop_threshold", "sticky_actions", "colour"} & set(protocol_of(catch, greedy=False))
+    line = line_of(catch, greedy=False)
     assert [value for value in ("Catch-v0", "10x5", "(of 3)") if value not in line] == []
     assert [value for value in ("no-op", "FIRE", "sticky", "grey", "life", "None", OWN) if value in line] == []
 
@@ -169,8 +177,8 @@ def test_the_values_decide_the_name_of_the_protocol(name: str, episodic_life: bo
     """Evaluation plays whole games, so `episodic_life` in training does not matter."""
     config = small_config(**{**ATARI, **PROTOCOLS[name], "episodic_life": episodic_life})
     assert config.settings["protocol"] == "as_set"
-    assert evaluation_protocol(config.env, greedy=False)["protocol"] == name
-    assert f"({name} " in describe_protocol(config.env, greedy=False)
+    assert protocol_of(config.env, greedy=False)["protocol"] == name
+    assert f"({name} " in line_of(config.env, greedy=False)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS["classic"])
@@ -178,7 +186,7 @@ def test_one_different_value_makes_another_protocol(name: str) -> None:
     value = PROTOCOLS["machado"][name]
     other = not value if isinstance(value, bool) else value / 2 if isinstance(value, float) else value + 1
     config = small_config(**{**ATARI, **PROTOCOLS["machado"], name: other})
-    assert evaluation_protocol(config.env, greedy=False)["protocol"] == OWN
+    assert protocol_of(config.env, greedy=False)["protocol"] == OWN
 
 
 def test_a_resumed_run_keeps_its_protocol() -> None:
@@ -191,7 +199,7 @@ def test_a_resumed_run_keeps_its_protocol() -> None:
 
 def test_an_environment_without_an_emulator_names_no_frames() -> None:
     cartpole = EnvConfig(env="CartPole-v1", frames_stacked=1)
-    protocol = evaluation_protocol(cartpole, greedy=True)
+    protocol = protocol_of(cartpole, greedy=True)
     assert protocol == {
         "protocol": "own",
         "env": "CartPole-v1",
@@ -206,13 +214,13 @@ def test_an_environment_without_an_emulator_names_no_frames() -> None:
         "env_args": {},
         "normalisation": "in the network",
     }
-    line = describe_protocol(cartpole, greedy=True)
+    line = line_of(cartpole, greedy=True)
     assert "frame" not in line
     assert all(word in line for word in ("CartPole-v1", gymnasium.__version__, "500 steps", "greedy", "of 2", "normalised"))
 
 
 def test_a_stack_of_vectors_is_one_of_observations() -> None:
-    lines = {count: describe_protocol(EnvConfig(env="CartPole-v1", frames_stacked=count), greedy=True) for count in (1, 2)}
+    lines = {count: line_of(EnvConfig(env="CartPole-v1", frames_stacked=count), greedy=True) for count in (1, 2)}
     assert "observation 4 float32, stack of 2 observations, " in lines[2]
     assert "stack" not in lines[1]
     assert "frame" not in lines[2]
@@ -226,7 +234,7 @@ def test_a_stack_of_vectors_is_one_of_observations() -> None:
     ],
 )
 def test_vectors_of_a_toy_are_no_frames(env: str, shown: str) -> None:
-    line = describe_protocol(EnvConfig(env=env, frames_stacked=2), greedy=True)
+    line = line_of(EnvConfig(env=env, frames_stacked=2), greedy=True)
     assert f"{shown}, frame skip 1, " in line
     assert "2 frames" not in line
 
@@ -234,6 +242,6 @@ def test_vectors_of_a_toy_are_no_frames(env: str, shown: str) -> None:
 def test_the_settings_of_an_environment_are_part_of_its_protocol() -> None:
     usual = EnvConfig(env="Pendulum-v1", frames_stacked=1)
     other = EnvConfig(env="Pendulum-v1", frames_stacked=1, max_episode_steps=50, env_args='{"g": 5.0}')
-    before, after = evaluation_protocol(usual, greedy=False), evaluation_protocol(other, greedy=False)
+    before, after = protocol_of(usual, greedy=False), protocol_of(other, greedy=False)
     assert before["action_space"] == {"kind": "box", "low": [-2.0], "high": [2.0]}
     assert {name for name in before if before[name] != after[name]} == {"max_episode_steps", "env_args"}

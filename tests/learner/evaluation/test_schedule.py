@@ -17,7 +17,7 @@ from learner.metrics.summary import evaluation_lines
 from learner.runs.checkpoint import Counters, load_checkpoint
 from learner.runs.directory import RunDirectory
 from tests.learner.runs.test_checkpoint import make_checkpoint
-from tests.support import small_config
+from tests.support import small_plan
 
 PROTOCOL = {"protocol": "classic"}
 
@@ -57,8 +57,8 @@ def evaluator(monkeypatch: pytest.MonkeyPatch) -> RecordingEvaluator:
 
 
 def make_schedule(run: RunDirectory, eval_period: int, update: int = 0, eval_seconds: float = 0.0) -> EvaluationSchedule:
-    config = small_config(eval_period=eval_period, eval_seconds=eval_seconds)
-    schedule = EvaluationSchedule(config, run, torch.nn.Linear(1, 1), None)
+    plan = small_plan(eval_period=eval_period, eval_seconds=eval_seconds)
+    schedule = EvaluationSchedule(plan, run, torch.nn.Linear(1, 1), None)
     schedule.start(update)
     return schedule
 

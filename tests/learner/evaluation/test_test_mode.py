@@ -19,8 +19,8 @@ from agents.networks.actor_critic import ActorCritic
 from learner.evaluation import render
 from learner.evaluation import test_mode as module
 from learner.evaluation.play import EvaluationPolicy
-from learner.evaluation.protocol import evaluation_protocol
 from learner.evaluation.test_mode import evaluate, load_policy, make_seeds
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -63,7 +63,7 @@ def made_checkpoint(config: Config, network: ActorCritic | None = None) -> Check
     return Checkpoint(
         settings=config.settings,
         spec=asdict(make_spec(config.env)),
-        protocol=evaluation_protocol(config.env, greedy=False),
+        protocol=make_plan(config).protocol,
         counters=Counters(steps=1000, frames=4000, updates=12, episodes=3),
         agent={"modules": {"network": (network or new_network(config)).state_dict()}},
         learning_rate=1e-4,
@@ -73,7 +73,7 @@ def made_checkpoint(config: Config, network: ActorCritic | None = None) -> Check
 def evaluated(config: Config, run: RunDirectory, network: ActorCritic | None = None) -> dict[str, Any]:
     """Evaluate a checkpoint of `network`. Returns the content of the results file."""
     before = set(run.path.glob("evaluation_*.json"))
-    assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 0
+    assert evaluate(make_plan(config), made_checkpoint(config, network), run.checkpoint_path(12), run) == 0
     (path,) = set(run.path.glob("evaluation_*.json")) - before
     assert path.name.startswith("evaluation_12_")
     return json.loads(path.read_text())
@@ -105,7 +105,7 @@ def test_the_results_name_the_checkpoint_and_the_protocol(run: RunDirectory, lin
     assert results["env"] == "Catch-v0"
     assert results["checkpoint"] == "update_000000012.pt"
     assert results["training"] == asdict(Counters(steps=1000, frames=4000, updates=12, episodes=3))
-    assert results["protocol"] == evaluation_protocol(config.env, greedy=False)
+    assert results["protocol"] == make_plan(config).protocol
     assert results["seed"] == 5
     assert results["seeds"] == make_seeds(5)._asdict()
     assert results["complete"] is True
@@ -131,14 +131,16 @@ def test_the_same_seed_gives_the_same_actions() -> None:
     config = small_config()
     checkpoint = made_checkpoint(config)
     observations = np.zeros((50, *make_spec(config.env).observation_shape), dtype=np.uint8)
-    one, again, other = (load_policy(config, checkpoint, seed).choose(observations).actions.numpy() for seed in (1, 1, 2))
+    one, again, other = (
+        load_policy(make_plan(config), checkpoint, seed).choose(observations).actions.numpy() for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
 
 
 def test_without_a_run_the_results_are_written_next_to_the_checkpoint(tmp_path: Path) -> None:
     config = small_config(test_episode_count=2)
-    assert evaluate(config, made_checkpoint(config), tmp_path / "copied.pt", None) == 0
+    assert evaluate(make_plan(config), made_checkpoint(config), tmp_path / "copied.pt", None) == 0
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("evaluation_12_")
     assert json.loads(path.read_text())["checkpoint"] == "copied.pt"
@@ -175,7 +177,7 @@ def test_a_signal_before_the_first_end_of_an_episode_gives_no_score(
 ) -> None:
     monkeypatch.setattr(EvaluationPolicy, "choose", _signal_at_call(3, EvaluationPolicy.choose))
     config = small_config(test_episode_count=5)
-    assert evaluate(config, made_checkpoint(config), run.checkpoint_path(12), run) == 0
+    assert evaluate(make_plan(config), made_checkpoint(config), run.checkpoint_path(12), run) == 0
     assert "no episode was finished" in lines[-1]
     assert not list(run.path.glob("evaluation_*"))
 
@@ -197,7 +199,7 @@ def test_a_diverged_checkpoint_is_refused_in_one_line(run: RunDirectory, lines: 
     config = small_config()
     network = new_network(config)
     network.value_head.bias.data.fill_(float("nan"))
-    assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
+    assert evaluate(make_plan(config), made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
     assert len(lines) == 1
     assert "diverged" in lines[0]
 
@@ -207,7 +209,7 @@ def test_finite_weights_with_infinite_outputs_are_one_line(run: RunDirectory, li
     network = new_network(config)
     for weights in network.parameters():
         weights.data.fill_(1e30)
-    assert evaluate(config, made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
+    assert evaluate(make_plan(config), made_checkpoint(config, network), run.checkpoint_path(12), run) == 1
     assert any("error: the test failed" in line and line.endswith("diverged") for line in lines)
 
 
@@ -227,7 +229,7 @@ def test_a_reward_that_is_not_finite_is_one_line_and_the_finished_episodes_count
 
     monkeypatch.setattr(Catch, "step", spoiled)
     config = small_config(test_episode_count=12, test_environments=3)
-    assert evaluate(config, made_checkpoint(config), run.checkpoint_path(12), run) == 1
+    assert evaluate(make_plan(config), made_checkpoint(config), run.checkpoint_path(12), run) == 1
     (error,) = (line for line in lines if line.startswith("error: "))
     assert error.endswith("environment 1: wanted finite rewards, got nan")
     (path,) = run.path.glob("evaluation_*.json")
@@ -236,7 +238,7 @@ def test_a_reward_that_is_not_finite_is_one_line_and_the_finished_episodes_count
 
 def test_results_that_cannot_be_saved_are_still_printed(tmp_path: Path, lines: list[str]) -> None:
     config = small_config(test_episode_count=2)
-    assert evaluate(config, made_checkpoint(config), tmp_path / "gone" / "copied.pt", None) == 1
+    assert evaluate(make_plan(config), made_checkpoint(config), tmp_path / "gone" / "copied.pt", None) == 1
     assert any(line.startswith("agent") for line in lines)
     assert "not saved" in lines[-1]
 

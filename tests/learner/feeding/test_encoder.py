@@ -12,14 +12,13 @@ import torch
 
 from agents.distributions import ILLEGAL_LOGIT, Categorical
 from agents.networks.base import make_network
-from learner.building import make_contract, make_network_config
 from learner.feeding import encoder as module
 from learner.feeding.encoder import Encoder, policy_divergence
+from learner.plan import make_plan
 from tests.builders import fresh_batch, network_of
 from tests.support import small_config
 from workers import WorkerSetup
 from workers.serial import SerialWorkers
-from wrappers import make_spec
 from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
 ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite", "capacity": 9, "sample_ratio": 0.5}]'
@@ -33,11 +32,10 @@ def collected() -> tuple[SerialWorkers, torch.nn.Module]:
 def collect(**settings: Any) -> tuple[SerialWorkers, torch.nn.Module]:
     """Three blocks of four Catch trajectories, acted by the network that comes along."""
     config = small_config(replay_parameters=ELITE, frames_stacked=3, **settings)
-    spec = make_spec(config.env)
-    contract = make_contract(config)
-    network = make_network(make_network_config(config))
+    plan = make_plan(config)
+    spec, contract, network = plan.spec, plan.contract, make_network(plan.network)
     three = replace(config.workers, worker_count=3)
-    setup = WorkerSetup(config.env, spec, make_network_config(config), contract, three, (1, 11, 21), poison=True)
+    setup = WorkerSetup(config.env, spec, plan.network, contract, three, (1, 11, 21), poison=True)
     workers = SerialWorkers(setup, network)
     workers.weights.publish(network, 0)
     workers.start()
@@ -120,7 +118,7 @@ def test_features_are_stored_only_where_a_replay_compares_them(tmp_path: Path) -
         ('[{"type": "queue", "capacity": 1, "sample_ratio": 1.0}]', False),
     ):
         config = small_config(replay_parameters=parameters)
-        assert ("behaviour_features" in make_contract(config).fields) is stored
+        assert ("behaviour_features" in make_plan(config).contract.fields) is stored
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete((2, 3)), Box((-1.0, 0.0), (1.0, 1.0))])

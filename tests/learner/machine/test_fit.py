@@ -12,6 +12,7 @@ from learner.machine.costs import Costs
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import check_memory
+from learner.plan import make_plan
 from learner.settings.config import AUTO, make_config
 from learner.settings.config import DEFAULTS as ALL_DEFAULTS
 from learner.settings.schema import SHARED, default_settings
@@ -50,7 +51,7 @@ def test_every_auto_is_settled_to_a_valid_config(machine: Machine, reproducible:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_given_settings_stay(machine: Machine) -> None:
+def test_read_settings_stay(machine: Machine) -> None:
     settled, reasons = fit_to_machine({**DEFAULTS, **GIVEN}, machine)
     assert settled == {**DEFAULTS, **GIVEN}
     assert reasons == []
@@ -248,7 +249,7 @@ def test_no_more_workers_than_fit_into_memory() -> None:
     settled, reasons = fit_to_machine(DEFAULTS, Machine(cores=64, memory_bytes=9 * 10**9, gpu=None))
     assert settled["worker_count"] == 20
     assert any(line.startswith("worker_count=20 (as many as fit into 9.0 GB of memory") for line in reasons)
-    check_memory(make_config(settled), 9 * 10**9)
+    check_memory(make_plan(make_config(settled)), 9 * 10**9)
     assert fit_to_machine(DEFAULTS, Machine(cores=2, memory_bytes=10**8, gpu=None))[0]["worker_count"] == 1
 
 

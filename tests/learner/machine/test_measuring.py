@@ -12,8 +12,9 @@ from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import fresh_part, measure_costs, random_frames, wants_preflight
 from learner.machine.timing import Part
+from learner.plan import make_plan
 from learner.settings.config import DEFAULTS, Config, make_config
-from tests.support import small_config
+from tests.support import small_config, small_plan
 from wrappers.spaces import ACTION_MASK, Discrete, Leaf, Packing
 from wrappers.spec import EnvSpec
 from wrappers.toys.catch import Catch
@@ -54,7 +55,7 @@ def test_an_interrupted_measurement_closes_its_environments(place: str, monkeypa
     monkeypatch.setattr(Catch, "close", lambda env: closed.append(env.num_envs))
     monkeypatch.setattr(*((Catch, "reset") if place == "the reset" else (measuring, "acting")), interrupt)
     with pytest.raises(KeyboardInterrupt):
-        measure_costs(small_config(), 0.02, brief=True)
+        measure_costs(small_plan(), 0.02, brief=True)
     assert closed == [2]
 
 
@@ -68,16 +69,16 @@ def test_a_central_policy_is_measured_with_a_group_of_every_worker(monkeypatch: 
     real = measuring.acting_for_all
     monkeypatch.setattr(measuring, "acting_for_all", acting_for_all)
     config = small_config(worker_kind="central", worker_count=3, envs_per_worker=8)
-    costs = measure_costs(config, 0.02)
+    costs = measure_costs(make_plan(config), 0.02)
     assert at_once == [12, 24]
     assert 0 < costs.act < 1e-2
     assert not costs.gpu_acts
-    measure_costs(small_config(worker_kind="central", worker_count=100, envs_per_worker=8), 0.02, brief=True)
+    measure_costs(small_plan(worker_kind="central", worker_count=100, envs_per_worker=8), 0.02, brief=True)
     assert at_once[2:] == [160, 320]
 
 
 def test_every_part_is_measured() -> None:
-    costs = measure_costs(small_config(), 0.02)
+    costs = measure_costs(small_plan(), 0.02)
     assert 0 < costs.env < 1e-2
     assert 0 < costs.act_doubled < 1e-2
     assert 0 < costs.act < 1e-2
@@ -89,7 +90,7 @@ def test_learning_is_counted_for_fresh_steps(monkeypatch: pytest.MonkeyPatch, kn
     monkeypatch.setattr(measuring, "stepping", lambda config, num_envs, threads: known.part(1.0))
     monkeypatch.setattr(measuring, "acting", lambda config, num_envs: known.part(num_envs))
     monkeypatch.setattr(measuring, "learning", lambda config, batch_size: known.part(batch_size))
-    costs = measure_costs(small_config(replay_parameters=HALF, batch_size=6), 0.02)
+    costs = measure_costs(small_plan(replay_parameters=HALF, batch_size=6), 0.02)
     assert fresh_part(small_config(replay_parameters=HALF)) == 0.5
     assert (costs.act, costs.act_doubled, costs.learn) == (4.0, 8.0, 12.0)
 
@@ -120,7 +121,7 @@ def test_a_brief_measurement_takes_few_environments_and_steps(
     monkeypatch.setattr(measuring, "stepping", stepping)
     monkeypatch.setattr(measuring, "acting", lambda *_: known.part(1.0))
     monkeypatch.setattr(measuring, "learning", learning)
-    measure_costs(small_config(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
+    measure_costs(small_plan(**{"batch_size": 64, "envs_per_worker": 6, **settings}), 0.02, brief=brief)
     assert [(*stepped, *learned_from[0])] == [wanted]
 
 
@@ -174,5 +175,5 @@ def test_random_frames_have_the_dtype_of_the_environment_and_legal_actions() -> 
 
 def test_the_parts_of_a_run_on_numbers_are_measured() -> None:
     config = small_config(env="CartPole-v1", worker_kind="cpu", worker_count=2)
-    costs = measure_costs(config, 0.01, brief=True)
+    costs = measure_costs(make_plan(config), 0.01, brief=True)
     assert min(costs.env, costs.act, costs.learn) > 0

@@ -10,9 +10,9 @@ from learner import launch, prepare
 from learner.machine.detect import Machine
 from learner.machine.memory_check import check_memory, describe_memory, host_memory
 from learner.ranks.check import check_learner_count
-from learner.ranks.member import VISIBLE_GPUS, config_of_rank, gpu_of
+from learner.ranks.member import VISIBLE_GPUS, gpu_of, plan_of_rank
 from learner.settings.schema import default_settings
-from tests.support import CATCH, small_config
+from tests.support import CATCH, small_plan
 
 CORES = Machine(4, 8 * 10**9, None)
 GPUS = Machine(16, 8 * 10**9, "GPU 9000", gpus=2)
@@ -65,7 +65,7 @@ def test_each_learner_is_fitted_to_its_part_of_the_machine(monkeypatch: pytest.M
 
 
 def test_memory_is_counted_for_each_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = (small_config(learner_count=count) for count in (1, 2))
+    one, two = (small_plan(learner_count=count) for count in (1, 2))
     needed = host_memory(two).total
     assert describe_memory(two)[-1].startswith("Memory for each of 2 learners: at most ")
     assert describe_memory(one)[-1].startswith("Memory: at most ")
@@ -79,13 +79,13 @@ def test_memory_is_counted_for_each_learner(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_learners_have_seeds_of_their_own_and_leave_the_rest_to_rank_0() -> None:
-    config = small_config(learner_count=3, eval_period=5, eval_seconds=2.5, profile=7)
-    first, second, later = (config_of_rank(config, rank, updates) for rank, updates in ((1, 0), (2, 0), (1, 9)))
-    assert len({each.training.seed for each in (config, first, second, later)}) == 4
-    assert config.evaluation.evaluates
+    plan = small_plan(learner_count=3, eval_period=5, eval_seconds=2.5, profile=7)
+    first, second, later = (plan_of_rank(plan, rank, updates).config for rank, updates in ((1, 0), (2, 0), (1, 9)))
+    assert len({each.training.seed for each in (plan.config, first, second, later)}) == 4
+    assert plan.config.evaluation.evaluates
     assert not first.evaluation.evaluates
     assert first.output.profile == 0
-    assert first.settings == config.settings
+    assert first.settings == plan.config.settings
 
 
 @pytest.mark.parametrize(("visible", "gpu"), [(None, "1"), ("", "1"), ("3,5", "5"), ("GPU-a,GPU-b", "GPU-b")])

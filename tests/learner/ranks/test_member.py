@@ -13,29 +13,28 @@ import numpy as np
 import pytest
 import torch
 
-from learner.building import make_contract
 from learner.ranks import member as module
 from learner.ranks.member import Member
 from learner.runs.checkpoint import generator_states, restore_generators, save_checkpoint, save_replay
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import GENERATORS
 from tests.learner.runs.support import is_mapped, make_checkpoint
-from tests.support import small_config
+from tests.support import small_plan
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_its_random_states_do_not_hold_the_file(tmp_path: Path) -> None:
-    config = small_config(save_replay=True)
+    plan = small_plan(save_replay=True)
     run = RunDirectory.create(tmp_path, "Catch-v0")
     torch.manual_seed(5)
     state = {
-        "mixture": {"settings": {"contract": make_contract(config).signature()}},
+        "mixture": {"settings": {"contract": plan.contract.signature()}},
         GENERATORS: generator_states(np.random.default_rng(6)),
     }
     wanted = torch.rand(1)
     path = run.replay_path(7, 1)
-    checkpoint = replace(make_checkpoint(7), settings=config.settings, rank_replays=(save_replay(path, 7, state),))
-    resumed, replay = module._saved(config, checkpoint, Member(1, config, run.path, run.checkpoint_path(7), 0, 0))
+    checkpoint = replace(make_checkpoint(7), settings=plan.config.settings, rank_replays=(save_replay(path, 7, state),))
+    resumed, replay = module._saved(plan, checkpoint, Member(1, plan, run.path, run.checkpoint_path(7), 0, 0))
     assert replay is not None
     assert is_mapped(path)
     replay.clear()
@@ -60,5 +59,5 @@ def test_it_connects_before_it_reads_its_replay(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module.launcher, "start_fork_server", lambda: None)
     save_checkpoint(tmp_path / "checkpoint.pt", make_checkpoint())
     words = Mock(send=lambda word: tape.append(word))
-    assert module._train(Member(1, small_config(learner_count=2), tmp_path, tmp_path / "checkpoint.pt", 0, 0), words) == 0
+    assert module._train(Member(1, small_plan(learner_count=2), tmp_path, tmp_path / "checkpoint.pt", 0, 0), words) == 0
     assert tape == ["HeadStart", module.READY, "Group", "_saved", "train"]

@@ -14,7 +14,7 @@ from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
 from learner.runs.saving import Saver
 from learner.train import train
-from tests.support import same, small_config
+from tests.support import same, small_plan
 
 HALF = 10
 WALL_CLOCK = ("seconds", "time/", "cores/", "hardware/", "charts/SPS", "charts/FPS", "charts/updates_per_second")
@@ -64,7 +64,7 @@ def settings_of(mixture: str) -> dict[str, Any]:
 
 
 def play(run: RunDirectory, resumed: Checkpoint | None = None, replay: dict[str, Any] | None = None, **settings: Any) -> None:
-    assert train(small_config(**settings), run, resumed, replay=replay) == 0
+    assert train(small_plan(**settings), run, resumed, replay=replay) == 0
 
 
 def play_until_killed(run: RunDirectory, **settings: Any) -> tuple[Checkpoint, dict[str, Any]]:

@@ -12,7 +12,8 @@ import torch
 
 from agents import AGENTS
 from agents.networks.base import make_network
-from learner.building import make_agent, make_network_config
+from learner.building import make_agent
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
@@ -20,7 +21,7 @@ from learner.settings.config import DEFAULTS, Config
 from setting import listed
 from tests.builders import network_of
 from tests.learner.runs.support import make_checkpoint
-from tests.support import same, small_config
+from tests.support import same, small_config, small_plan
 from wrappers import make_spec
 
 
@@ -160,9 +161,9 @@ def test_a_fitting_checkpoint_is_accepted(optimizer: str, tmp_path: Path) -> Non
     config = small_config(optimizer=optimizer)
     save_checkpoint(tmp_path / "x.pt", fitting(config))
     checkpoint = load_checkpoint(tmp_path / "x.pt")
-    check_fit(config, checkpoint, load_optimizer=True)
+    check_fit(make_plan(config), checkpoint, load_optimizer=True)
     check_finite(checkpoint, tmp_path)
-    agent = make_agent(config, make_network(make_network_config(config)))
+    agent = make_agent(config, make_network(make_plan(config).network))
     assert not same(agent.state_dict(), checkpoint.agent)
     agent.load_state_dict(checkpoint.agent, load_optimizer=True)
     assert same(agent.state_dict()["modules"], checkpoint.agent["modules"])
@@ -173,25 +174,25 @@ def test_another_optimizer_is_refused_unless_its_state_is_left_out() -> None:
     checkpoint = fitting(small_config(optimizer="rmsprop"))
     config = small_config(optimizer="adam")
     with pytest.raises(ValueError, match="^optimizer: wanted rmsprop .* got adam; .*--noload_optimizer"):
-        check_fit(config, checkpoint, load_optimizer=True)
-    check_fit(config, checkpoint, load_optimizer=False)
+        check_fit(make_plan(config), checkpoint, load_optimizer=True)
+    check_fit(make_plan(config), checkpoint, load_optimizer=False)
 
 
 def test_another_activation_function_is_refused() -> None:
     with pytest.raises(ValueError, match="^activation: wanted relu as in the checkpoint, got tanh$"):
-        check_fit(small_config(activation="tanh"), fitting(small_config(activation="relu")), load_optimizer=True)
+        check_fit(small_plan(activation="tanh"), fitting(small_config(activation="relu")), load_optimizer=True)
 
 
 def test_other_strides_are_refused() -> None:
     small = {"network": "conv", "env": "PongNoFrameskip-v4"}
     with pytest.raises(ValueError, match="^conv: wanted 32x8x4,64x4x2,64x3x1 as in the checkpoint, got 32x8x4,64x4x2,64x3x2$"):
-        check_fit(small_config(**small, conv="32x8x4,64x4x2,64x3x2"), fitting(small_config(**small)), load_optimizer=True)
+        check_fit(small_plan(**small, conv="32x8x4,64x4x2,64x3x2"), fitting(small_config(**small)), load_optimizer=True)
 
 
 def test_another_number_of_actions_is_refused_with_both_environments() -> None:
     config = small_config(network="impala_shallow", env="PongNoFrameskip-v4")
     with pytest.raises(ValueError, match="^load: .* 6 actions of PongNoFrameskip-v4.* 3 actions of Catch-v0$"):
-        check_fit(config, fitting(small_config()), load_optimizer=True)
+        check_fit(make_plan(config), fitting(small_config()), load_optimizer=True)
 
 
 def test_other_weights_are_refused_by_the_first_tensor_that_differs() -> None:
@@ -199,7 +200,7 @@ def test_other_weights_are_refused_by_the_first_tensor_that_differs() -> None:
     shapes = [list(next(iter(fitting(config).agent["modules"]["network"].values())).shape) for config in (wanted, got)]
     assert shapes[0] != shapes[1]
     with pytest.raises(ValueError, match="^load: wanted .* mlp and Catch-v0, got one of mlp and Catch-v0") as caught:
-        check_fit(wanted, fitting(got), load_optimizer=True)
+        check_fit(make_plan(wanted), fitting(got), load_optimizer=True)
     name = next(iter(fitting(got).agent["modules"]["network"]))
     assert str(caught.value).endswith(f"wanted {name} as float32 {shapes[0]}, got float32 {shapes[1]}")
 
@@ -229,7 +230,7 @@ def test_a_state_that_does_not_fit_the_agent_is_refused_in_one_line(name: str) -
     checkpoint = fitting(config)
     CHANGES[name](checkpoint.agent)
     with pytest.raises(ValueError, match="^load: wanted ") as caught:
-        check_fit(config, checkpoint, load_optimizer=True)
+        check_fit(make_plan(config), checkpoint, load_optimizer=True)
     assert "\n" not in str(caught.value)
 
 

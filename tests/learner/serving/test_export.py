@@ -18,7 +18,7 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
 from agents.networks.q_network import Q_VALUES
 from checked_files import LOCK_NAME
-from learner.building import make_network_config
+from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, Counters
 from learner.serving import description, export
 from learner.serving.export import (
@@ -36,7 +36,6 @@ from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
 from workers import random_observations
-from wrappers import make_spec
 from wrappers.spaces import Box, Leaf, Packing
 
 pytestmark = pytest.mark.onnx
@@ -64,7 +63,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportedPo
     folder = tmp_path_factory.mktemp("run")
     config = small_config(**SETTINGS)
     checkpoint = trained_checkpoint(config)
-    assert export_policy(config, checkpoint, folder / "update_000000007.pt", folder) == 0
+    assert export_policy(make_plan(config), checkpoint, folder / "update_000000007.pt", folder) == 0
     network = new_network(config)
     network.load_state_dict(checkpoint.agent["modules"]["network"])
     return folder / "exported_7", ExportedPolicy(network.only_act()), random_observations(config.env, 9)
@@ -124,7 +123,7 @@ def test_the_description_names_inputs_outputs_and_actions(exported: tuple[Path, 
 def test_the_preprocessing_of_atari_frames_is_described_in_order() -> None:
     config = small_config(env="PongNoFrameskip-v4", network="nature", frames_stacked=4)
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
-    described = description.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
+    described = description.describe(make_plan(config), checkpoint, Path("a.pt"), {})
     assert described["input"]["shape"] == ["batch", 4, 84, 84]
     assert [line.split()[0] for line in described["input"]["preprocessing"]] == ["repeat", "take", "convert", "resize"]
     assert described["actions"][:2] == ["NOOP", "FIRE"]
@@ -136,12 +135,12 @@ def test_a_core_has_its_state_as_input_and_output(core: str, tmp_path: Path) -> 
     """An exported policy that is played by hand follows the network through an episode."""
     config = small_config(core=core, core_size=8)
     generator = torch.Generator().manual_seed(3)
-    network: ActorCritic = make_network(make_network_config(config), generator)
+    network: ActorCritic = make_network(make_plan(config).network, generator)
     with torch.no_grad():
         network.policy_head.weight.mul_(100.0)
     agent = {"modules": {"network": network.state_dict()}}
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(steps=80, updates=7), agent, 0.1)
-    assert export_policy(config, checkpoint, tmp_path / "update_000000007.pt", tmp_path) == 0
+    assert export_policy(make_plan(config), checkpoint, tmp_path / "update_000000007.pt", tmp_path) == 0
     folder, size = tmp_path / "exported_7", network.state_size
     described = json.loads((folder / DESCRIPTION).read_text())["state"]
     assert (described["input"], described["output"], described["shape"]) == ("state_in", "state_out", ["batch", size])
@@ -171,7 +170,7 @@ def test_a_file_that_computes_something_else_is_refused(
     monkeypatch.setattr(export, "write_program", lambda policy, observations, path: None)
     monkeypatch.setattr(export, "read_program", lambda path: slightly_off)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
-    assert export_policy(config, trained_checkpoint(config), Path("update_000000007.pt"), tmp_path) == 1
+    assert export_policy(make_plan(config), trained_checkpoint(config), Path("update_000000007.pt"), tmp_path) == 1
     assert any(PROGRAM in line and "at most 0.001, got 0.01" in line for line in lines)
     assert any("pip install -r requirements-export.txt" in line for line in lines)
 
@@ -203,7 +202,7 @@ def test_a_torso_that_cannot_be_exported_is_one_line_with_the_cause(
     config = small_config(**SETTINGS, network=f"{tmp_path / 'my_net.py'}:Net")
     agent = {"modules": {"network": new_network(config).state_dict()}}
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(updates=7), agent, 0.1)
-    assert export_policy(config, checkpoint, Path("update_000000007.pt"), tmp_path) == 1
+    assert export_policy(make_plan(config), checkpoint, Path("update_000000007.pt"), tmp_path) == 1
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1
     assert errors[0].startswith(f"error: {tmp_path / 'exported_7' / file}: wanted a network that can be exported, got ")
@@ -220,8 +219,9 @@ def test_a_torso_that_cannot_be_exported_is_one_line_with_the_cause(
 )
 def test_the_axes_of_a_frame_are_named_by_its_shape(frame_shape: tuple[int, ...], axes: list[str]) -> None:
     config = small_config(**SETTINGS)
-    spec = replace(make_spec(config.env), frame_shape=frame_shape)
-    described = description.describe(config, spec, trained_checkpoint(config), Path("a.pt"), {})
+    plan = make_plan(config)
+    plan = replace(plan, spec=replace(plan.spec, frame_shape=frame_shape))
+    described = description.describe(plan, trained_checkpoint(config), Path("a.pt"), {})
     assert described["input"]["axes"] == ["batch", "frames", *axes]
     assert len(described["input"]["shape"]) == 2 + len(axes)
 
@@ -245,8 +245,9 @@ def test_leaves_of_any_name_are_inputs(core: str, tmp_path: Path, monkeypatch: p
     """Both files compute what the network computes of packed frames."""
     config = small_config(**SETTINGS, core=core, core_size=8)
     packing, count, generator = Packing(ODD_LEAVES), 8, np.random.default_rng(1)
-    spec = replace(make_spec(config.env), leaves=ODD_LEAVES, frame_shape=(packing.size,))
-    network_config = replace(make_network_config(config), leaves=ODD_LEAVES, observation_shape=spec.observation_shape)
+    plan = make_plan(config)
+    spec = replace(plan.spec, leaves=ODD_LEAVES, frame_shape=(packing.size,))
+    network_config = replace(plan.network, leaves=ODD_LEAVES, observation_shape=spec.observation_shape)
     values = {leaf.name: generator.integers(0, 2, (2 * count, *leaf.shape)).astype(leaf.dtype) for leaf in ODD_LEAVES}
     values["action_mask"][:, 0] = 1
     packed = torch.from_numpy(packing.pack(values).reshape(count, 2, -1))
@@ -254,10 +255,9 @@ def test_leaves_of_any_name_are_inputs(core: str, tmp_path: Path, monkeypatch: p
     with torch.no_grad():
         network.policy_head.weight.mul_(100.0)
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(updates=7), {"modules": {"network": network.state_dict()}}, 0.1)
-    monkeypatch.setattr(export, "make_spec", lambda config: spec)
-    monkeypatch.setattr(export, "make_network_config", lambda config: network_config)
+    plan = replace(plan, spec=spec, network=network_config)
     monkeypatch.setattr(export, "random_observations", lambda *arguments: packed)
-    assert export_policy(config, checkpoint, Path("update_000000007.pt"), tmp_path) == 0
+    assert export_policy(plan, checkpoint, Path("update_000000007.pt"), tmp_path) == 0
 
     inputs = json.loads((tmp_path / "exported_7" / DESCRIPTION).read_text())["inputs"]
     names = [each["name"] for each in inputs]
@@ -285,7 +285,7 @@ def test_leaves_of_any_name_are_inputs(core: str, tmp_path: Path, monkeypatch: p
 def test_the_previous_action_of_real_numbers_is_described() -> None:
     config = small_config(env="Reach-v0", core="lstm", core_inputs=True)
     checkpoint = Checkpoint(config.settings, {}, {}, Counters(), {}, 0.1)
-    described = description.describe(config, make_spec(config.env), checkpoint, Path("a.pt"), {})
+    described = description.describe(make_plan(config), checkpoint, Path("a.pt"), {})
     values = {each["name"]: each["values"] for each in described["inputs"]}
     assert list(values) == ["observation", "previous_action", "previous_reward"]
     assert "before it is clipped and rescaled" in values["previous_action"]
@@ -313,7 +313,7 @@ def test_checkpoints_of_equal_updates_are_exported_into_folders_of_their_own(pat
 def test_two_files_in_one_folder_are_both_exported(tmp_path: Path) -> None:
     config = small_config(**SETTINGS)
     for name in ("seed_1", "seed_2"):
-        assert export_policy(config, trained_checkpoint(config), tmp_path / f"{name}.pt", tmp_path) == 0
+        assert export_policy(make_plan(config), trained_checkpoint(config), tmp_path / f"{name}.pt", tmp_path) == 0
         assert json.loads((tmp_path / f"exported_{name}" / DESCRIPTION).read_text())["checkpoint"] == f"{name}.pt"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -330,7 +330,7 @@ def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.Mo
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run_\xff"))
     folder.mkdir()
     config = small_config(**SETTINGS)
-    assert export_policy(config, trained_checkpoint(config), folder / "update_000000007.pt", folder) == 0
+    assert export_policy(make_plan(config), trained_checkpoint(config), folder / "update_000000007.pt", folder) == 0
     written = {path.name for path in (folder / "exported_7").iterdir()} - {LOCK_NAME}
     assert written == {PROGRAM, DESCRIPTION, *([ONNX] if find_spec("onnxruntime") else [])}
 
@@ -339,6 +339,6 @@ def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_description_says_whether_values_are_rescaled(settings: dict[str, str | bool]) -> None:
     own = {"replay_parameters": '[{"type": "standard", "capacity": 40, "sample_ratio": 1.0}]', "replay_fill_fraction": 0.0}
     config = small_config(**settings, **own, **({"core": "lstm"} if settings["agent"] == "r2d2" else {}))
-    meaning = description._describe_outputs(config, make_spec(config.env))[Q_VALUES]["meaning"]
+    meaning = description._describe_outputs(make_plan(config))[Q_VALUES]["meaning"]
     assert ("h(x) = " in meaning) == (settings == {"agent": "r2d2"})
     assert "discounted sum of rewards, as they are learned from, of each action" in meaning

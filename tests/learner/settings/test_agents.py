@@ -16,10 +16,10 @@ from agents import AGENTS, VTraceAgent, VTraceConfig
 from learner import launch
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
-from learner.settings.check import check_setting
+from learner.settings.check import find_setting
 from learner.settings.help import help_text
 from learner.settings.schema import default_settings, every_setting
-from option_flags import define_flags, given_settings
+from option_flags import define_flags, read_settings
 from setting import Setting, listed
 from tests.support import CATCH
 
@@ -55,7 +55,7 @@ def parsed(*arguments: str) -> dict[str, Any]:
     values = flags.FlagValues()
     define_flags(values)
     values(["main.py", *arguments])
-    return given_settings(values)
+    return read_settings(values)[0]
 
 
 def prepared(folder: Path, mode: str = "train", **given: Any) -> launch.Job:
@@ -67,7 +67,7 @@ def test_one_field_is_a_flag_with_help_bounds_and_default(capsys: pytest.Capture
     assert default_settings("wider")["bonus_weight"] == 0.25
     assert "bonus_weight" not in default_settings("vtrace")
     with pytest.raises(ValueError, match=r"^bonus_weight: wanted a weight in \[0, 9\], got 10.0$"):
-        check_setting("bonus_weight", 10.0)
+        find_setting("bonus_weight").check(10.0)
     assert main.main(["main.py", "--help", "--agent=wider"]) == 0
     assert "  --bonus_weight=0.25  Weight of a bonus. Wanted: a weight in [0, 9]." in capsys.readouterr().out
     assert "bonus_weight" not in help_text("vtrace")

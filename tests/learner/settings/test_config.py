@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from learner.building import make_contract
 from learner.evaluation.protocol import PROTOCOLS
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
-from learner.settings.config import AUTO, DEFAULTS, check_setting, check_settings, make_config
+from learner.plan import make_plan
+from learner.settings.check import find_setting
+from learner.settings.config import AUTO, DEFAULTS, check_settings, make_config
 from learner.settings.schema import table_of
 from tests.support import small_config
 from wrappers.spec import parse_resolution
@@ -54,7 +55,7 @@ def test_every_setting_is_checked_in_one_way() -> None:
 def test_defaults_are_accepted_as_they_are_printed(name: str) -> None:
     value = TABLE[name].parse(str(DEFAULTS[name]))
     assert (type(value), value) == (type(DEFAULTS[name]), DEFAULTS[name])
-    check_setting(name, value)
+    find_setting(name).check(value)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -62,7 +63,7 @@ def test_bounds_are_accepted(name: str) -> None:
     for limit in BOUNDS[name][1:]:
         value = TABLE[name].parse(repr(int(limit) if name in WHOLE else float(limit)))
         assert (type(value), value) == (TABLE[name].type, limit)
-        check_setting(name, value)
+        find_setting(name).check(value)
 
 
 NAMED = {
@@ -83,7 +84,7 @@ def test_values_just_outside_are_refused(name: str) -> None:
         outside = (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), low - 1.0)
     for value in outside:
         with pytest.raises(ValueError, match="wanted") as caught:
-            check_setting(name, value)
+            find_setting(name).check(value)
         line = str(caught.value)
         assert line.startswith(f"{name}: wanted {wanted}")
         assert line.endswith(f"got {value!r}")
@@ -94,53 +95,53 @@ def test_values_just_outside_are_refused(name: str) -> None:
 def test_what_is_no_number_of_a_size_is_refused(name: str) -> None:
     for value in (math.nan, math.inf, -math.inf, True, None, "3", "Auto", [1], 1 + 0j, 10**400):
         with pytest.raises(ValueError, match=f"^{name}: wanted"):
-            check_setting(name, value)
+            find_setting(name).check(value)
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_are_wanted_whole(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: wanted"):
-        check_setting(name, 1.0)
+        find_setting(name).check(1.0)
 
 
 @pytest.mark.parametrize("name", FRACTIONS)
 def test_a_whole_number_will_do_for_a_fraction(name: str) -> None:
     value = TABLE[name].parse("1")
     assert (type(value), value) == (float, 1.0)
-    check_setting(name, 1)
+    find_setting(name).check(1)
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_only_choices_are_accepted(name: str) -> None:
     for choice in CHOICES[name]:
-        check_setting(name, choice)
+        find_setting(name).check(choice)
     names = "(,| or) ".join(CHOICES[name])
     for value in ("", "none of them", None, 1, ["cpu"]):
         with pytest.raises(ValueError, match=f"^{name}: wanted {names}( or [^,]+)?, got "):
-            check_setting(name, value)
+            find_setting(name).check(value)
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_switches_are_true_or_false(name: str) -> None:
     for value in (0, 1, "True", None):
         with pytest.raises(ValueError, match=f"^{name}: wanted true or false, got "):
-            check_setting(name, value)
+            find_setting(name).check(value)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts_are_not_empty(name: str) -> None:
     for value in ("", None, 5):
         with pytest.raises(ValueError, match=f"^{name}: wanted"):
-            check_setting(name, value)
+            find_setting(name).check(value)
 
 
 def test_only_settings_with_an_auto_default_may_be_auto() -> None:
     for name in BOUNDS:
         if DEFAULTS[name] == AUTO:
-            check_setting(name, AUTO)
+            find_setting(name).check(AUTO)
         else:
             with pytest.raises(ValueError, match=f"^{name}: wanted .*, got 'auto'"):
-                check_setting(name, AUTO)
+                find_setting(name).check(AUTO)
 
 
 @pytest.mark.parametrize("text", ["84", "84,84,3", "84x84", "0,84", "84,0", "-1,84", "84,", ",", "", "8.4,84", "²,84", "a,b"])
@@ -211,10 +212,12 @@ def test_settings_survive_json() -> None:
 
 
 def test_a_checkpoint_may_carry_other_settings_than_the_machine_s_own() -> None:
-    portable = {**SETTLED, "worker_count": AUTO}
-    config = make_config(SETTLED, portable)
-    assert config.settings == portable
-    assert config.workers == make_config(SETTLED).workers
+    usual, asked = make_config(SETTLED), {**SETTLED, "worker_count": AUTO, "batch_size": AUTO}
+    config = make_config(SETTLED, asked)
+    assert config.settings == {**usual.settings, "worker_count": AUTO}  # the batch size is part of what is learned
+    assert config.workers == usual.workers
+    fixed = {**SETTLED, "reproducible": True, "worker_kind": "serial", "prepared_batches": 0}
+    assert make_config(fixed, {**fixed, "worker_count": AUTO}).settings["worker_count"] == SETTLED["worker_count"]
 
 
 OTHER: dict[str, Any] = {
@@ -307,7 +310,7 @@ def test_unclipped_rewards_ignore_the_method() -> None:
 
 def test_the_contract_has_the_environment_s_shapes() -> None:
     settings = {"env": "PongNoFrameskip-v4", "frame_scale_resolution": "60,50", "grayscaling_frames": False}
-    contract = make_contract(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings))
+    contract = make_plan(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings)).contract
     assert (contract.unroll_length, contract.frame) == (9, ((60, 50, 3), "uint8"))
     assert (contract.frames_stacked, contract.acting["behaviour_policy"].shape) == (2, (6,))
 

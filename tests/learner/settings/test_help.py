@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agents import AGENTS
-from learner.building import make_network_config
+from learner.plan import make_plan
 from learner.settings.check import check_settings
 from learner.settings.help import help_text
 from learner.settings.schema import table_of, untaken
@@ -46,7 +46,7 @@ def accepts(agent: str, **settings: Any) -> bool:
     try:
         config = small_config(agent=agent, **settings)
         check_settings(config.settings)
-        AGENTS[agent].check(config.agent_settings, make_network_config(config))
+        AGENTS[agent].check(config.agent_settings, make_plan(config).network)
         AGENTS[agent].check_learning(config.agent_settings)
     except ValueError:
         return False

@@ -16,7 +16,9 @@ from learner.settings.config import Config, make_config
 from learner.settings.help import preset_hints
 from learner.settings.presets import PRESETS, apply_preset, describe_presets, load_preset
 from learner.settings.schema import default_settings
-from option_flags import define_flags, given_settings
+from option_flags import define_flags, read_settings
+from setting import AUTO
+from wrappers import EnvConfig, make_spec
 
 SMALL = Machine(cores=2, memory_bytes=8 * 10**9, gpu=None)
 
@@ -30,9 +32,11 @@ def parsed(*arguments: str) -> flags.FlagValues:
 
 def config_of(*arguments: str) -> Config:
     values = parsed(*arguments)
-    given = apply_preset(given_settings(values))
+    given = apply_preset(read_settings(values)[0])
     settings, _ = merge_settings(given, {})
-    return make_config(fit_to_machine(apply_protocol(settings, given), SMALL)[0])
+    # Packages of environments may be missing. Their specs decide nothing if the network is named.
+    spec = None if settings["network"] == AUTO else make_spec(EnvConfig("Catch-v0", 1))
+    return make_config(fit_to_machine(apply_protocol(settings, given), SMALL)[0], spec=spec)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from learner.settings.check import check_setting
+from learner.settings.check import find_setting
 from learner.settings.other_names import RENAMED
 from learner.settings.schema import table_of
 
@@ -34,5 +34,5 @@ def test_bad_values_are_refused_as_they_were(known_as: str) -> None:
     name = RENAMED.get(known_as, known_as)
     for value, message in SNAPSHOT[known_as]["refusals"]:
         with pytest.raises(ValueError, match="wanted") as caught:
-            check_setting(name, value)
+            find_setting(name).check(value)
         assert str(caught.value) == message.replace(f"{known_as}: ", f"{name}: ", 1)

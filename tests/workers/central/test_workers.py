@@ -20,14 +20,13 @@ import pytest
 import torch
 
 from agents.networks.actor_critic import ActorCritic
-from learner.building import make_contract, make_network_config
+from learner.plan import make_plan
 from tests.builders import fresh_batch
 from tests.support import runs, small_config
 from workers import WORKERS, WorkerError, Workers, WorkerSetup, first_seeds
 from workers.central.device_policy import DevicePolicy
 from workers.central.inference import Line
 from workers.central.workers import CentralWorkers
-from wrappers import make_spec
 
 STACK = 3
 ELITE = '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "elite", "capacity": 9, "sample_ratio": 0.5}]'
@@ -37,11 +36,9 @@ Trajectory = dict[str, np.ndarray]
 def make_workers(kind: str, **settings: Any) -> tuple[Any, ActorCritic]:
     """Workers, and a network of which every action is as good as certain, published as version 1."""
     config = small_config(worker_kind=kind, frames_stacked=STACK, replay_parameters=ELITE, **{"worker_count": 1, **settings})
-    spec = make_spec(config.env)
+    plan = make_plan(config)
     seeds = first_seeds(np.random.SeedSequence(5), config.workers.worker_count)
-    setup = WorkerSetup(
-        config.env, spec, make_network_config(config), make_contract(config), config.workers, seeds, poison=True
-    )
+    setup = WorkerSetup(config.env, plan.spec, plan.network, plan.contract, config.workers, seeds, poison=True)
     network = certain_network(setup, 1)
     workers = WORKERS[kind](setup, network)
     workers.weights.publish(network, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from learner.settings.check import check_settings
 from learner.settings.config import DEFAULTS
-from tests.support import REPOSITORY, small_config
+from tests.support import REPOSITORY, small_plan
 from workers import WorkerConfig
 
 pytest.importorskip("ray", reason="Ray is an optional package (requirements-ray.txt)")
@@ -41,9 +41,9 @@ def test_a_joined_cluster_gets_the_code_beside_what_the_user_asks_for() -> None:
 def test_workers_on_other_machines_take_no_memory_and_no_cores_of_this_one() -> None:
     from learner.machine.memory_check import host_memory
 
-    here = host_memory(small_config(worker_kind="ray", worker_count=8))
-    elsewhere = host_memory(small_config(worker_kind="ray", worker_count=8, ray_address="auto"))
-    assert here == host_memory(small_config(worker_kind="cpu", worker_count=8))
+    here = host_memory(small_plan(worker_kind="ray", worker_count=8))
+    elsewhere = host_memory(small_plan(worker_kind="ray", worker_count=8, ray_address="auto"))
+    assert here == host_memory(small_plan(worker_kind="cpu", worker_count=8))
     assert elsewhere.processes < here.processes
     assert (elsewhere.environments, elsewhere.arena) == (0, here.arena)
 
