@@ -77,6 +77,7 @@ def test_what_nobody_took_ends(kind: str) -> None:
     assert children_named("worker-0") == []
 
 
+@pytest.mark.random_play
 @pytest.mark.parametrize("kind", ["cpu", "serial"])
 def test_random_play_is_the_same_wherever_it_happens(kind: str) -> None:
     plan = plan_of(worker_kind=kind, seed=3)
