@@ -122,7 +122,7 @@ def test_the_parts_and_the_program_have_the_same_settings(arguments: list[str], 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launch, "measure_costs", lambda *_, **__: Costs(1e-4, 1e-4, 9e-5, 1e-4, 4))
-    monkeypatch.setattr(throughput, "Parts", lambda config, _: built.append(config))
+    monkeypatch.setattr(throughput, "Parts", lambda plan, _: built.append(plan.config))
     monkeypatch.setattr(throughput, "MeasuredProgram", start)
     with pytest.raises(KeyboardInterrupt):
         throughput.measure(arguments, 1, 1.0)
