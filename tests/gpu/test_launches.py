@@ -17,7 +17,7 @@ from replay.batch import Batch, HostBatch
 from replay.slot_store import SharedArrays
 from tests.builders import network_of
 from tests.gpu.simulated_gpu import SimulatedGpu
-from tests.support import small_config
+from tests.support import small_config, small_plan
 from workers.central.device_weights import DeviceWeights
 from workers.weights import SharedWeights, weights_layout
 
@@ -62,7 +62,7 @@ def test_measuring_gives_back_what_updates_hold(gpu: SimulatedGpu, monkeypatch: 
         end_update(guard)
 
     monkeypatch.setattr(Guard, "end_update", seen_end)
-    part = measuring.learning(small_config(device="cuda"), 4)
+    part = measuring.learning(small_plan(device="cuda"), 4)
     for calls in range(1, 5):
         part.call()
         assert len(guards) == calls * measuring.GPU_UPDATES
@@ -79,7 +79,7 @@ def test_updates_are_measured_as_a_run_makes_them(gpu: SimulatedGpu, monkeypatch
         assert all(gpu.is_pinned(torch.from_numpy(column)) for column in host.columns.values())
         return make_batch(host, *rest)
 
-    part = measuring.learning(small_config(device="cuda"), 4)
+    part = measuring.learning(small_plan(device="cuda"), 4)
     monkeypatch.setattr(measuring, "make_batch", seen_make_batch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: said.append("wait"))
     part.call()
