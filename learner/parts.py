@@ -1,4 +1,4 @@
-"""Builds the parts of a training once. The loop in `learner/train.py` uses them."""
+"""Builds what an update needs, once. The loop in `learner/train.py` uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from agents import Agent
 from agents.compute import prepare_torch, set_tf32
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import agent_class, make_agent
-from learner.evaluation.schedule import EvaluationSchedule
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder, policy_divergence
 from learner.feeding.feedback import PriorityFeedback
@@ -22,14 +21,13 @@ from learner.feeding.feeder import Feeder
 from learner.head_start import HeadStart, run_seeds
 from learner.hindsight import OpenGoals
 from learner.metrics.counting import Counting
-from learner.metrics.recorder import Recorder, Sources
 from learner.plan import Plan
 from learner.ranks.base import Ranks
 from learner.ranks.saving import RankSaver
 from learner.ranks.several import Several
 from learner.runs.checkpoint import Checkpoint, Counters, restore_generators
 from learner.runs.directory import RunDirectory
-from learner.runs.resuming import restore_replays, trajectories_to_fill_in
+from learner.runs.resuming import restore_replays
 from learner.runs.saving import Saver
 from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
@@ -39,9 +37,9 @@ from workers import Workers
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one training.
+    """What the updates of one training need, and what saves it.
 
-    counters: how far it has come. generator: draws from the replays. total_frames: its budget. ranks: the other learners.
+    counting: how far it has come. generator: draws from the replays. total_frames: its budget. ranks: the other learners.
     """
 
     plan: Plan
@@ -53,10 +51,8 @@ class Parts:
     mixture: Mixture
     feeder: Feeder
     feedback: PriorityFeedback
-    recorder: Counting
+    counting: Counting
     saver: Saver | RankSaver
-    evaluations: EvaluationSchedule
-    counters: Counters
     generator: np.random.Generator
     total_frames: int
     ranks: Ranks
@@ -64,7 +60,6 @@ class Parts:
 
     def stop(self) -> None:
         """End the processes and threads that run next to the loop. May be called at any time, also twice."""
-        self.evaluations.stop()
         # The feeder's thread reads the workers' slots, whose memory `workers.stop` gives back.
         self.feeder.stop()
         self.workers.stop()
@@ -102,22 +97,18 @@ def build(
         goals = undo.enter_context(closing(OpenGoals(plan)))
         mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)
         pinned, prepared = device.type == "cuda", settings.prepared_batches
-        feeder = make_feeder(workers, mixture, prepared, pinned=pinned, hold_slots=config.workers.on_policy)
-        skipped = SkippedUpdates(agent, settings.max_skipped_updates, counters.updates)
         parts = Parts(
             plan=plan,
             device=device,
             network=network,
             agent=agent,
-            skipped=skipped,
+            skipped=SkippedUpdates(agent, settings.max_skipped_updates, counters.updates),
             workers=workers,
             mixture=mixture,
-            feeder=feeder,
+            feeder=make_feeder(workers, mixture, prepared, pinned=pinned, hold_slots=config.workers.on_policy),
             feedback=PriorityFeedback(mixture, device),
-            recorder=_make_recorder(plan, run, counters, Sources(workers, mixture, feeder, skipped, ranks), resumed, replay),
+            counting=Counting(plan, counters, resumed),
             saver=_make_saver(config, run, resumed, ranks, generator),
-            evaluations=EvaluationSchedule(plan, run, network, resumed),
-            counters=counters,
             generator=generator,
             total_frames=total_frames,
             ranks=ranks,
@@ -158,20 +149,6 @@ def _make_mixture(
     if replay:
         restore_replays(replay, mixture)
     return mixture
-
-
-def _make_recorder(
-    plan: Plan,
-    run: RunDirectory,
-    counters: Counters,
-    sources: Sources,
-    resumed: Checkpoint | None,
-    replay: dict[str, Any] | None,
-) -> Counting:
-    if sources.ranks.rank:
-        return Counting(plan, counters, resumed)
-    to_fill_in, charts = 0 if replay else trajectories_to_fill_in(plan), agent_class(plan.config).charts
-    return Recorder(plan, run, counters, sources, resumed=resumed, to_fill_in=to_fill_in, charts=charts)
 
 
 def _make_saver(

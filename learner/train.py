@@ -1,8 +1,13 @@
-"""Training: the loop that turns trajectories into updates, readable top to bottom. `learner/parts.py` builds what it uses."""
+"""Training: the loop that turns trajectories into updates, readable top to bottom.
+
+`learner/parts.py` builds what an update needs. All else follows the loop as a hook (`learner/hooks.py`).
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +16,17 @@ import torch
 
 from agents.engine.graphs import GraphError
 from agents.engine.streams import Fence
+from learner.evaluation.schedule import EvaluationSchedule
 from learner.head_start import HeadStart
+from learner.hooks import Hook, stage
+from learner.metrics.profiler import UpdateProfiler
+from learner.metrics.recorder import Recorder
 from learner.parts import Parts, build
 from learner.plan import Plan
 from learner.ranks.base import RankError, Ranks
 from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
-from learner.runs.resuming import continued, restore_under_way
+from learner.runs.resuming import continued, restore_under_way, trajectories_to_fill_in
 from learner.runs.saving import replay_to_save
 from learner.signals import TRAINING_STOPS, StopSignals
 from learner.skipping import SkippingError
@@ -48,20 +57,45 @@ def train(
     """
     resumed = continued(resumed, plan.protocol) if resumed else None
     head_start, ranks = head_start or HeadStart(plan, resumed), ranks or Ranks()
-    parts = build(plan, run, resumed, head_start, replay, ranks)
-    started = False
+    with ExitStack() as at_end:
+        parts = build(plan, run, resumed, head_start, replay, ranks)
+        at_end.callback(parts.stop)
+        hooks = _make_hooks(parts, run, resumed, to_fill_in=0 if replay else trajectories_to_fill_in(plan))
+        for hook in hooks:
+            at_end.callback(hook.close)
+        return _train(parts, hooks, resumed, replay)
+
+
+def _make_hooks(parts: Parts, run: RunDirectory, resumed: Checkpoint | None, to_fill_in: int) -> list[Hook]:
+    """All that follows the training, in the order of the calls after an update. Rank 0 does it for all learners."""
+    config, counters = parts.plan.config, parts.counting.counters
+    if parts.ranks.rank:
+        return []
+    hooks: list[Hook] = []
+    if config.output.profile:
+        hooks.append(UpdateProfiler(config.output.profile, run, counters, gpu=config.training.device == "cuda"))
+    hooks.append(recorder := Recorder(parts, run, to_fill_in))
+    if config.evaluation.evaluates:
+        now, add = partial(_checkpoint, parts), recorder.add_evaluation
+        hooks.append(EvaluationSchedule(parts.plan, run, parts.network, counters, resumed, make_checkpoint=now, add=add))
+    return hooks
+
+
+def _train(parts: Parts, hooks: Sequence[Hook], resumed: Checkpoint | None, replay: dict[str, Any] | None) -> int:
+    """Train, save and report. Returns the exit code. Raises as `train`."""
+    ranks, started = parts.ranks, False
     try:
         with StopSignals(at_once=parts.workers.kill, first=TRAINING_STOPS if ranks.rank == 0 else "") as signals:
-            _start(parts, resumed, replay, signals)
+            _start(parts, hooks, resumed, replay, signals)
             started = True
-            _make_updates(parts, signals)
+            _make_updates(parts, hooks, signals)
             parts.feeder.stop()
-            saved = _save(parts)
+            saved = _save(parts, hooks)
             parts.workers.stop()
             interrupted = ranks.stops(signals.asked)
-            if not interrupted:
-                _evaluate_the_final_policy(parts, signals)
-            parts.recorder.finish(saved, interrupted=interrupted)
+            with signals.silent():  # the run is saved, so the line that promises it would mean nothing
+                for hook in reversed(hooks):
+                    hook.on_end(saved, interrupted=interrupted, asked=signals.asked)
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1
@@ -70,25 +104,30 @@ def train(
         ranks.leave()
         parts.feeder.stop()
         if started:  # before that nothing is new, and a save would replace the resumed replay by one that is not restored yet
-            _save_what_is_left(parts)
+            _save_what_is_left(parts, hooks)
         raise
     except SkippingError:
-        parts.recorder.write_record()  # nothing is saved: no update since the last good weights was better
+        for hook in hooks:
+            hook.on_checkpoint()  # yet nothing is saved: no update since the last good weights was better
         raise
-    finally:
-        parts.stop()
-        parts.recorder.close()
 
 
-def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | None, signals: StopSignals) -> None:
-    """Start the workers and evaluations, and continue what was in progress.
+def _start(
+    parts: Parts,
+    hooks: Sequence[Hook],
+    resumed: Checkpoint | None,
+    replay: dict[str, Any] | None,
+    signals: StopSignals,
+) -> None:
+    """Start the workers and the hooks, and continue what was in progress.
 
     Raises ReplayStopped or KeyboardInterrupt if a signal comes meanwhile.
     """
     # Weights are published first, because workers begin to act as soon as `start` gives them slot blocks.
-    parts.workers.weights.publish(parts.network, parts.counters.updates)
+    parts.workers.weights.publish(parts.network, parts.counting.counters.updates)
     parts.workers.start()
-    parts.evaluations.start(parts.counters.updates)
+    for hook in hooks:
+        hook.on_start()
     with signals.silent():  # the usual line promises to finish an update and save; here the caller logs the stop instead
         should_stop = partial(parts.ranks.stops_waiting, signals.asked)
         restored = restore_under_way(parts.plan.config, replay, parts.workers, parts.feeder, should_stop)
@@ -102,69 +141,65 @@ def _start(parts: Parts, resumed: Checkpoint | None, replay: dict[str, Any] | No
     parts.feeder.start()
 
 
-def _make_updates(parts: Parts, signals: StopSignals) -> None:
+def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> None:
     """Run the loop, one update per iteration."""
-    settings, counters, recorder, ranks = parts.plan.config.training, parts.counters, parts.recorder, parts.ranks
+    settings, counters, ranks = parts.plan.config.training, parts.counting.counters, parts.ranks
 
     def should_stop() -> bool:
-        recorder.show_filling()
+        for hook in hooks:
+            hook.on_wait()
         return ranks.stops_waiting(signals.asked)
 
     while counters.steps < settings.environment_max_steps and not ranks.stops(signals.asked):
-        with recorder.stage("wait"):
+        with stage(hooks, "wait"):
             prepared = parts.feeder.next_batch(should_stop)
         # An update exchanges gradients, so it begins only when every learner has its batch.
         arrivals = ranks.meet(prepared.arrivals, signals.asked) if prepared else None
         if prepared is None or arrivals is None:
             break
         progress = counters.frames / parts.total_frames  # 0 in the first update: a schedule begins at its first value
-        recorder.add_arrivals(arrivals)
+        parts.counting.add_arrivals(arrivals)
         host = prepared.host
-        with recorder.stage("batch"):
+        with stage(hooks, "batch"):
             batch = make_batch(host, parts.mixture.contract, parts.device)
             copied = Fence(parts.device)
             copied.record()
-        with recorder.stage("update"):
+        with stage(hooks, "update"):
             updated = parts.agent.learn(batch, progress)
         parts.feedback.put(host.tickets, updated.priorities)
-        recorder.add_update(updated, host)
-        with recorder.stage("publish"):
+        for hook in hooks:
+            hook.on_batch(host, updated)
+        parts.counting.add_update(updated)
+        with stage(hooks, "publish"):
             # Skipped updates are handled before publishing: after too many in a row the last good weights are restored here.
             parts.skipped.look()
             parts.workers.weights.publish(parts.network, counters.updates)
             parts.feeder.release_held()  # after the new version is there, so that an on-policy agent's rollouts act with it
         prepared.release(copied)  # on a CPU the update is over; on a GPU the memory is reused only after the copy
-        recorder.report()
-        if found := parts.evaluations.step(parts.network, counters, lambda: _checkpoint(parts)):
-            recorder.add_evaluation(found)
+        for hook in hooks:
+            hook.on_update()
         # No checkpoint is written in a streak of skipped updates, since it would not hold the length of the streak.
         if counters.updates % parts.plan.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
-            _save(parts)
+            _save(parts, hooks)
             parts.skipped.keep()
 
 
-def _evaluate_the_final_policy(parts: Parts, signals: StopSignals) -> None:
-    """Wait for its evaluation, if the run evaluates at all. The run is saved already, so a signal ends the wait."""
-    with signals.silent():
-        for found in parts.evaluations.finish(parts.network, parts.counters, lambda: _checkpoint(parts), signals.asked):
-            parts.recorder.add_evaluation(found)
-
-
-def _save_what_is_left(parts: Parts) -> None:
+def _save_what_is_left(parts: Parts, hooks: Sequence[Hook]) -> None:
     """Save after a failure. Saving may fail too: a GPU that has failed returns no tensors."""
     if parts.ranks.rank:
         return  # rank 0 saves
     try:
-        _save(parts)
+        _save(parts, hooks)
     except RuntimeError as error:
         log.error("error: the last checkpoint could not be saved: %s", " ".join(str(error).split()))
 
 
-def _save(parts: Parts) -> Path | None:
-    """Save a checkpoint, the metrics and the replays. Returns the checkpoint's path, or None if it could not be written."""
+def _save(parts: Parts, hooks: Sequence[Hook]) -> Path | None:
+    """Save a checkpoint and the replays. Returns the checkpoint's path, or None if it could not be written."""
     parts.skipped.look(everything=True)
     parts.ranks.keep_equal(parts.agent)
-    parts.recorder.write_record()  # so that metrics and checkpoint describe the same moment
+    for hook in hooks:
+        hook.on_checkpoint()
     parts.feedback.settle()
     with parts.mixture.lock:  # replays neither insert nor sample while they are written
         replay = replay_to_save(parts.plan.config, parts.mixture, parts.workers, parts.feeder)
@@ -177,10 +212,10 @@ def _checkpoint(parts: Parts) -> Checkpoint:
         settings=parts.plan.config.settings,
         spec=parts.plan.spec.to_json(),
         protocol=parts.plan.protocol,
-        counters=parts.counters,
+        counters=parts.counting.counters,
         agent=parts.agent.state_dict(),
-        learning_rate=parts.recorder.learning_rate,
+        learning_rate=parts.counting.learning_rate,
         generators=generator_states(parts.generator),
-        returns=list(parts.recorder.episodes.recent),
-        infos=list(parts.recorder.episodes.infos.recent),
+        returns=list(parts.counting.episodes.recent),
+        infos=list(parts.counting.episodes.infos.recent),
     )

@@ -1,6 +1,6 @@
-"""Evaluation in parallel with training: when the training loop evaluates its policy, and what it keeps of the result.
+"""Evaluation in parallel with training: the hook that evaluates the policy, and what it keeps of the result.
 
-Every `eval_period` updates or `eval_seconds` seconds the loop hands the current weights to the evaluation process
+Every `eval_period` updates or `eval_seconds` seconds the hook hands the current weights to the evaluation process
 (`evaluator.py`). Each result becomes a line in evaluations.jsonl. The checkpoint with the best mean return is kept as best.pt.
 A run that has used its budget evaluates its final policy too.
 """
@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from torch import nn
 
 from learner.evaluation.evaluator import Evaluation, Evaluator
+from learner.hooks import Hook
 from learner.metrics.summary import evaluation_lines
 from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint, save_checkpoint
@@ -27,89 +29,87 @@ log = logging.getLogger("springbok")
 LOOK_SECONDS = 0.05  # between two looks for the result of the final policy
 
 
-class EvaluationSchedule:
-    """The evaluations of one run. It does nothing if `eval_period` and `eval_seconds` are 0.
+class EvaluationSchedule(Hook):
+    """The evaluations of one run, if `eval_period` or `eval_seconds` is not 0.
 
     Args:
-        network: only its layout is read here.
+        plan: of the run.
+        run: its directory.
+        network: the policy.
+        counters: of the run.
         resumed: the checkpoint from which the run resumes, if any.
+        make_checkpoint: returns a checkpoint of the run as it is now.
+        add: takes each result.
     """
 
-    def __init__(self, plan: Plan, run: RunDirectory, network: nn.Module, resumed: Checkpoint | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        run: RunDirectory,
+        network: nn.Module,
+        counters: Counters,
+        resumed: Checkpoint | None,
+        *,
+        make_checkpoint: Callable[[], Checkpoint],
+        add: Callable[[Evaluation], None],
+    ) -> None:
         settings = plan.config.evaluation
         self._period, self._seconds = settings.eval_period, settings.eval_seconds
+        self._network, self._counters = network, counters
+        self._make_checkpoint, self._add = make_checkpoint, add
         self._last_update = 0  # number of updates at the last request
         self._last_time = 0.0  # of the last request
-        self._evaluator: Evaluator | None = None
-        if settings.evaluates:
-            self._evaluator = Evaluator(plan, network, run.animation)
-            self._log = EvaluationLog(run, plan.protocol, resumed)
+        self._evaluator = Evaluator(plan, network, run.animation)
+        self._log = EvaluationLog(run, plan.protocol, resumed)
 
-    def start(self, update: int) -> None:
-        """Start the evaluation process. update: number of updates made so far."""
-        if self._evaluator:
-            self._last_update, self._last_time = update, monotonic()
-            self._evaluator.start()
+    def on_start(self) -> None:
+        """Start the evaluation process."""
+        self._last_update, self._last_time = self._counters.updates, monotonic()
+        self._evaluator.start()
 
-    def step(self, network: nn.Module, counters: Counters, make_checkpoint: Callable[[], Checkpoint]) -> Evaluation | None:
-        """Call once per update: request the next evaluation if it is due. Returns a result that arrived since the last call.
-
-        Args:
-            network: the policy after `counters.updates` updates.
-            make_checkpoint: returns a checkpoint of the run as it is now.
-        """
-        if not self._evaluator:
-            return None
-        if found := self._evaluator.take():
-            self._log.settle(found)
+    def on_update(self) -> None:
+        """Take a result that has arrived, and request the next evaluation if it is due."""
+        self._take()
         # One evaluation runs at a time. One that falls due meanwhile waits, so on a busy machine evaluations become rarer
         # and training does not become slower.
-        if self._evaluator.ready and self._is_due(counters.updates):
-            self._ask(network, counters, make_checkpoint())
-        return found
+        if self._evaluator.ready and self._is_due(self._counters.updates):
+            self._ask()
 
-    def finish(
-        self, network: nn.Module, counters: Counters, make_checkpoint: Callable[[], Checkpoint], should_stop: Callable[[], bool]
-    ) -> Iterator[Evaluation]:
-        """Call after the last update: wait for the evaluation in progress, and evaluate the final policy.
-
-        Args:
-            network: the final policy, after `counters.updates` updates.
-            make_checkpoint: returns its checkpoint.
-            should_stop: ends the wait once it returns true.
-        """
-        while self._evaluator and self._evaluator.alive:
-            if found := self._evaluator.take():
-                self._log.settle(found)
-                yield found
+    def on_end(self, saved: Path | None, *, interrupted: bool, asked: Callable[[], bool]) -> None:
+        """Wait for the evaluation in progress, and evaluate the final policy. A signal ends the wait."""
+        while not interrupted and self._evaluator.alive:
+            self._take()
             if self._evaluator.ready:
-                if self._last_update == counters.updates:
+                if self._last_update == self._counters.updates:
                     return
                 log.info("Evaluating the final policy (Ctrl-C ends this; the run is saved)")
-                self._ask(network, counters, make_checkpoint())
-            if should_stop():
+                self._ask()
+            if asked():
                 log.info("The evaluation of the final policy was stopped")
                 return
             sleep(LOOK_SECONDS)
 
-    def _ask(self, network: nn.Module, counters: Counters, checkpoint: Checkpoint) -> None:
-        assert self._evaluator
-        self._last_update, self._last_time = counters.updates, monotonic()
+    def close(self) -> None:
+        """End the process and discard an unfinished evaluation. Safe to call twice."""
+        self._evaluator.stop()
+        self._log.discard()
+
+    def _take(self) -> None:
+        if found := self._evaluator.take():
+            self._log.settle(found)
+            self._add(found)
+
+    def _ask(self) -> None:
+        self._last_update, self._last_time = self._counters.updates, monotonic()
         # The checkpoint is written before its result is known: training changes the weights while they are evaluated.
-        self._log.propose(checkpoint)
-        self._evaluator.ask(network, counters)
+        self._log.propose(self._make_checkpoint())
+        self._evaluator.ask(self._network, self._counters)
 
     def _is_due(self, updates: int) -> bool:
         # Evaluations are due at multiples of the period, however late the last one began; a resumed run keeps to them too.
         if self._period and updates // self._period > self._last_update // self._period:
             return True
         return self._seconds > 0 and monotonic() - self._last_time >= self._seconds
-
-    def stop(self) -> None:
-        """End the process and discard an unfinished evaluation. Safe to call twice."""
-        if self._evaluator:
-            self._evaluator.stop()
-            self._log.discard()
 
 
 class EvaluationLog:

@@ -1,41 +1,35 @@
-"""Turns events of the loop into metrics, progress lines and the closing summary."""
+"""The hook that turns a training into metrics, progress lines and the closing summary."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from agents import Report
+from learner.building import agent_class
 from learner.evaluation.evaluator import Evaluation
-from learner.feeding.feeder import FEEDER_CLOCKS, Feeder
+from learner.feeding.feeder import FEEDER_CLOCKS
+from learner.hooks import Hook
 from learner.machine.detect import available_cores
 from learner.metrics.advice import reward_advice
 from learner.metrics.bottleneck import BottleneckReport
 from learner.metrics.cores import CoreUse
-from learner.metrics.counting import Counting
 from learner.metrics.hardware import HardwareMeter
 from learner.metrics.infos import PREFIX, success_rate
-from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.metrics.statistics import LagStatistics, Record, TimeFractions, UpdateMetrics
 from learner.metrics.summary import log_next_commands, log_result, write_summary
-from learner.metrics.tensorboard import Charts
 from learner.metrics.writer import MetricsWriter
-from learner.plan import Plan
-from learner.ranks.base import Ranks
-from learner.runs.checkpoint import Checkpoint, Counters
+from learner.parts import Parts
 from learner.runs.directory import RunDirectory
-from learner.skipping import SkippedUpdates
 from replay import replay_names
 from replay.batch import HostBatch
-from replay.mixture import Mixture
-from workers import Workers
 from workers.base import RECORDED
 from workers.clocks import CLOCKS, cpu_seconds
 from wrappers import describe_env
@@ -47,49 +41,27 @@ ROWS = 20  # least rows of metrics of a whole run, so that a short run has a cur
 LOG_PERIOD = 60.0  # seconds between two progress lines if the output is not a terminal
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The parts of a run that the recorder reads numbers from."""
-
-    workers: Workers
-    mixture: Mixture
-    feeder: Feeder
-    skipped: SkippedUpdates
-    ranks: Ranks = field(default_factory=Ranks)
-
-
-class Recorder(Counting):
-    """Counts everything in one place, and reports it.
+class Recorder(Hook):
+    """Reports how a run proceeds.
 
     Args:
-        plan: of the run.
+        parts: of the run; they report numbers.
         run: its directory.
-        counters: how far the run has come; counted up here, and saved in checkpoints.
-        sources: parts of the run that report numbers.
-        resumed: the checkpoint that the run continues from, None for a new run.
         to_fill_in: trajectories that empty replays take in before there is a batch.
-        charts: TensorBoard charts of the metrics that the agent reports.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        run: RunDirectory,
-        counters: Counters,
-        sources: Sources,
-        *,
-        resumed: Checkpoint | None = None,
-        to_fill_in: int = 0,
-        charts: Charts | None = None,
-    ) -> None:
-        super().__init__(plan, counters, resumed)
-        config = plan.config
+    def __init__(self, parts: Parts, run: RunDirectory, to_fill_in: int = 0) -> None:
+        config = parts.plan.config
+        self.config = config
+        self.counters = parts.counting.counters
+        self.episodes = parts.counting.episodes
         self.run = run
-        self._sources = sources
+        self._parts = parts
+        self._frames_per_step = parts.plan.spec.frames_per_step
         self._replay_names = replay_names(config.replays)
         self._updates = UpdateMetrics()
         self._lag = LagStatistics(self._replay_names)
-        worker_seconds, feeder_seconds = sources.workers.seconds, sources.feeder.seconds
+        worker_seconds, feeder_seconds = parts.workers.seconds, parts.feeder.seconds
         self._times = TimeFractions({"worker": (CLOCKS, worker_seconds), "feeder": (FEEDER_CLOCKS, feeder_seconds[None])})
         cores = available_cores()
         self._hardware = HardwareMeter(cores, torch.device(config.training.device))
@@ -99,31 +71,29 @@ class Recorder(Counting):
             cores,
             lambda: cpu_seconds(worker_seconds) if here else 0.0,
             inside=config.workers.worker_kind in ("serial", RECORDED),
-            others=lambda: sources.ranks.cpu_seconds,
+            others=lambda: parts.ranks.cpu_seconds,
         )
         self._bottlenecks = BottleneckReport(config, cores)
-        self._profiler = UpdateProfiler(config.output.profile, run, gpu=config.training.device == "cuda")
         self._evaluation: Record = {}  # not yet in a record
         self._recorded = config.workers.worker_kind == RECORDED  # only evaluations play episodes
         self._last_evaluation: float | None = None
         self._repeated: Record = {}  # of the newest record: readers of the newest row look for it
         self._optimizer_steps: int | None = None
         self._advised = False  # on the size of rewards, once a run
-        self._writer = MetricsWriter(run, counters.steps, charts)
+        self._writer = MetricsWriter(run, self.counters.steps, agent_class(config).charts)
         self._progress = ProgressLine()
-        self._at_last_record = replace(counters)
+        self._at_start = self._at_last_record = replace(self.counters)
         self._frames_per_second = 0.0
         self._to_fill_in = to_fill_in
         self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
-    def add_update(self, updated: Report, batch: HostBatch) -> None:
+    def on_batch(self, batch: HostBatch, report: Report) -> None:
         # Rows of burn-in are not learned from, so their versions do not count.
-        versions = batch.columns["policy_version"][:, self._sources.mixture.contract.overlap :]
-        # The lag counts from the version that computed this update, so it comes before the counter grows.
+        versions = batch.columns["policy_version"][:, self._parts.mixture.contract.overlap :]
+        # The lag counts from the version that computed this update, which the counter does not count yet.
         self._lag.add(self.counters.updates, versions, batch.is_replay, batch.source)
-        self._updates.add(updated.scalars)
-        self._optimizer_steps = updated.optimizer_steps
-        super().add_update(updated, batch)
+        self._updates.add(report.scalars)
+        self._optimizer_steps = report.optimizer_steps
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Log the result of an evaluation; the next record holds its numbers."""
@@ -152,15 +122,13 @@ class Recorder(Counting):
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
-        with self._profiler.stage(name):
-            yield
+        yield
         self._times.add(name, time.perf_counter() - started)
 
-    def report(self) -> None:
-        self._profiler.end_update(self.counters.updates)
+    def on_update(self) -> None:
         now = time.monotonic()
         if now - self._last_record >= self.config.output.log_period or self._has_come_far():
-            self.write_record()
+            self._write_record()
         elif self._progress.live and now - self._last_shown >= SHOW_PERIOD:
             self._progress.show(self._text())
             self._last_shown = now
@@ -172,8 +140,9 @@ class Recorder(Counting):
         done, before = (ROWS * counters.steps // budget for counters in (self.counters, self._at_last_record))
         return done > before
 
-    def show_filling(self) -> None:
-        arrived, now = self._sources.feeder.arrived, time.monotonic()
+    def on_wait(self) -> None:
+        """Show how far the replays are filled, before the first update."""
+        arrived, now = self._parts.feeder.arrived, time.monotonic()
         if self.counters.updates > self._at_start.updates or not 0 < arrived < self._to_fill_in:
             return
         if now - self._last_shown < SHOW_PERIOD:
@@ -190,7 +159,12 @@ class Recorder(Counting):
         if self._log_is_due():
             log.info("%s", text)
 
-    def write_record(self) -> None:
+    def on_checkpoint(self) -> None:
+        """Write a record, so that metrics and checkpoint describe the same moment."""
+        self._write_record()
+
+    def _write_record(self) -> None:
+        """Write a record of the time since the last one; nothing if there was no step and no update since."""
         now, counters, before = time.monotonic(), self.counters, self._at_last_record
         if counters.steps and (counters.steps, counters.updates) == (before.steps, before.updates):
             return
@@ -216,21 +190,19 @@ class Recorder(Counting):
             self._writer.write(asdict(self.counters), {**self._repeated, **self._evaluation})
             self._evaluation = {}
 
-    def finish(self, checkpoint: Path | None, *, interrupted: bool) -> None:
+    def on_end(self, saved: Path | None, *, interrupted: bool, asked: Callable[[], bool]) -> None:
+        """Write summary and learning curve, and log the result."""
         self._progress.clear()
         self._write_evaluation()
-        curve = write_summary(
-            self.run, self.config, self.counters, self.episodes, checkpoint=checkpoint, interrupted=interrupted
-        )
+        curve = write_summary(self.run, self.config, self.counters, self.episodes, checkpoint=saved, interrupted=interrupted)
         played = None if self._recorded else self.episodes
         log_result(self.counters, played, self._bottlenecks.overall(), interrupted=interrupted)
         further = None if interrupted else 2 * self.config.training.environment_max_steps
         pictures = describe_env(self.config.env).has_pictures
-        log_next_commands(self.run, checkpoint, curve=curve, pictures=pictures, max_steps=further)
+        log_next_commands(self.run, saved, curve=curve, pictures=pictures, max_steps=further)
 
     def close(self) -> None:
         self._progress.clear()
-        self._profiler.stop(self.counters.updates)
         self._writer.close()
 
     def _record(self, passed: float) -> Record:
@@ -242,23 +214,23 @@ class Recorder(Counting):
             **self._updates.read(),
             **self._lag.read(),
             **self._replay_metrics(),
-            **self._sources.feeder.metrics(),
+            **self._parts.feeder.metrics(),
             **self._times.read(passed),
             **hardware,
             **self._core_use.read(passed, own_cores),
             **self._evaluation,
-            **self._sources.ranks.metrics(),
-            "workers/restarts": self._sources.workers.restarts + self._sources.ranks.restarts,
-            "updates/skipped": self._sources.skipped.count,
+            **self._parts.ranks.metrics(),
+            "workers/restarts": self._parts.workers.restarts + self._parts.ranks.restarts,
+            "updates/skipped": self._parts.skipped.count,
             **({} if self._optimizer_steps is None else {"updates/optimizer_steps": float(self._optimizer_steps)}),
-            "charts/learning_rate": self.learning_rate,
+            "charts/learning_rate": self._parts.counting.learning_rate,
             "charts/SPS": self._frames_per_second / self._frames_per_step,
             "charts/FPS": self._frames_per_second,
             "charts/updates_per_second": (self.counters.updates - self._at_last_record.updates) / passed,
         }
 
     def _replay_metrics(self) -> Record:
-        reported = zip(self._replay_names, self._sources.mixture.metrics(), strict=True)
+        reported = zip(self._replay_names, self._parts.mixture.metrics(), strict=True)
         return {f"replay/{name}/{metric}": value for name, metrics in reported for metric, value in metrics.items()}
 
     def _log_is_due(self) -> bool:

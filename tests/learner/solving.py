@@ -19,16 +19,16 @@ def train_until(wanted: float, folder: Path, **settings: Any) -> Checkpoint:
 
     The newest checkpoint holds these returns. The budget still sets the schedules.
     """
-    report = Recorder.report
+    on_update = Recorder.on_update
 
     def report_and_stop(recorder: Recorder) -> None:
-        report(recorder)
+        on_update(recorder)
         returns = recorder.episodes.recent
         if len(returns) == returns.maxlen and np.mean(returns) > wanted:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "report", report_and_stop)
+        patch.setattr(Recorder, "on_update", report_and_stop)
         _, checkpoint = run_training(folder, **settings)
     assert len(checkpoint.returns) == 100
     return checkpoint

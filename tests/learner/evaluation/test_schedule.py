@@ -56,21 +56,38 @@ def evaluator(monkeypatch: pytest.MonkeyPatch) -> RecordingEvaluator:
     return made
 
 
-def make_schedule(run: RunDirectory, eval_period: int, update: int = 0, eval_seconds: float = 0.0) -> EvaluationSchedule:
-    plan = small_plan(eval_period=eval_period, eval_seconds=eval_seconds)
-    schedule = EvaluationSchedule(plan, run, torch.nn.Linear(1, 1), None)
-    schedule.start(update)
-    return schedule
+class Schedule(EvaluationSchedule):
+    """A schedule of a run that a test moves forward. added: the results that the run was given."""
 
+    def __init__(self, run: RunDirectory, eval_period: int, update: int = 0, eval_seconds: float = 0.0) -> None:
+        plan = small_plan(eval_period=eval_period, eval_seconds=eval_seconds)
+        self.added: list[Evaluation] = []
+        self.updates = Counters(updates=update)
+        super().__init__(
+            plan,
+            run,
+            torch.nn.Linear(1, 1),
+            self.updates,
+            None,
+            make_checkpoint=lambda: make_checkpoint(self.updates.updates),
+            add=self.added.append,
+        )
+        self.on_start()
 
-def step(schedule: EvaluationSchedule, update: int) -> Evaluation | None:
-    return schedule.step(torch.nn.Linear(1, 1), Counters(updates=update), lambda: make_checkpoint(update))
+    def step(self, update: int) -> None:
+        self.updates.updates = update
+        self.on_update()
+
+    def finish(self, update: int, **options: bool) -> None:
+        self.updates.updates = update
+        ends = {"should_stop": False, "interrupted": False, **options}
+        self.on_end(None, interrupted=ends["interrupted"], asked=lambda: ends["should_stop"])
 
 
 def test_an_evaluation_is_requested_once_per_period(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    schedule = make_schedule(run, eval_period=10, update=15)
+    schedule = Schedule(run, eval_period=10, update=15)
     for update in range(16, 45):
-        step(schedule, update)
+        schedule.step(update)
     assert evaluator.asked == [20, 30, 40]
 
 
@@ -79,36 +96,30 @@ def test_an_evaluation_may_be_due_by_the_clock(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    schedule = make_schedule(run, eval_period=0, eval_seconds=5.0)
+    schedule = Schedule(run, eval_period=0, eval_seconds=5.0)
     for update in range(1, 10):
         now[0] += 2
-        step(schedule, update)
+        schedule.step(update)
     assert evaluator.asked == [3, 6, 9]
 
 
 def test_an_evaluation_that_falls_due_during_another_waits_for_it(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    schedule = make_schedule(run, eval_period=10)
+    schedule = Schedule(run, eval_period=10)
     for update in range(1, 45):
         evaluator.ready = not 10 < update < 37
-        step(schedule, update)
+        schedule.step(update)
     assert evaluator.asked == [10, 37, 40]
 
 
 def test_the_result_belongs_to_the_checkpoint_of_the_request(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
     """Training goes on between the request and the result."""
-    schedule = make_schedule(run, eval_period=10)
-    step(schedule, 10)
+    schedule = Schedule(run, eval_period=10)
+    schedule.step(10)
     assert best(run) is None
     evaluator.found = Evaluation(10, 400, (1.0,))
-    assert step(schedule, 17) == Evaluation(10, 400, (1.0,))
+    schedule.step(17)
+    assert schedule.added == [Evaluation(10, 400, (1.0,))]
     assert best(run) == 10
-
-
-def test_without_a_period_nothing_is_evaluated(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    schedule = make_schedule(run, eval_period=0)
-    assert step(schedule, 10) is None
-    schedule.stop()
-    assert evaluator.asked == []
 
 
 class AnsweringEvaluator(RecordingEvaluator):
@@ -128,11 +139,6 @@ class AnsweringEvaluator(RecordingEvaluator):
         return Evaluation(self.asked[-1], 10 * self.asked[-1], (float(self.asked[-1]),))
 
 
-def finish(schedule: EvaluationSchedule, update: int, should_stop: bool = False) -> list[Evaluation]:
-    counters = Counters(updates=update)
-    return list(schedule.finish(torch.nn.Linear(1, 1), counters, lambda: make_checkpoint(update), lambda: should_stop))
-
-
 @pytest.mark.parametrize(
     ("updates", "found"),
     [
@@ -146,18 +152,25 @@ def test_the_final_policy_is_evaluated(
 ) -> None:
     monkeypatch.setattr(module, "Evaluator", AnsweringEvaluator)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
-    schedule = make_schedule(run, eval_period=10)
+    schedule = Schedule(run, eval_period=10)
     if updates >= 10:
-        step(schedule, 10)
-    assert [evaluation.update for evaluation in finish(schedule, updates)] == found
+        schedule.step(10)
+    schedule.finish(updates)
+    assert [evaluation.update for evaluation in schedule.added] == found
     assert best(run) == updates
     assert len(run.evaluations.read_text().splitlines()) == len(found)
 
 
 def test_the_wait_for_the_final_evaluation_can_be_ended(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    schedule = make_schedule(run, eval_period=10)
+    schedule = Schedule(run, eval_period=10)
     evaluator.ready = False
-    assert finish(schedule, 13, should_stop=True) == []
+    schedule.finish(13, should_stop=True)
+    assert (schedule.added, evaluator.asked) == ([], [])
+
+
+def test_an_interrupted_run_waits_for_no_evaluation(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    Schedule(run, eval_period=10).finish(13, interrupted=True)
+    assert evaluator.asked == []
 
 
 @pytest.mark.parametrize("line", ["null", "[1]", "{}", '{"update": 1, "mean_return": "x", "protocol": {}}', "[" * 10**5, "\0"])
@@ -167,22 +180,22 @@ def test_lines_that_are_no_evaluation_are_left_out(run: RunDirectory, line: str)
     assert evaluation_lines(run.evaluations) == [good]
 
 
-def test_a_run_without_evaluations_ends_at_once(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    assert finish(make_schedule(run, eval_period=0), 13) == []
-    schedule = make_schedule(run, eval_period=10)
+def test_a_final_policy_that_cannot_or_need_not_be_evaluated_ends_the_run_at_once(
+    run: RunDirectory, evaluator: RecordingEvaluator
+) -> None:
     evaluator.alive = evaluator.ready = False  # it has failed too often
-    assert finish(schedule, 13) == []
-    unchanged = make_schedule(run, eval_period=10, update=13)
+    Schedule(run, eval_period=10).finish(13)
     evaluator.alive = evaluator.ready = True
-    assert finish(unchanged, 13) == [], "the resumed run made no update"
+    Schedule(run, eval_period=10, update=13).finish(13)  # the resumed run made no update
+    assert evaluator.asked == []
 
 
 def test_stopping_discards_the_candidate(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    schedule = make_schedule(run, eval_period=10)
-    step(schedule, 10)
+    schedule = Schedule(run, eval_period=10)
+    schedule.step(10)
     assert [path.name for path in run.checkpoints.iterdir()] == ["candidate.pt"]
-    schedule.stop()
-    schedule.stop()
+    schedule.close()
+    schedule.close()
     assert list(run.checkpoints.iterdir()) == []
 
 

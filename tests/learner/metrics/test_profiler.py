@@ -45,9 +45,9 @@ def test_a_run_that_ends_early_writes_a_shorter_trace(tmp_path: Path) -> None:
 
 def test_log_lines_of_the_profiler_stay_off_the_console(tmp_path: Path) -> None:
     script = (
-        "from pathlib import Path; from learner.metrics.profiler import *; from learner.runs.directory import RunDirectory\n"
-        f"profiler = UpdateProfiler(1, RunDirectory(Path({str(tmp_path)!r})), gpu=False)\n"
-        "for update in range(WARM_UP + 1): profiler.end_update(update)\n"
+        "from pathlib import Path; from learner.metrics.profiler import *\n"
+        f"profiler = UpdateProfiler(1, RunDirectory(Path({str(tmp_path)!r})), Counters(), gpu=False)\n"
+        "for _ in range(WARM_UP + 1): profiler.on_update()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
