@@ -18,7 +18,7 @@ import statistics
 import sys
 from typing import Any
 
-from agents.networks.settings import parse_hidden_sizes
+from agents.networks.torsos import parse_hidden_sizes
 from benchmarks.jobs import job_of, refuse
 from benchmarks.measured_program import MeasuredProgram
 from benchmarks.output import show_windows

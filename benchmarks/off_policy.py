@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agents.networks.settings import parse_hidden_sizes
+from agents.networks.torsos import parse_hidden_sizes
 from benchmarks.output import add_json, print_values, write_json
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine

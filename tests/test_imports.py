@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,48 @@ print(*(name in sys.modules for name in ("ray", "s3fs", "torch._dynamo")))
 def test_a_run_imports_no_optional_package_and_its_optimiser_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", STEP], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.split() == ["False"] * 3
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """As `imported_by`, without what only a type checker imports."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield from imported_by(ast.unparse(child))
+        elif not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from names_in(child)
+
+
+def circle_of(sources: Mapping[str, str]) -> list[str]:
+    """Modules that import each other in a circle, also within functions; none if there is no circle. sources: by module."""
+    imports: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        names = set(names_in(ast.parse(source)))
+        imports[module] = {name if name in sources else name.rpartition(".")[0] for name in names} & sources.keys() - {module}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("room", ["agents", "learner", "replay", "tools"])
+def test_a_room_imports_itself_in_no_circle(room: str) -> None:
+    paths = {name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in modules(room)}
+    assert circle_of({module: path.read_text() for module, path in paths.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "circle"),
+    [
+        ("import a.c", True),
+        ("def f():\n    from a.c import g", True),
+        ("from a import c", True),
+        ("if TYPE_CHECKING:\n    from a.c import G", False),
+        ("from a.d import h", False),
+    ],
+)
+def test_a_circle_is_found(line: str, circle: bool) -> None:
+    assert bool(circle_of({"a.b": line, "a.c": "from a.b import f", "a.d": "import os"})) is circle
 
 
 def test_every_folder_with_code_has_a_rule() -> None:

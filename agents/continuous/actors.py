@@ -13,8 +13,7 @@ from agents.acting import Acting
 from agents.continuous.losses import next_noise
 from agents.distributions import ILLEGAL_LOGIT, Categorical, SquashedGaussian
 from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
-from agents.networks.settings import parse_hidden_sizes
-from agents.networks.torsos import hidden_layers
+from agents.networks.torsos import hidden_layers, parse_hidden_sizes
 from wrappers.spaces import Box, Discrete
 
 LOG_STDS = (-20.0, 2.0)

@@ -13,8 +13,7 @@ from torch.nn import functional
 from agents.continuous.actors import Actor
 from agents.networks.base import NetworkConfig
 from agents.networks.cores import NO_CORE
-from agents.networks.settings import parse_hidden_sizes
-from agents.networks.torsos import ACTIVATIONS
+from agents.networks.torsos import ACTIVATIONS, parse_hidden_sizes
 from agents.unused_settings import OF_DEVIATIONS, check_unused
 from setting import Setting
 from wrappers.spaces import Box

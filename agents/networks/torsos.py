@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agents.networks.settings import Convolution, NetworkSettings, parse_convolutions, parse_hidden_sizes
+if TYPE_CHECKING:
+    from agents.networks.settings import NetworkSettings
 
 Shape = tuple[int, ...]
 
 _HIDDEN_GAIN = math.sqrt(2.0)
 _RESIDUAL_GAIN = 0.1
 _CHANNELS_AT_ONCE = 8
+HIDDEN_SIZES = "256,256"
+CONVOLUTIONS = "32x8x4,64x4x2,64x3x1"
+MOST_LAYERS, LARGEST_LAYER, LARGEST_KERNEL = 16, 65536, 64
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -31,6 +35,40 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
 }
 """Name on the command line (`--activation`) -> class."""
+
+
+class Convolution(NamedTuple):
+    """One convolution without padding. kernel and stride: pixels in both directions."""
+
+    channels: int
+    kernel: int
+    stride: int
+
+
+def parse_hidden_sizes(text: str) -> tuple[int, ...]:
+    """The sizes that `256,256` lists, first layer first. Raises ValueError."""
+    sizes = [_whole(part, LARGEST_LAYER) for part in text.split(",")]
+    if len(sizes) > MOST_LAYERS or None in sizes:
+        wanted = f"1 to {MOST_LAYERS} sizes from 1 to {LARGEST_LAYER} such as {HIDDEN_SIZES}"
+        raise ValueError(f"hidden_sizes: wanted {wanted}, got {text!r}")
+    return tuple(size for size in sizes if size)
+
+
+def parse_convolutions(text: str) -> tuple[Convolution, ...]:
+    """The convolutions that `32x8x4,64x4x2` lists, first layer first. Raises ValueError."""
+    layers = [[_whole(number, LARGEST_LAYER) for number in part.split("x")] for part in text.split(",")]
+    found = tuple(Convolution(*(number or 0 for number in layer)) for layer in layers if len(layer) == 3)
+    good = all(min(layer) > 0 and max(layer[1:]) <= LARGEST_KERNEL for layer in found)
+    if len(found) != len(layers) or len(found) > MOST_LAYERS or not good:
+        wanted = f"1 to {MOST_LAYERS} layers CHANNELSxKERNELxSTRIDE such as {CONVOLUTIONS}, kernels and strides up to 64"
+        raise ValueError(f"conv: wanted {wanted}, got {text!r}")
+    return found
+
+
+def _whole(text: str, most: int) -> int | None:
+    """The whole number from 1 to `most` that a text writes, None for any other text."""
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 9 and 0 < int(digits) <= most else None
 
 
 class Torso(nn.Sequential):

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from agents.networks.settings import Convolution, parse_convolutions, parse_hidden_sizes
-from agents.networks.torsos import ACTIVATIONS, TORSOS, suitable_network
+from agents.networks.torsos import ACTIVATIONS, TORSOS, Convolution, parse_convolutions, parse_hidden_sizes, suitable_network
 from tests.builders import network_of
 from wrappers.spaces import Leaf, Packing
 
