@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from agents.engine.optimizers import check_moments, check_weights, lay_out_moments, optimizer_state
 from agents.networks.statistics import RunningMoments
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ NETWORK = "network"
 """Name of the acting network among an agent's modules, and of its optimiser."""
 OPTIMIZER_STEPS = "optimizer_steps"
 """Name of the count of optimiser steps among an agent's numbers."""
+MOMENTS = {"rmsprop": {"step", "square_avg"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
+"""Name of an optimiser -> names of its moments."""
 
 
 def state_of(stepper: Stepper) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def state_of(stepper: Stepper) -> dict[str, Any]:
     moments = {name: running.state_dict() for name, running in moments_of(stepper).items()}
     return {
         "modules": {name: module.state_dict() for name, module in _modules(stepper).items()},
-        "optimizers": {NETWORK: optimizer_state(stepper.optimizer)} if stepper.optimizer else {},
+        "optimizers": {NETWORK: _optimizer_state(stepper.optimizer)} if stepper.optimizer else {},
         "numbers": moments | _numbers(stepper),
     }
 
@@ -34,7 +36,7 @@ def check_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool
     """Raise ValueError if `load_state` could not load this. See `Agent.check_state_dict`."""
     for name, module in _modules(stepper).items():
         if name in state["modules"]:
-            check_weights(module.state_dict(), state["modules"][name])
+            _check_weights(module.state_dict(), state["modules"][name])
         elif name not in stepper.targets or not stepper.targets[name].optional:
             wanted, got = (" and ".join(names) for names in (stepper.modules, state["modules"]))
             raise ValueError(f"wanted the weights of {wanted}, got those of {got}")
@@ -44,10 +46,10 @@ def check_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool
             moments.check_state_dict(numbers[name])
     for name, own in _numbers(stepper).items():
         if name in numbers:
-            check_weights(own, numbers[name])
+            _check_weights(own, numbers[name])
     if load_optimizer and stepper.optimizer:
         moments = state["optimizers"][NETWORK]["state"]
-        check_moments(moments, stepper.optimizer, stepper.config.optimizer, some=stepper.steps_some)
+        _check_moments(moments, stepper.optimizer, stepper.config.optimizer, some=stepper.steps_some)
 
 
 def load_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool) -> None:
@@ -73,7 +75,7 @@ def load_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool)
     if load_optimizer and stepper.optimizer:
         moments = state["optimizers"][NETWORK]["state"]
         stepper.optimizer.load_state_dict({**stepper.optimizer.state_dict(), "state": moments})
-        lay_out_moments(stepper.optimizer)
+        _lay_out_moments(stepper.optimizer)
 
 
 def moments_of(stepper: Stepper) -> dict[str, RunningMoments]:
@@ -95,3 +97,71 @@ def _numbers(stepper: Stepper) -> dict[str, dict[str, Tensor]]:
     steps = {OPTIMIZER_STEPS: {"count": torch.tensor(stepper.guard.steps)}} if stepper.agent.several_steps else {}
     ages = {name: {"age": target.age} for name, target in stepper.targets.items()}
     return {**steps, **ages, **{name: dict(tensors) for name, tensors in stepper.extra_state.items()}}
+
+
+def _check_moments(
+    moments: Mapping[int, Mapping[str, Any]], optimizer: torch.optim.Optimizer, name: str, *, some: bool = False
+) -> None:
+    """Raise ValueError unless there are moments of every parameter or, before the first update, of none.
+
+    The optimiser checks nothing itself.
+
+    Args:
+        moments: number of a parameter -> its moments by name.
+        optimizer: whose parameters they are.
+        name: of the optimiser, a key of `MOMENTS`.
+        some: whether some parameters may have none yet.
+    """
+    parameters = dict(enumerate(weights for group in optimizer.param_groups for weights in group["params"]))
+    missing = parameters.keys() - moments.keys()
+    if moments.keys() - parameters.keys() or (moments and missing and not some):
+        raise ValueError(f"wanted moments of {len(parameters)} parameters, got {len(moments)}")
+    for index, of_one in moments.items():
+        _check_moments_of_one(of_one, parameters[index], index, MOMENTS[name])
+
+
+def _check_moments_of_one(moments: Mapping[str, Any], parameter: Tensor, index: int, names: set[str]) -> None:
+    if moments.keys() != names:
+        raise ValueError(f"wanted {', '.join(sorted(names))} of each parameter, got {', '.join(sorted(moments))}")
+    for name, value in moments.items():
+        shape = () if name == "step" else parameter.shape
+        if not isinstance(value, Tensor) or value.shape != shape or value.dtype != torch.float32:
+            raise ValueError(f"wanted {name} as float32 {list(shape)} for parameter {index}, got another")
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimiser's state for a checkpoint. Its tensors are live.
+
+    A checkpoint may hold no object twice, and PyTorch gives all groups of parameters the same pair of settings.
+    """
+    state = optimizer.state_dict()
+    groups = [
+        {name: _copied(value) if isinstance(value, tuple) else value for name, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": groups}
+
+
+def _copied(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An equal tuple that is another object."""
+    return tuple(value for value in values)
+
+
+def _lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give moments the memory layout of their weights on this device. Otherwise each step would loop over the tensors."""
+    for parameter, moments in optimizer.state.items():
+        for name, moment in moments.items():
+            if moment.shape == parameter.shape and moment.stride() != parameter.stride():
+                moments[name] = torch.empty_like(parameter).copy_(moment)
+
+
+def _check_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Compare names, shapes and dtypes. Raises ValueError that names the first tensor that differs, with both."""
+    wanted, got = ({name: _described(tensor) for name, tensor in tensors.items()} for tensors in (own, state))
+    for name in [*wanted, *got]:
+        if wanted.get(name) != got.get(name):
+            raise ValueError(f"wanted {name} as {wanted.get(name, 'absent')}, got {got.get(name, 'none')}")
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
