@@ -39,10 +39,12 @@ from workers import Workers
 class Parts:
     """What the updates of one training need, and what saves it.
 
-    counting: how far it has come. generator: draws from the replays. total_frames: its budget. ranks: the other learners.
+    about: settings, spec and protocol, the same in every checkpoint. counting: how far the training has come. generator: draws
+    from the replays. total_frames: the budget. ranks: the other learners.
     """
 
     plan: Plan
+    about: dict[str, Any]
     device: torch.device
     network: FeatureNetwork
     agent: Agent
@@ -99,6 +101,7 @@ def build(
         pinned, prepared = device.type == "cuda", settings.prepared_batches
         parts = Parts(
             plan=plan,
+            about={"settings": config.settings, "spec": plan.spec.to_json(), "protocol": plan.protocol},
             device=device,
             network=network,
             agent=agent,

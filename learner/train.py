@@ -209,9 +209,7 @@ def _save(parts: Parts, hooks: Sequence[Hook]) -> Path | None:
 def _checkpoint(parts: Parts) -> Checkpoint:
     """The run as it is now. Its tensors are live: the next update changes them, so they are written before it."""
     return Checkpoint(
-        settings=parts.plan.config.settings,
-        spec=parts.plan.spec.to_json(),
-        protocol=parts.plan.protocol,
+        **parts.about,
         counters=parts.counting.counters,
         agent=parts.agent.state_dict(),
         learning_rate=parts.counting.learning_rate,
