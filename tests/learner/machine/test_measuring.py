@@ -12,7 +12,7 @@ from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import fresh_part, measure_costs, random_frames, wants_preflight
 from learner.machine.timing import Part
-from learner.plan import make_plan
+from learner.plan import Plan, make_plan
 from learner.settings.config import DEFAULTS, Config, make_config
 from tests.support import small_config, small_plan
 from wrappers.spaces import ACTION_MASK, Discrete, Leaf, Packing
@@ -62,9 +62,9 @@ def test_an_interrupted_measurement_closes_its_environments(place: str, monkeypa
 def test_a_central_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once: list[int] = []
 
-    def acting_for_all(config: Config, num_envs: int) -> Part:
+    def acting_for_all(plan: Plan, num_envs: int) -> Part:
         at_once.append(num_envs)
-        return real(config, num_envs)
+        return real(plan, num_envs)
 
     real = measuring.acting_for_all
     monkeypatch.setattr(measuring, "acting_for_all", acting_for_all)
@@ -114,8 +114,8 @@ def test_a_brief_measurement_takes_few_environments_and_steps(
         stepped.append(num_envs)
         return known.part(1.0)
 
-    def learning(config: Config, batch_size: int) -> Part:
-        learned_from.append((batch_size, config.training.unroll_length))
+    def learning(plan: Plan, batch_size: int) -> Part:
+        learned_from.append((batch_size, plan.config.training.unroll_length))
         return known.part(1.0)
 
     monkeypatch.setattr(measuring, "stepping", stepping)
