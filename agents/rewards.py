@@ -73,7 +73,7 @@ class RewardScale:
         self._next = self.moments.with_batch(fresh)
         return replace(batch, rewards=(batch.rewards / self._next.deviation).clamp(-CLIP, CLIP).to(batch.rewards.dtype))
 
-    def settle(self, sound: Tensor) -> None:
-        """Keep the moments of the last batch if its update was applied. sound: bool `[]` on the device."""
+    def settle(self, applied: Tensor) -> None:
+        """Keep the moments of the last batch if its update was applied. applied: bool `[]` on the device."""
         assert self._next is not None
-        self.moments.take(self._next, sound)
+        self.moments.take(self._next, applied)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.base import Chosen, FeatureNetwork, Thought
+from agents.networks.base import FeatureNetwork, NetworkOutput, SampledActions
 from agents.networks.cores import zeroed
 from replay.interleave import stack_innermost
 from replay.trajectory import FEATURES
@@ -110,12 +110,12 @@ class CpuPolicy:
             observations = stack_innermost(observations)
         exploration = self._exploration_before(first)
         self.network.draw_noise(self.generator, exploration)
-        thought = self.network.think(torch.from_numpy(observations), state)
-        self.state = thought.state
-        chosen = self.network.choose(thought, self.generator, exploration)
+        inferred = self.network.infer(torch.from_numpy(observations), state)
+        self.state = inferred.state
+        chosen = self.network.choose(inferred, self.generator, exploration)
         if chosen.exploration is not None:
             self.exploration = chosen.exploration
-        fields = {name: values.numpy() for name, values in stored_fields(thought, chosen, self.with_features).items()}
+        fields = {name: values.numpy() for name, values in stored_fields(inferred, chosen, self.with_features).items()}
         actions = chosen.actions.numpy()
         check_policy(self.version, *fields.values(), actions)
         return Acted(actions, fields, state.numpy() if with_state and state is not None else None)
@@ -140,6 +140,6 @@ def cpu_policy(setup: WorkerSetup, weights: Weights, worker: int, seed: int) -> 
     return CpuPolicy(network, weights, seed, with_features=setup.wants_features, exploration=exploration)
 
 
-def stored_fields(thought: Thought, chosen: Chosen, with_features: bool) -> dict[str, Tensor]:
+def stored_fields(inferred: NetworkOutput, chosen: SampledActions, with_features: bool) -> dict[str, Tensor]:
     """The tensors that the rollout stores with the actions: those of the agent and, for some replays, the features."""
-    return {**chosen.fields, FEATURES: thought.features} if with_features else chosen.fields
+    return {**chosen.fields, FEATURES: inferred.features} if with_features else chosen.fields

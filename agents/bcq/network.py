@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.distributions import ILLEGAL_LOGIT
-from agents.networks.base import Chosen, NetworkConfig, Thought
+from agents.networks.base import NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.q_network import ILLEGAL_VALUE, QNetwork, QOutput, best_choices
 
 _BEHAVIOUR_GAIN = 0.01
@@ -55,14 +55,14 @@ class BCQNetwork(QNetwork):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        constrained = thought._replace(output=self.constrained(thought.output))
-        return Chosen(super().choose(constrained, generator, exploration, greedy=greedy).actions, {})
+    ) -> SampledActions:
+        constrained = inferred._replace(output=self.constrained(inferred.output))
+        return SampledActions(super().choose(constrained, generator, exploration, greedy=greedy).actions, {})
 
 
 def allowed_choices(behaviour: Tensor, counts: tuple[int, ...], threshold: float) -> Tensor:

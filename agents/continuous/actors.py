@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from agents.acting import Acting
 from agents.continuous.losses import next_noise
 from agents.distributions import ILLEGAL_LOGIT, Categorical, SquashedGaussian
-from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.torsos import hidden_layers, parse_hidden_sizes
 from wrappers.spaces import Box, Discrete
 
@@ -131,20 +131,20 @@ class StochasticActor(Actor):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        policy, distribution = thought.output.policy, self.distribution
+    ) -> SampledActions:
+        policy, distribution = inferred.output.policy, self.distribution
         if greedy:
-            return Chosen(distribution.action(distribution.mode(policy)), {})
+            return SampledActions(distribution.action(distribution.mode(policy)), {})
         if isinstance(distribution, Categorical):
             # Equal logits for all legal actions: they are uniform until learning starts.
             legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)  # [N, A]
-            return Chosen(distribution.sample(torch.where(self._randomly(policy), legal, policy), generator), {})
-        return Chosen(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
+            return SampledActions(distribution.sample(torch.where(self._randomly(policy), legal, policy), generator), {})
+        return SampledActions(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
 
 
 class NoiseSettings(Protocol):
@@ -192,15 +192,15 @@ class DeterministicActor(Actor):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        actions, settings = thought.output.policy, self._noise
+    ) -> SampledActions:
+        actions, settings = inferred.output.policy, self._noise
         if greedy or exploration is None:
-            return Chosen(actions, {})
+            return SampledActions(actions, {})
         noise = torch.empty_like(actions).normal_(generator=generator)  # [N, D]
         kept = None
         if self.noise_size:
@@ -209,4 +209,4 @@ class DeterministicActor(Actor):
         else:
             noise = exploration * noise  # [N, 1] * [N, D]
         # Actions are in [-1, 1] here; the environment's bounds come later, so noise has the same size for each number.
-        return Chosen(self.uniform_or((actions + noise).clamp(-1, 1), generator), {}, kept)
+        return SampledActions(self.uniform_or((actions + noise).clamp(-1, 1), generator), {}, kept)

@@ -86,14 +86,14 @@ class Guard:
             self._checks.append(None)
             return self._true
         finite = numbers.isfinite()  # bool [quantities]
-        sound = finite.all()  # bool []
+        applied = finite.all()  # bool []
         on_device = self.reads_late and all(weights in self._optimizer.state for weights in self._stepped())
         if on_device:
-            self._step_where(sound, take_step)
-        elif sound:
+            self._step_where(applied, take_step)
+        elif applied:
             take_step()
         self._checks.append(_Checked(tuple(quantities), finite, tuple(self._counted()) if on_device else ()))
-        return sound
+        return applied
 
     def end_update(self) -> int:
         """The steps since the last call make one update. Returns how many they are."""
@@ -164,10 +164,10 @@ class Guard:
         return (weights for weights in self._stepped() if self._optimizer.state[weights]["step"].device != weights.device)
 
     @torch.no_grad()
-    def _step_where(self, sound: Tensor, take_step: Callable[[], None]) -> None:
+    def _step_where(self, applied: Tensor, take_step: Callable[[], None]) -> None:
         """Take the step, then keep the new weights and moments or restore the old ones.
 
-        sound: bool `[]` on the device. All tensors are handled together, since each operation costs host time.
+        applied: bool `[]` on the device. All tensors are handled together, since each operation costs host time.
         """
         changed: list[Tensor] = [
             weights for group in self._optimizer.param_groups for weights in group["params"]
@@ -178,7 +178,7 @@ class Guard:
         before = torch.cat(parts)  # a copy of all weights and moments, before the step changes them
         take_step()
         # `where` selects bits. A product with 0 would keep NaN, and the difference of two floats would not restore them.
-        kept = torch.where(sound, torch.cat(parts), before)
+        kept = torch.where(applied, torch.cat(parts), before)
         torch._foreach_copy_(parts, kept.split([len(part) for part in parts]))
 
 

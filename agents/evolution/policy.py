@@ -21,7 +21,7 @@ from agents.acting import Acting
 from agents.compute import PRECISIONS
 from agents.distributions import ILLEGAL_LOGIT, make_distribution
 from agents.evolution.turns import CENTRE, Turns
-from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.inputs import Observations
 from replay.trajectory import Field
 from wrappers.spaces import Box
@@ -41,21 +41,21 @@ class PopulationOutput(NamedTuple):
 
 
 class _Thinking(nn.Module):
-    """The thought of one environment as the forward pass of a module, which `functional_call` needs."""
+    """The inference of one environment as the forward pass of a module, which `functional_call` needs."""
 
     def __init__(self, network: FeatureNetwork) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parts of the thought that are there. All tensors are without an axis for environments.
+        """The parts of the output that are there. All tensors are without an axis for environments.
 
         given: inputs of the torso, and the mask and the recurrent state where there are any.
         """
         inputs = [each.unsqueeze(0) for each in given["inputs"]]  # `vmap` takes the axis of environments away; layers want one
         mask, state = (given[name].unsqueeze(0) if name in given else None for name in ("mask", "state"))
-        thought = self.network.thought_of(self.network.features_of_inputs(inputs), mask, state)
-        found = {"policy": thought.output.policy, "features": thought.features, "state": thought.state}
+        inferred = self.network.infer_from(self.network.features_of_inputs(inputs), mask, state)
+        found = {"policy": inferred.output.policy, "features": inferred.features, "state": inferred.state}
         return {name: tensor.squeeze(0) for name, tensor in found.items() if tensor is not None}
 
 
@@ -192,10 +192,10 @@ class PopulationPolicy(FeatureNetwork):
         for index, (name, weights) in enumerate(self.named_parameters()):
             self._members[name][row] = weights if parts is None else weights + parts[index]  # theta, or theta + perturbation
 
-    def think(self, observations: Observations, state: Tensor | None = None) -> Thought:
+    def infer(self, observations: Observations, state: Tensor | None = None) -> NetworkOutput:
         """As every network; in training each environment's observation goes through the weights of its own member."""
         if not self._playing:  # no training: evaluations and exports use theta itself
-            return super().think(observations, state)
+            return super().infer(observations, state)
         present = {"mask": self.mask_of(observations), "state": state}
         given: dict[str, Any] = {"inputs": self.inputs_of(observations, PRECISIONS[self.config.precision])}
         given |= {name: tensor for name, tensor in present.items() if tensor is not None}
@@ -203,7 +203,7 @@ class PopulationPolicy(FeatureNetwork):
         if self._asked is not None:
             chosen = {name: weights[self._asked] for name, weights in chosen.items()}  # [asked, *shape] each
         found = vmap(self._think_of_one)({f"network.{name}": weights for name, weights in chosen.items()}, given)
-        return Thought(PopulationOutput(found["policy"]), found["features"], found.get("state"))
+        return NetworkOutput(PopulationOutput(found["policy"]), found["features"], found.get("state"))
 
     def _think_of_one(self, weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = functional_call(self._thinking[0], dict(weights), (given,))
@@ -211,14 +211,14 @@ class PopulationPolicy(FeatureNetwork):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        actions = self.best_actions(thought.output)
+    ) -> SampledActions:
+        actions = self.best_actions(inferred.output)
         if exploration is None:
             zeros = torch.zeros(len(actions), device=actions.device)  # the centre acts
-            return Chosen(actions, {GENERATION: zeros, MEMBER: zeros})
-        return Chosen(actions, {GENERATION: exploration[:, 1], MEMBER: exploration[:, 2]}, exploration)
+            return SampledActions(actions, {GENERATION: zeros, MEMBER: zeros})
+        return SampledActions(actions, {GENERATION: exploration[:, 1], MEMBER: exploration[:, 2]}, exploration)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.linucb.arms import estimates_and_widths
-from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.inputs import Observations
 from agents.networks.q_network import ILLEGAL_VALUE, Q_VALUES
 from wrappers.spaces import Discrete
@@ -78,22 +78,22 @@ class LinUCBNetwork(FeatureNetwork):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        output: LinUCBOutput = thought.output
+    ) -> SampledActions:
+        output: LinUCBOutput = inferred.output
         if greedy or exploration is None:
-            return Chosen(self.best_actions(output), {})
+            return SampledActions(self.best_actions(output), {})
         bonuses = exploration * output.widths  # alpha sqrt(x' A^-1 x): [N, 1] * [N, n]
         if self.config.agent.thompson:
             # The same as to draw weights from N(theta, alpha^2 A^-1) for each arm, because x' A^-1 x = width^2.
             bonuses = bonuses * torch.randn(bonuses.shape, generator=generator, device=bonuses.device)
         # A wide bonus must not lift an illegal action above a legal one.
         scores = (output.q + bonuses).masked_fill(output.q == ILLEGAL_VALUE, -math.inf)
-        return Chosen(scores.argmax(-1), {})
+        return SampledActions(scores.argmax(-1), {})
 
 
 def _with_constant(features: Tensor) -> Tensor:

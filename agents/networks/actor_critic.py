@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
-from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.cores import CorePair, HalfOfPair
 from replay.trajectory import Field
 from wrappers.spaces import ACTION_MASK
@@ -88,16 +88,16 @@ class Policy(FeatureNetwork):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        policy: Tensor = thought.output.policy
+    ) -> SampledActions:
+        policy: Tensor = inferred.output.policy
         drawn = self.distribution.mode(policy) if greedy else self.distribution.sample(policy, generator)  # [N], or [N, D]
         fields = {RAW_ACTION: drawn} if self.distribution.stores_drawn else {}  # u of tanh(u), float32
-        return Chosen(self.distribution.action(drawn), fields)  # tanh of u, or the drawn value itself
+        return SampledActions(self.distribution.action(drawn), fields)  # tanh of u, or the drawn value itself
 
 
 class PolicyOutput(NamedTuple):
@@ -135,17 +135,17 @@ class ActorCritic(Policy):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        chosen = super().choose(thought, generator, exploration, greedy=greedy)
-        output: PolicyOutput = thought.output
+    ) -> SampledActions:
+        chosen = super().choose(inferred, generator, exploration, greedy=greedy)
+        output: PolicyOutput = inferred.output
         # Importance ratios need the policy that acted, whose weights are gone when the row is learned from.
         behaviour = {BEHAVIOUR_POLICY: output.policy, "behaviour_values": output.values}  # mu [N, P], V_behaviour [N]
-        return Chosen(chosen.actions, {**behaviour, **chosen.fields})
+        return SampledActions(chosen.actions, {**behaviour, **chosen.fields})
 
     @property
     def policy_parameters(self) -> list[nn.Parameter]:
@@ -159,7 +159,7 @@ class ActorCritic(Policy):
     def alone(self, part: Literal["policy", "values"]) -> Self:
         """A network with the layers of one part alone, on the same weights and buffers, if the parts share none.
 
-        Its other output means nothing. It is for learning: with a core it has no `think`.
+        Its other output means nothing. It is for learning: with a core it has no `infer`.
         """
         network = copy(self)
         network._modules = dict(self._modules)  # a shallow copy shares them

@@ -27,7 +27,7 @@ from agents.networks.joint import make_joint_torso
 from agents.networks.settings import NetworkSettings
 from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
-__all__ = ["Chosen", "FeatureNetwork", "NetworkConfig", "Thought", "make_network", "on_device"]
+__all__ = ["FeatureNetwork", "NetworkConfig", "NetworkOutput", "SampledActions", "make_network", "on_device"]
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -61,7 +61,7 @@ class NetworkConfig:
             raise ValueError(f"precision: wanted {' or '.join(PRECISIONS)}, got {self.precision!r}")
 
 
-class Thought(NamedTuple):
+class NetworkOutput(NamedTuple):
     """The output of a network for N observations, as tensors only.
 
     output: what the heads return, a NamedTuple of tensors `[N, ...]`. features: float32 `[N, F]`. state: float32 `[N, K]`,
@@ -73,7 +73,7 @@ class Thought(NamedTuple):
     state: Tensor | None = None
 
 
-class Chosen(NamedTuple):
+class SampledActions(NamedTuple):
     """Actions, and the fields that are stored with them.
 
     actions: `[N]`; fields: each `[N, *shape]`, as `acting` declares them. exploration: float32 `[N, E]`, the numbers with which
@@ -86,7 +86,7 @@ class Chosen(NamedTuple):
 
 
 class FeatureNetwork(ObservationEncoder, ABC):
-    """A torso, perhaps a core and, in subclasses, heads. A policy calls `think`, then `choose`; learning calls the network.
+    """A torso, perhaps a core and, in subclasses, heads. A policy calls `infer`, then `choose`; learning calls the network.
 
     head_feature_count: features that one head reads. feature_count: F, twice as many where policy and value read features of
     their own (`--separate_value`, but with a core only if the agent separates cores). state_size: K, numbers of one
@@ -177,17 +177,17 @@ class FeatureNetwork(ObservationEncoder, ABC):
     @abstractmethod
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
+    ) -> SampledActions:
         """Actions for N observations.
 
         Args:
-            thought: what `think` returned for them.
-            generator: of random numbers, on the device of the thought; None for PyTorch's own.
+            inferred: what `infer` returned for them.
+            generator: of random numbers, on the device of the output; None for PyTorch's own.
             exploration: float32 `[N, E]`, the environments' numbers (see `exploration`); None to use the network's alone.
             greedy: take the best action instead of exploring.
         """
@@ -204,23 +204,23 @@ class FeatureNetwork(ObservationEncoder, ABC):
         assert isinstance(observations, Tensor)
         return self.unroll(observations, state, reset, burn_in).output
 
-    def think(self, observations: Observations, state: Tensor | None = None) -> Thought:
+    def infer(self, observations: Observations, state: Tensor | None = None) -> NetworkOutput:
         """The outputs for N observations with the features and the next state, for acting.
 
         state: `[N, K]`, zeros where an observation is its episode's first; None without a core.
         """
-        return self.thought_of(self.features(observations), self.mask_of(observations), state)
+        return self.infer_from(self.features(observations), self.mask_of(observations), state)
 
-    def thought_of(self, features: Tensor, mask: Tensor | None, state: Tensor | None) -> Thought:
-        """The thought of `think`. features: the torso's output for the observations. mask: as `heads` takes it."""
+    def infer_from(self, features: Tensor, mask: Tensor | None, state: Tensor | None) -> NetworkOutput:
+        """The output of `infer`. features: the torso's output for the observations. mask: as `heads` takes it."""
         if self.core is None:
-            return Thought(self.heads(features, mask), features)
+            return NetworkOutput(self.heads(features, mask), features)
         assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
         # The core's output takes the place of the torso's.
         features, state = self.core(features, state)  # h [N, H], [N, K]
-        return Thought(self.heads(features, mask), features, state)
+        return NetworkOutput(self.heads(features, mask), features, state)
 
-    def unroll(self, observations: Tensor, state: Tensor, reset: Tensor, burn_in: int = 0) -> Thought:
+    def unroll(self, observations: Tensor, state: Tensor, reset: Tensor, burn_in: int = 0) -> NetworkOutput:
         """Outputs and features of a network with a core for consecutive rows, `[R - burn_in, B, ...]` each tensor.
 
         Args:
@@ -241,7 +241,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
         rows = hidden.shape[:2]  # R - burn_in, B
         outputs = self.heads(hidden.flatten(0, 1), self.mask_of(observations[burn_in:].flatten(0, 1)))  # [rows * B, ...] each
-        return Thought(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
+        return NetworkOutput(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:
         """The input of the core, `[R, B, F]`. The torso sees all rows at once."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agents.acting import Acting
-from agents.networks.base import Chosen, FeatureNetwork, NetworkConfig, Thought
+from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, with_probability
 from agents.networks.noisy import NoisyLinear, draw_noise
 from agents.values.categorical import expectation, support
@@ -155,13 +155,13 @@ class QNetwork(FeatureNetwork):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        q: Tensor = thought.output.q  # [N, P]
+    ) -> SampledActions:
+        q: Tensor = inferred.output.q  # [N, P]
         best = best_choices(q, self.counts)  # [N, D]
         taken = best
         if not greedy:
@@ -173,7 +173,7 @@ class QNetwork(FeatureNetwork):
             BEHAVIOUR_Q: chosen_values(q, taken, self.counts).mean(-1),
             BEHAVIOUR_Q_MAX: chosen_values(q, best, self.counts).mean(-1),
         }
-        return Chosen(self._as_actions(taken), fields)
+        return SampledActions(self._as_actions(taken), fields)
 
 
 def choice_counts(action: ActionSpace) -> tuple[int, ...]:

@@ -103,10 +103,10 @@ class RunningMoments:
         rows = self.peers.gather(torch.cat([batch.weight[None], batch.mean, batch.m2]))  # [learners, 1 + 2 F]
         return [Moments(row[0], *row[1:].tensor_split(2)) for row in rows]
 
-    def take(self, moments: Moments, sound: Tensor | None = None) -> None:
-        """Replace the moments in place if `sound`, bool `[]` on the device, is true. None stands for true."""
+    def take(self, moments: Moments, applied: Tensor | None = None) -> None:
+        """Replace the moments in place if `applied`, bool `[]` on the device, is true. None stands for true."""
         for kept, new in zip(self.now, moments, strict=True):
-            kept.copy_(new if sound is None else torch.where(sound, new, kept))
+            kept.copy_(new if applied is None else torch.where(applied, new, kept))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The moments by name. The tensors are live."""
@@ -138,8 +138,8 @@ class ObservationMoments(RunningMoments):
         self.take(self.with_batch(moments_of(vectors, torch.ones(len(vectors), dtype=torch.bool, device=vectors.device))))
         self.rescale()
 
-    def merge(self, batch: Batch, sound: Tensor | None = None, *, rescales: bool = True) -> None:
-        """Merge the fresh columns of a batch that was learned from; nothing if `sound`, bool `[]`, is false.
+    def merge(self, batch: Batch, applied: Tensor | None = None, *, rescales: bool = True) -> None:
+        """Merge the fresh columns of a batch that was learned from; nothing if `applied`, bool `[]`, is false.
 
         rescales: whether the network's scale follows at once; otherwise with the next call of `rescale`.
 
@@ -148,7 +148,7 @@ class ObservationMoments(RunningMoments):
         """
         rows = batch.observations[:-1]  # [T, B, ...]
         fresh = (~batch.is_replay).expand(rows.shape[:2]).flatten()  # [B] -> bool [T * B]
-        self.take(self.with_batch(moments_of(self._network.vectors(rows.flatten(0, 1)), fresh)), sound)
+        self.take(self.with_batch(moments_of(self._network.vectors(rows.flatten(0, 1)), fresh)), applied)
         if rescales:
             self.rescale()
 

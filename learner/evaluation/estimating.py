@@ -116,10 +116,10 @@ def _log_ratios(network: FeatureNetwork, records: np.ndarray) -> Iterator[Tensor
         if network.core is None:
             policy = network(observations.flatten(0, 1)).policy
         else:
-            thought = network.unroll(observations, state, torch.from_numpy(reset[:, :-1]).transpose(0, 1).to(device))
-            policy = thought.output.policy[:, 0]
-            assert thought.state is not None
-            state = zeroed(thought.state, torch.from_numpy(reset[:, -1]).to(device))
+            inferred = network.unroll(observations, state, torch.from_numpy(reset[:, :-1]).transpose(0, 1).to(device))
+            policy = inferred.output.policy[:, 0]
+            assert inferred.state is not None
+            state = zeroed(inferred.state, torch.from_numpy(reset[:, -1]).to(device))
         drawn = torch.from_numpy(np.array(records[drawn_field][rows])).to(device)
         behaviour = torch.from_numpy(np.array(records[BEHAVIOUR_POLICY][rows])).to(device)
         yield distribution.log_prob(policy, drawn) - distribution.log_prob(behaviour, drawn)

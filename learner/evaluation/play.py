@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.base import Chosen, FeatureNetwork, Thought
+from agents.networks.base import FeatureNetwork, NetworkOutput, SampledActions
 from agents.networks.cores import zeroed
 from learner.metrics.infos import Ends, RunningInfos, Sums
 from replay.recordings.recorder import Recorder
@@ -51,7 +51,7 @@ class EvaluationPolicy:
     @torch.inference_mode()
     def choose(
         self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None
-    ) -> Chosen:
+    ) -> SampledActions:
         """One action on the CPU for each of `[N, S, *frame_shape]` observations, with the fields that are stored with it.
 
         Args:
@@ -64,15 +64,15 @@ class EvaluationPolicy:
         first = np.ones(count, bool) if first is None else first
         environments = np.arange(count) if environments is None else environments
         state = self._state_before(torch.from_numpy(first), environments)
-        output, features, state = self._network.think(torch.from_numpy(observations).to(self._device), state)
+        output, features, state = self._network.infer(torch.from_numpy(observations).to(self._device), state)
         if state is not None:
             self._states.update(zip(environments.tolist(), state, strict=True))
         # Actions are drawn on the CPU, so that one seed means one game on any device.
-        thought = Thought(type(output)(*(tensor.cpu() for tensor in output)), features)
-        if not all(tensor.isfinite().all() for tensor in thought.output):
+        inferred = NetworkOutput(type(output)(*(tensor.cpu() for tensor in output)), features)
+        if not all(tensor.isfinite().all() for tensor in inferred.output):
             raise NotFiniteError("the policy's outputs are not finite: its training diverged")
         exploration = None if self._epsilon is None else torch.full((count, 1), self._epsilon)
-        return self._network.choose(thought, self._generator, exploration, greedy=self._greedy)
+        return self._network.choose(inferred, self._generator, exploration, greedy=self._greedy)
 
     def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:
         """The core's state for these environments, `[N, K]`; None without a core."""

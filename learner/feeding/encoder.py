@@ -68,8 +68,8 @@ class Encoder:
     def _by_row(self, observations: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and policies of parts of the observations `[T, n, ...]`, `[part, ...]` each, row after row."""
         for part in observations.flatten(0, 1).split(OBSERVATIONS_AT_ONCE):
-            thought = self.network.think(part)
-            yield thought.features, thought.output.policy
+            inferred = self.network.infer(part)
+            yield inferred.features, inferred.output.policy
 
     def _unrolled(self, observations: Tensor, trajectories: Fields) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and policies of parts of the trajectories, `[T, part, ...]` each. A core starts from its stored state."""
@@ -79,8 +79,8 @@ class Encoder:
         # The reset of row t clears the state before row t+1, so that of the last row has no effect here.
         parts = (observations.split(columns, 1), state.split(columns), reset.transpose(0, 1)[:-1].split(columns, 1))
         for part in zip(*parts, strict=True):
-            thought = self.network.unroll(*part)
-            yield thought.features, thought.output.policy
+            inferred = self.network.unroll(*part)
+            yield inferred.features, inferred.output.policy
 
 
 def policy_divergence(network: FeatureNetwork) -> Divergence | None:

@@ -140,7 +140,7 @@ def example_inputs(policy: ExportedPolicy, observations: Tensor) -> Inputs:
     if not network.state_size:
         return (policy.split(observations),)
     # States other than zeros show whether the exported file reads its state at all.
-    state = network.think(observations.flip(0), torch.zeros(len(observations), network.state_size)).state
+    state = network.infer(observations.flip(0), torch.zeros(len(observations), network.state_size)).state
     assert state is not None
     return policy.split(observations), state
 

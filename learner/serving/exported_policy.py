@@ -71,7 +71,7 @@ class ExportedPolicy(nn.Module):
     def forward(self, observations: Observations, state_in: Tensor | None = None) -> Outputs:
         if not isinstance(observations, Tensor):
             observations = {leaf: observations[name] for name, leaf in self.leaves.items()}
-        output, _, state_out = self.network.think(observations, state_in)
+        output, _, state_out = self.network.infer(observations, state_in)
         others = (getattr(output, name) for name in self.network.exported)
         outputs = (*others, self.scale(self.network.best_actions(output)))
         return outputs if state_out is None else (*outputs, state_out)

@@ -54,9 +54,9 @@ def test_outputs_and_gradients_are_those_of_the_steps_one_after_the_other(core: 
     for t in range(T + 1):
         if t:
             state = torch.where(batch.reset[t - 1][:, None], 0.0, state)
-        policy, value = (thought := reference.think(batch.observations[t], state)).output
-        assert thought.state is not None
-        state = thought.state
+        policy, value = (inferred := reference.infer(batch.observations[t], state)).output
+        assert inferred.state is not None
+        state = inferred.state
         values.append(value)
         policies.append(policy)
     torch.testing.assert_close(outputs[0], torch.stack(policies), check_dtype=True)
@@ -155,8 +155,8 @@ def test_a_core_changes_no_other_weight_name() -> None:
 def test_a_core_computes_in_float32_behind_a_bfloat16_torso(core: str) -> None:
     network = network_of("mlp", (2, 6), A, precision="bfloat16", core=core).only_act()
     observations, state = torch.randn(3, 2, 6), torch.zeros(3, network.state_size)
-    thought = network.think(observations, state)
-    assert thought.state is not None
-    assert {thought.features.dtype, thought.state.dtype, thought.output[0].dtype} == {torch.float32}
+    inferred = network.infer(observations, state)
+    assert inferred.state is not None
+    assert {inferred.features.dtype, inferred.state.dtype, inferred.output[0].dtype} == {torch.float32}
     assert {parameter.dtype for parameter in network.core.parameters()} == {torch.float32}  # type: ignore[union-attr]
     assert {parameter.dtype for parameter in network.torso.parameters()} == {torch.bfloat16}

@@ -14,7 +14,7 @@ from tests.replay.support import CONTRACT
 from tests.support import small_config
 
 
-class Chosen(StandardReplay):
+class SampledActions(StandardReplay):
     """Keeps only some trajectories, and takes a key of another kind."""
 
     keys = ("alpha",)
@@ -27,7 +27,7 @@ class Whole(RingReplay):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REPLAYS, "chosen", Chosen)
+    monkeypatch.setitem(REPLAYS, "chosen", SampledActions)
     monkeypatch.setitem(REPLAYS, "whole", Whole)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents.acting import Acting
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import Chosen, NetworkConfig, Thought
+from agents.networks.base import NetworkConfig, NetworkOutput, SampledActions
 from replay.trajectory import Arrays, Field
 from tests.workers.support import collect, make_setup, rows, running
 from workers import WorkerSetup
@@ -34,16 +34,16 @@ class Counting(ActorCritic):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
-        chosen = super().choose(thought, generator, greedy=greedy)
+    ) -> SampledActions:
+        chosen = super().choose(inferred, generator, greedy=greedy)
         assert exploration is not None
         counted = exploration + torch.tensor([0.0, 1.0])
-        return Chosen(chosen.actions, {**chosen.fields, "explored": counted}, counted)
+        return SampledActions(chosen.actions, {**chosen.fields, "explored": counted}, counted)
 
 
 def setup_of(kind: str, core: str = "none") -> WorkerSetup:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents import compute
 from agents.engine.streams import Fence, side_stream
-from agents.networks.base import Thought, on_device
+from agents.networks.base import NetworkOutput, on_device
 from agents.networks.cores import zeroed
 from replay.trajectory import Field
 from workers.base import WorkerSetup
@@ -79,9 +79,9 @@ class DevicePolicy:
         self._answers = torch.empty((environments, self._layout.columns), dtype=torch.float32, pin_memory=pinned)
         with torch.cuda.stream(self._stream):
             self.network = on_device(setup.make_network(), device)
-            self._think: Callable[..., Thought] = self.network.think
+            self._infer: Callable[..., NetworkOutput] = self.network.infer
             if setup.compiled:
-                self._think = compute.compiled(self._think, dynamic=True)  # for any number of environments that ask
+                self._infer = compute.compiled(self._infer, dynamic=True)  # for any number of environments that ask
             # The stack is the innermost axis, as the network's first convolution reads it.
             self._stacks = torch.zeros((environments, *frame_shape, contract.frames_stacked), dtype=frame_dtype, device=device)
             self._states = torch.zeros((environments, contract.state_size), device=device)
@@ -145,15 +145,15 @@ class DevicePolicy:
         self.network.draw_noise(self._generator, exploration)
         if self.network.state_size:
             states = zeroed(states[environments], first)
-            thought = self._think(observations, states)
-            assert thought.state is not None
-            self._states[environments] = thought.state
+            inferred = self._infer(observations, states)
+            assert inferred.state is not None
+            self._states[environments] = inferred.state
         else:
-            thought = self._think(observations)
-        chosen = self.network.choose(thought, self._generator, exploration)
+            inferred = self._infer(observations)
+        chosen = self.network.choose(inferred, self._generator, exploration)
         if self._exploration is not None and chosen.exploration is not None:
             self._exploration[environments] = chosen.exploration
-        return self._layout.pack(chosen.actions, stored_fields(thought, chosen, self.with_features)), states
+        return self._layout.pack(chosen.actions, stored_fields(inferred, chosen, self.with_features)), states
 
 
 def _rows_of(parts: Sequence[np.ndarray], wanted: Sequence[bool]) -> Iterator[slice]:

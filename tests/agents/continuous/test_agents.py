@@ -15,7 +15,7 @@ from agents.base import Agent
 from agents.continuous.actors import Actor
 from agents.continuous.critics import Critics, StackedLinear
 from agents.distributions import ILLEGAL_LOGIT
-from agents.networks.base import NetworkConfig, Thought, make_network
+from agents.networks.base import NetworkConfig, NetworkOutput, make_network
 from agents.networks.settings import NetworkSettings
 from agents.returns.nstep import transitions
 from agents.td3.agent import STEPS
@@ -189,9 +189,9 @@ def test_dropout_leaves_hidden_units_out_in_learning() -> None:
 
 def acted(network: Actor, count: int, *, greedy: bool = False, explores: bool = True) -> Tensor:
     with torch.no_grad():
-        thought: Thought = network.think(torch.zeros(count, *network.config.observation_shape))
+        inferred: NetworkOutput = network.infer(torch.zeros(count, *network.config.observation_shape))
         exploration = network.exploration(torch.arange(count), count) if explores else None
-        return network.choose(thought, torch.Generator().manual_seed(1), exploration, greedy=greedy).actions
+        return network.choose(inferred, torch.Generator().manual_seed(1), exploration, greedy=greedy).actions
 
 
 @EACH
@@ -225,7 +225,7 @@ def test_discrete_actions_obey_the_entropy_form_and_their_mask() -> None:
     output = agent.network.heads(torch.zeros(500, 8), torch.tensor([[1, 0, 1]], dtype=torch.uint8).expand(500, 3))
     for randomly in (1.0, 0.0):
         agent.network.acts_randomly.fill_(randomly)
-        chosen = agent.network.choose(Thought(output, torch.zeros(500, 8)), None).actions
+        chosen = agent.network.choose(NetworkOutput(output, torch.zeros(500, 8)), None).actions
         assert set(chosen.tolist()) == {0, 2}
 
 

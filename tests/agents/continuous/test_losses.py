@@ -23,7 +23,7 @@ from agents.continuous.losses import (
     temperature_loss,
 )
 from agents.distributions import SquashedGaussian
-from agents.networks.base import Thought
+from agents.networks.base import NetworkOutput
 from tests.agents.continuous.support import agent_of
 from tests.support import golden
 from wrappers.spaces import Box
@@ -140,8 +140,8 @@ def test_noise_is_clipped_before_the_action_is_stored_and_rescaled(monkeypatch: 
     network = agent_of("ddpg", action=space, exploration_noise=recorded.case["sigma"]).network
     network.acts_randomly.zero_()
     monkeypatch.setattr(Tensor, "normal_", lambda tensor, generator=None: tensor.copy_(recorded.normals))
-    thought = Thought(ActorOutput(recorded.policy_actions), torch.empty(0))
-    stored = network.choose(thought, None, torch.tensor([[recorded.case["sigma"]]], dtype=torch.float64)).actions
+    inferred = NetworkOutput(ActorOutput(recorded.policy_actions), torch.empty(0))
+    stored = network.choose(inferred, None, torch.tensor([[recorded.case["sigma"]]], dtype=torch.float64)).actions
     recorded.check("stored_actions", stored)
     for found, wanted in zip(space.to_environment(stored.numpy()), recorded.outputs["environment_actions"], strict=True):
         assert found == pytest.approx(wanted, abs=1e-6)

@@ -55,15 +55,15 @@ def test_each_environment_sees_its_observation_with_the_weights_of_its_member(na
     observations = torch.randn((2, *shape), generator=torch.Generator().manual_seed(3))
     state = torch.randn((2, network.state_size)) if core != "none" else None
     with torch.inference_mode():
-        thought = network.think(observations, state)
+        inferred = network.infer(observations, state)
         for row, member in enumerate((2, 3)):
-            wanted = moved(network, member).think(observations[row : row + 1], None if state is None else state[row : row + 1])
-            torch.testing.assert_close(thought.output.policy[row : row + 1], wanted.output.policy)
-            torch.testing.assert_close(thought.features[row : row + 1], wanted.features)
+            wanted = moved(network, member).infer(observations[row : row + 1], None if state is None else state[row : row + 1])
+            torch.testing.assert_close(inferred.output.policy[row : row + 1], wanted.output.policy)
+            torch.testing.assert_close(inferred.features[row : row + 1], wanted.features)
             if core != "none":
-                assert thought.state is not None
+                assert inferred.state is not None
                 assert wanted.state is not None
-                torch.testing.assert_close(thought.state[row : row + 1], wanted.state)
+                torch.testing.assert_close(inferred.state[row : row + 1], wanted.state)
     assert not torch.allclose(moved(network, 2).policy_head.weight, moved(network, 3).policy_head.weight)
 
 
@@ -73,19 +73,19 @@ def test_some_of_the_environments_may_ask(name: str) -> None:
     exploration = begin(network, [0, 1, 2], 3)
     observations = torch.randn(3, 1, 3)
     network.draw_noise(None, exploration)
-    every = network.think(observations).output.policy
+    every = network.infer(observations).output.policy
     network.draw_noise(None, exploration[[2, 0]])
-    torch.testing.assert_close(network.think(observations[[2, 0]]).output.policy, every[[2, 0]])
+    torch.testing.assert_close(network.infer(observations[[2, 0]]).output.policy, every[[2, 0]])
     network.draw_noise(None, exploration)
-    assert network.think(observations).output.policy.equal(every)
+    assert network.infer(observations).output.policy.equal(every)
 
 
 @BOTH
 def test_an_evaluation_sees_the_centre(name: str) -> None:
     network = network_here(name)
     observations = torch.randn(2, 1, 3)
-    torch.testing.assert_close(network.think(observations).output.policy, network(observations).policy)
-    chosen = network.choose(network.think(observations), None, greedy=True)
+    torch.testing.assert_close(network.infer(observations).output.policy, network(observations).policy)
+    chosen = network.choose(network.infer(observations), None, greedy=True)
     assert not chosen.fields["member"].any()
 
 
@@ -181,7 +181,7 @@ def test_episodes_of_an_older_generation_go_on_with_the_new_centre() -> None:
     assert exploration[:, 1].tolist() == [1.0, 2.0]  # the first one's episode counts in no generation
     network.draw_noise(None, exploration)
     observations = torch.randn(2, 1, 3)
-    found = network.think(observations).output.policy
+    found = network.infer(observations).output.policy
     torch.testing.assert_close(found[:1], network(observations[:1]).policy)
     torch.testing.assert_close(found[1:], moved(network, 1)(observations[1:]).policy)
 
@@ -193,7 +193,7 @@ def test_the_same_member_of_the_next_generation_has_other_weights(name: str) -> 
     observations = torch.randn(1, 1, 3)
     for _ in range(2):
         network.draw_noise(None, exploration)
-        torch.testing.assert_close(network.think(observations).output.policy, moved(network, 1)(observations).policy)
+        torch.testing.assert_close(network.infer(observations).output.policy, moved(network, 1)(observations).policy)
         network.generation += 1
         exploration, members = next_members(network, exploration, [0])
         assert members == [1]
@@ -205,9 +205,9 @@ def test_actions_are_the_best_ones_of_the_member_and_in_their_space(name: str, a
     network = network_here(name, action, **({"noise_std": 3.0} if name == ES else {"initial_std": 3.0}))
     exploration = begin(network, list(range(40)), 40)
     network.draw_noise(None, exploration)
-    thought = network.think(20 * torch.randn(40, 1, 3))
-    chosen = network.choose(thought, None, exploration)
-    assert chosen.actions.equal(network.best_actions(thought.output))
+    inferred = network.infer(20 * torch.randn(40, 1, 3))
+    chosen = network.choose(inferred, None, exploration)
+    assert chosen.actions.equal(network.best_actions(inferred.output))
     assert chosen.fields["member"].tolist() == list(range(1, 41))
     assert chosen.fields["generation"].tolist() == [1.0] * 40
     assert len(chosen.actions.unique(dim=0)) > 1

@@ -15,7 +15,7 @@ from agents.base import Agent
 from agents.bcq.agent import BCQAgent, BCQConfig
 from agents.bcq.network import BCQNetwork, BCQOutput, allowed_choices
 from agents.networks.actor_critic import RAW_ACTION, Policy
-from agents.networks.base import NetworkConfig, Thought, make_network
+from agents.networks.base import NetworkConfig, NetworkOutput, make_network
 from agents.networks.settings import NetworkSettings
 from agents.returns.gae import advantages_of
 from tests.agents.dqn.test_agent import A as VALUES
@@ -138,11 +138,11 @@ def test_bcq_chooses_among_recorded_actions_alone() -> None:
     assert isinstance(network, BCQNetwork)
     output = BCQOutput(torch.tensor([[1.0, 5.0, 2.0]]), torch.tensor([[0.0, -3.0, -0.1]]))
     assert network.best_actions(output).tolist() == [2]
-    thought = Thought(output, torch.zeros(1, 16))
-    assert network.choose(thought, None, greedy=True).actions.tolist() == [2]
-    explored = [network.choose(thought, None, torch.ones(1, 1)).actions.item() for _ in range(50)]
+    inferred = NetworkOutput(output, torch.zeros(1, 16))
+    assert network.choose(inferred, None, greedy=True).actions.tolist() == [2]
+    explored = [network.choose(inferred, None, torch.ones(1, 1)).actions.item() for _ in range(50)]
     assert set(explored) == {0, 2}
-    assert network.choose(thought, None).fields == network.acting(network.config).fields == {}
+    assert network.choose(inferred, None).fields == network.acting(network.config).fields == {}
 
 
 @pytest.mark.parametrize("action", [Discrete(VALUES), MultiDiscrete((VALUES, 2))])

@@ -13,7 +13,7 @@ from torch import Tensor
 from agents.linucb.agent import LinUCBAgent, LinUCBConfig
 from agents.linucb.arms import solved, sums_of
 from agents.linucb.network import LinUCBNetwork, LinUCBOutput
-from agents.networks.base import Thought, make_network
+from agents.networks.base import NetworkOutput, make_network
 from agents.networks.q_network import ILLEGAL_VALUE
 from learner.ranks.group import Group
 from replay.batch import Batch
@@ -134,9 +134,9 @@ def test_parts_of_a_batch_give_the_sums_of_the_whole() -> None:
         torch.testing.assert_close(first[key], wanted, msg=lambda text, key=key: f"{key}: {text}")
 
 
-def thought_of(estimates: list[float], widths: list[float], count: int = 1) -> Thought:
+def infer_from(estimates: list[float], widths: list[float], count: int = 1) -> NetworkOutput:
     output = LinUCBOutput(torch.tensor([estimates] * count), torch.tensor([widths] * count))
-    return Thought(output, torch.zeros(count, FEATURES))
+    return NetworkOutput(output, torch.zeros(count, FEATURES))
 
 
 def test_an_arm_that_is_not_known_is_tried_in_training_alone() -> None:
@@ -144,15 +144,15 @@ def test_an_arm_that_is_not_known_is_tried_in_training_alone() -> None:
     numbers = network.exploration(torch.arange(1), 1)
     rather, very = ([0.1, 0.1, uncertain] for uncertain in (0.8, 9.0))
     for widths, alpha, wanted in ((rather, numbers, 2), (very, numbers, 2), (rather, numbers / 2, 0), (very, None, 0)):
-        assert network.choose(thought_of([1.0, 0.9, 0.0], widths), None, alpha).actions.tolist() == [wanted]
-    assert network.choose(thought_of([1.0, 0.9, 0.0], very), None, numbers, greedy=True).actions.tolist() == [0]
+        assert network.choose(infer_from([1.0, 0.9, 0.0], widths), None, alpha).actions.tolist() == [wanted]
+    assert network.choose(infer_from([1.0, 0.9, 0.0], very), None, numbers, greedy=True).actions.tolist() == [0]
 
 
 def test_thompson_sampling_takes_an_arm_as_often_as_it_may_be_the_best() -> None:
     """The difference of two estimates is N(1, 3^2 + 4^2) here: it is above 0 with probability 0.579."""
     network, count = agent_here(2, thompson=True).network, 20_000
     exploration, generator = torch.ones(count, 1), torch.Generator().manual_seed(0)
-    chosen = network.choose(thought_of([1.0, 0.0], [3.0, 4.0], count), generator, exploration)
+    chosen = network.choose(infer_from([1.0, 0.0], [3.0, 4.0], count), generator, exploration)
     assert (chosen.actions == 0).float().mean().item() == pytest.approx(0.579, abs=0.015)
 
 
@@ -161,7 +161,7 @@ def test_an_illegal_arm_is_never_chosen(thompson: bool) -> None:
     network = agent_here(alpha=1e6, thompson=thompson).network
     output = network.heads(1e4 * torch.randn(64, FEATURES), torch.tensor([[0, 1, 0]], dtype=torch.uint8).expand(64, ARMS))
     assert (output.q[:, [0, 2]] == ILLEGAL_VALUE).all()
-    chosen = network.choose(Thought(output, torch.zeros(64, FEATURES)), None, network.exploration(torch.arange(64), 64))
+    chosen = network.choose(NetworkOutput(output, torch.zeros(64, FEATURES)), None, network.exploration(torch.arange(64), 64))
     assert (chosen.actions == 1).all()
     assert (network.best_actions(output) == 1).all()
 

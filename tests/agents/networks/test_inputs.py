@@ -77,7 +77,7 @@ def test_packed_leaves_and_a_dictionary_give_the_same_outputs(stack: int, precis
     wanted = network(packed)
     assert wanted.policy.shape == (N, 3)
     given = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
-    for got in (network(innermost(packed)), network(given), network.think(given).output):
+    for got in (network(innermost(packed)), network(given), network.infer(given).output):
         torch.testing.assert_close(tuple(got), tuple(wanted), rtol=1e-4, atol=1e-4)
 
 

@@ -45,7 +45,7 @@ def observations(count: int) -> Tensor:
 def test_acting_gives_the_fields_that_it_declares(name: str) -> None:
     network, (space, _, parameters) = network_for(name), SPACES[name]
     with torch.no_grad():
-        chosen = network.choose(network.think(observations(7)), torch.Generator().manual_seed(3))
+        chosen = network.choose(network.infer(observations(7)), torch.Generator().manual_seed(3))
     declared = ActorCritic.acting(network.config).fields
     assert {field: (tuple(value.shape[1:]), str(value.dtype)) for field, value in chosen.fields.items()} == {
         field: (shape, f"torch.{dtype}") for field, (shape, dtype) in declared.items()
@@ -61,9 +61,9 @@ def test_acting_gives_the_fields_that_it_declares(name: str) -> None:
 def test_greedy_actions_are_the_mode_and_need_no_generator(name: str) -> None:
     network = network_for(name)
     with torch.no_grad():
-        thought = network.think(observations(7))
-        chosen = network.choose(thought, None, greedy=True)
-    wanted = network.distribution.action(network.distribution.mode(thought.output.policy))
+        inferred = network.infer(observations(7))
+        chosen = network.choose(inferred, None, greedy=True)
+    wanted = network.distribution.action(network.distribution.mode(inferred.output.policy))
     assert torch.equal(chosen.actions, wanted)
 
 

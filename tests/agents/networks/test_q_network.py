@@ -41,22 +41,22 @@ def observations(count: int) -> Tensor:
 @pytest.mark.parametrize("space", SPACES.values(), ids=list(SPACES))
 def test_acting_gives_legal_actions_and_the_declared_fields(space: ActionSpace, heads: str) -> None:
     network = network_of(space, **HEADS[heads])
-    thought = network.think(observations(9))
-    chosen = network.choose(thought, torch.Generator().manual_seed(3))
+    inferred = network.infer(observations(9))
+    chosen = network.choose(inferred, torch.Generator().manual_seed(3))
     assert space.check(chosen.actions.numpy(), 9).shape == (9, *space.shape)
     declared = QNetwork.acting(network.config).fields
     assert {name: tuple(value.shape[1:]) for name, value in chosen.fields.items()} == {
         name: field.shape for name, field in declared.items()
     }
-    assert thought.output.q.shape == (9, space.mask_size)
+    assert inferred.output.q.shape == (9, space.mask_size)
 
 
 @pytest.mark.parametrize("heads", ["plain", "dueling", "c51", "qr"])
 def test_the_best_action_has_the_largest_value_of_each_component(heads: str) -> None:
     network = network_of(SPACES["several choices"], **HEADS[heads])
-    thought = network.think(observations(6))
-    chosen = network.choose(thought, None, greedy=True)
-    parts = thought.output.q.split([2, 4, 3], -1)
+    inferred = network.infer(observations(6))
+    chosen = network.choose(inferred, None, greedy=True)
+    parts = inferred.output.q.split([2, 4, 3], -1)
     assert torch.equal(chosen.actions, torch.stack([part.argmax(-1) for part in parts], -1))
     wanted = torch.stack([part.amax(-1) for part in parts], -1).mean(-1)
     torch.testing.assert_close(chosen.fields[BEHAVIOUR_Q_MAX], wanted)
@@ -65,28 +65,28 @@ def test_the_best_action_has_the_largest_value_of_each_component(heads: str) -> 
 
 def test_the_value_of_a_random_action_is_its_own() -> None:
     network = network_of()
-    thought = network.think(observations(50))
-    chosen = network.choose(thought, torch.Generator().manual_seed(4), torch.ones(50, 1))
-    own = thought.output.q[torch.arange(50), chosen.actions]
+    inferred = network.infer(observations(50))
+    chosen = network.choose(inferred, torch.Generator().manual_seed(4), torch.ones(50, 1))
+    own = inferred.output.q[torch.arange(50), chosen.actions]
     torch.testing.assert_close(chosen.fields[BEHAVIOUR_Q], own)
     assert (chosen.fields[BEHAVIOUR_Q_MAX] - own).max() > 0.01
 
 
 def test_values_are_means_of_distributions() -> None:
     categorical, quantile = network_of(**HEADS["c51"]), network_of(**HEADS["qr"])
-    output = categorical.think(observations(3)).output
+    output = categorical.infer(observations(3)).output
     wanted = (torch.softmax(output.atoms, -1) * torch.linspace(-10, 10, 7)).sum(-1)
     torch.testing.assert_close(output.q, wanted)
-    output = quantile.think(observations(3)).output
+    output = quantile.infer(observations(3)).output
     torch.testing.assert_close(output.q, output.atoms.mean(-1))
 
 
 def test_dueling_advantages_have_the_mean_of_the_state_in_each_component() -> None:
     network = network_of(SPACES["several choices"], dueling=True)
-    thought = network.think(observations(3))
+    inferred = network.infer(observations(3))
     assert network.state_head is not None
-    for part in thought.output.q.split([2, 4, 3], -1):
-        torch.testing.assert_close(part.mean(-1, keepdim=True), network.state_head(thought.features))
+    for part in inferred.output.q.split([2, 4, 3], -1):
+        torch.testing.assert_close(part.mean(-1, keepdim=True), network.state_head(inferred.features))
 
 
 @pytest.mark.parametrize("heads", ["plain", "rainbow"])
@@ -95,10 +95,10 @@ def test_an_illegal_action_is_never_taken(heads: str) -> None:
     network = network_of(leaves=leaves, **HEADS[heads])
     mask = torch.tensor([0, 1, 0, 1], dtype=torch.uint8)
     packed = torch.cat([mask, torch.tensor([5, 6, 7], dtype=torch.uint8)]).expand(200, 1, 7)
-    thought = network.think(packed.clone())
-    assert (thought.output.q[:, mask == 0] == ILLEGAL_VALUE).all()
+    inferred = network.infer(packed.clone())
+    assert (inferred.output.q[:, mask == 0] == ILLEGAL_VALUE).all()
     for exploration in (torch.zeros(200, 1), torch.ones(200, 1)):
-        actions = network.choose(thought, torch.Generator().manual_seed(5), exploration).actions
+        actions = network.choose(inferred, torch.Generator().manual_seed(5), exploration).actions
         assert set(actions.tolist()) <= {1, 3}
     assert set(actions.tolist()) == {1, 3}
 
@@ -108,12 +108,12 @@ def test_a_schedule_explores_by_the_networks_epsilon_and_a_ladder_by_the_environ
     environments = torch.arange(4)
     assert schedule.exploration(environments, 4) is None
     torch.testing.assert_close(ladder.exploration(environments, 4), epsilon_ladder(environments, 4).unsqueeze(-1))
-    thought = schedule.think(observations(1))._replace(output=None)
+    inferred = schedule.infer(observations(1))._replace(output=None)
     q = torch.tensor([[0.0, 1.0, 0.0, 0.0]]).expand(8000, 4)
-    thought = thought._replace(output=schedule.heads(torch.zeros(8000, schedule.feature_count))._replace(q=q))
+    inferred = inferred._replace(output=schedule.heads(torch.zeros(8000, schedule.feature_count))._replace(q=q))
     for epsilon in (0.0, 0.4):
         schedule.epsilon.fill_(epsilon)
-        actions = schedule.choose(thought, torch.Generator().manual_seed(6)).actions
+        actions = schedule.choose(inferred, torch.Generator().manual_seed(6)).actions
         assert (actions != 1).float().mean() == pytest.approx(0.75 * epsilon, abs=0.02)
     assert "epsilon" in schedule.state_dict()  # it travels with the weights
 
@@ -121,11 +121,11 @@ def test_a_schedule_explores_by_the_networks_epsilon_and_a_ladder_by_the_environ
 def test_noisy_layers_replace_epsilon_and_act_with_new_noise_after_each_draw() -> None:
     network = network_of(noisy=True, epsilon_start=1.0)
     assert network.epsilon == 0.0
-    means = network.think(observations(3)).output.q
+    means = network.infer(observations(3)).output.q
     network.draw_noise(torch.Generator().manual_seed(7))
-    first, again = (network.think(observations(3)).output.q for _ in range(2))
+    first, again = (network.infer(observations(3)).output.q for _ in range(2))
     network.draw_noise(torch.Generator().manual_seed(8))
-    other = network.think(observations(3)).output.q
+    other = network.infer(observations(3)).output.q
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, means)

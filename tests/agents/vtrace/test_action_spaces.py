@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.actor_critic import ActorCritic, PolicyOutput
-from agents.networks.base import Thought
+from agents.networks.base import NetworkOutput
 from agents.returns.vtrace import vtrace
 from agents.vtrace import agent as module
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
@@ -28,12 +28,12 @@ def batch_of(network: ActorCritic, seed: int = 0) -> Batch:
     with torch.no_grad():
         policy, values = (part.unflatten(0, (T + 1, B))[:-1] for part in network(batch.observations.flatten(0, 1)))
     policy = policy + 0.3 * torch.randn(policy.shape, generator=generator)
-    chosen = network.choose(_thought(policy, values), generator)
+    chosen = network.choose(_inferred(policy, values), generator)
     return replace(batch, actions=chosen.actions, acting=chosen.fields)
 
 
-def _thought(policy: Tensor, values: Tensor) -> Thought:
-    return Thought(PolicyOutput(policy, values), values)
+def _inferred(policy: Tensor, values: Tensor) -> NetworkOutput:
+    return NetworkOutput(PolicyOutput(policy, values), values)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -76,7 +76,7 @@ def test_masked_policies_give_finite_losses_and_gradients(name: str) -> None:
     mask[:, :, 1] = mask[2:, :, 3] = 0
     network.initialise(torch.Generator().manual_seed(2))  # another policy than the one that acted
     behaviour = batch.acting["behaviour_policy"].masked_fill(mask[:-1] == 0, ILLEGAL_LOGIT)
-    actions = network.choose(_thought(behaviour, batch.acting["behaviour_values"]), torch.Generator().manual_seed(3)).actions
+    actions = network.choose(_inferred(behaviour, batch.acting["behaviour_values"]), torch.Generator().manual_seed(3)).actions
     batch = replace(batch, actions=actions, acting={**batch.acting, "behaviour_policy": behaviour})
     agent = VTraceAgent(replace(CLEAR, use_kl_mask=True, relevance="behaviour", kl_div_threshold=10.0), network)
     policy, values = network.heads(network.features(batch.observations.flatten(0, 1)), mask.flatten(0, 1))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agents.networks.actor_critic import ActorCritic
-from agents.networks.base import Chosen, Thought, make_network
+from agents.networks.base import NetworkOutput, SampledActions, make_network
 from agents.networks.exploration import with_probability
 from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
 from tests.builders import network_config, network_of
@@ -74,7 +74,7 @@ def test_the_policy_acts_only_for_environments_below_their_quota(monkeypatch: py
     policy = uniform_policy()
     choose = policy.choose
 
-    def recorded(observations: np.ndarray, *rest: np.ndarray) -> Chosen:
+    def recorded(observations: np.ndarray, *rest: np.ndarray) -> SampledActions:
         acting.append(len(observations))
         return choose(observations, *rest)
 
@@ -161,15 +161,15 @@ class Coin(ActorCritic):
 
     def choose(
         self,
-        thought: Thought,
+        inferred: NetworkOutput,
         generator: torch.Generator | None,
         exploration: torch.Tensor | None = None,
         *,
         greedy: bool = False,
-    ) -> Chosen:
+    ) -> SampledActions:
         assert exploration is not None
-        best = torch.zeros(len(thought.features), dtype=torch.int64)
-        return Chosen(with_probability(exploration[:, 0], best + 1, best, generator), {})
+        best = torch.zeros(len(inferred.features), dtype=torch.int64)
+        return SampledActions(with_probability(exploration[:, 0], best + 1, best, generator), {})
 
 
 def test_the_same_seed_gives_the_same_actions() -> None:

@@ -269,7 +269,7 @@ def test_leaves_of_any_name_are_inputs(core: str, tmp_path: Path, monkeypatch: p
     assert inputs[0]["values"].startswith("1 for a legal action")
 
     state = () if core == "none" else (torch.ones(count, network.state_size),)
-    wanted = network.think(packed, *state).output
+    wanted = network.infer(packed, *state).output
     parts = (torch.from_numpy(values[leaf.name]).unflatten(0, (count, 2)) for leaf in ODD_LEAVES)
     leaves = dict(zip(names, parts, strict=True))
     legal = leaves["action_mask"][:, -1]

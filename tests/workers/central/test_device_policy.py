@@ -43,8 +43,8 @@ def test_stacks_are_what_the_environments_show(env: EnvConfig, monkeypatch: pyte
     """Groups ask in any order and in any company; each answer is that of the group's own observations."""
     policy, network = make_policy(env, GROUP * GROUPS)
     seen: list[Tensor] = []
-    think = policy.network.think
-    monkeypatch.setattr(policy, "_think", lambda given: (seen.append(given.clone()), think(given))[1])
+    infer = policy.network.infer
+    monkeypatch.setattr(policy, "_infer", lambda given: (seen.append(given.clone()), infer(given))[1])
     envs = [make_vector_env(env, GROUP) for _ in range(GROUPS)]
     shown = [each.reset(1 + group) for group, each in enumerate(envs)]
     first = [np.ones(GROUP, bool) for _ in envs]
