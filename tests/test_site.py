@@ -86,6 +86,21 @@ def test_no_docstring_has_an_index_that_markdown_takes_for_a_link() -> None:
     assert not found
 
 
+NAMED = re.compile(r"`((?:agents|benchmarks|learner|replay|tests|tools|workers|wrappers)/[\w/]+\.(?:py|json))`")
+
+
+def test_files_that_pages_name_are_there() -> None:
+    """But for those that a page tells the reader to write."""
+    pages = [*(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "docs" / "tutorials").glob("*.md"), *REPOSITORY.glob("*.md")]
+    found = {}
+    for page in pages:
+        text = "" if page.name == "CHANGELOG.md" else page.read_text()
+        written = {*re.findall(r"New file `([^`]+)`", text), "agents/NAME/agent.py"}
+        if missing := [name for name in NAMED.findall(text) if name not in written and not (REPOSITORY / name).exists()]:
+            found[page.name] = missing
+    assert found == {}
+
+
 def test_make_docs_builds_into_a_folder_that_git_ignores() -> None:
     assert commands("docs")[-1][-5:] == ["-m", "mkdocs", "build", "--strict", "--quiet"]
     assert "site/" in (REPOSITORY / ".gitignore").read_text().splitlines()
