@@ -142,11 +142,11 @@ def test_a_run_that_stopped_within_a_batch_resumes_to_the_bit(tmp_path: Path, mo
     play(straight, **settings)
     save, saved = module._save, []
 
-    def save_within_a_batch(parts: Any) -> Any:
+    def save_within_a_batch(parts: Any, *rest: Any) -> Any:
         if not saved:
             parts.feeder._receive(0.0)  # as if a signal had come while the learner waited for the second block
             assert len(parts.feeder.state_dict()["held"]) == 1
-        saved.append(save(parts))
+        saved.append(save(parts, *rest))
         return saved[-1]
 
     with monkeypatch.context() as patch:
