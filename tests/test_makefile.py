@@ -106,4 +106,4 @@ def test_a_test_is_marked_slow_by_its_name(name: str, marks: list[str]) -> None:
 
 def test_github_runs_these_targets_and_nothing_else() -> None:
     workflow = (REPOSITORY / ".github" / "workflows" / "test.yml").read_text()
-    assert re.findall(r"\brun: *(.*)", workflow) == ["make quick", "make test"]
+    assert re.findall(r"\brun: *(.*)", workflow) == ["make quick", "make test", "make coverage"]

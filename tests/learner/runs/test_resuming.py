@@ -147,6 +147,7 @@ sys.exit(main(sys.argv))
 """
 
 
+@pytest.mark.random_play  # the killed program, another process, plays it in full
 def test_a_killed_process_is_resumed_by_the_command_line(tmp_path: Path) -> None:
     settings = settings_of("fifo and reservoir")
     straight = RunDirectory.create(tmp_path, "straight")

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from agents import AGENTS
-from learner.plan import make_plan
+from agents.networks.base import NetworkConfig
 from learner.settings.check import check_settings
 from learner.settings.help import help_text
 from learner.settings.schema import table_of, untaken
 from setting import SettingField
 from tests.support import small_config
+from wrappers import make_spec
 
 NUMBERS = (1, 0, 2, 4, 8, 0.5, 0.01, -1, 32, 5000)
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -46,7 +47,13 @@ def accepts(agent: str, **settings: Any) -> bool:
     try:
         config = small_config(agent=agent, **settings)
         check_settings(config.settings)
-        AGENTS[agent].check(config.agent_settings, make_plan(config).network)
+        spec, kind, own = make_spec(config.env), AGENTS[agent], config.agent_settings
+        kind.check(
+            own,
+            NetworkConfig(
+                config.network_settings, spec.observation_shape, spec.action, kind.network_class, leaves=spec.leaves, agent=own
+            ),
+        )
         AGENTS[agent].check_learning(config.agent_settings)
     except ValueError:
         return False
