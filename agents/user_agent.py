@@ -23,7 +23,7 @@ def user_agent(name: str) -> type[Agent]:
 
 @cache
 def _breach(agent: type[Agent]) -> str:
-    """What was wanted of the class, and what came; empty if it can be an agent."""
+    """The end of an error line, from the requirement that the class misses; empty if it can be an agent."""
     if agent.__abstractmethods__:
         return f"an agent with {', '.join(sorted(agent.__abstractmethods__))}, got one without"
     for name, base in (("config_class", AgentConfig), ("network_class", FeatureNetwork)):

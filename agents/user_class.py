@@ -59,7 +59,7 @@ class _Finder:
         if file is None:
             return None
         if (folder := str(Path(file).parent)) not in sys.path:
-            sys.path.append(folder)  # last, so that no file beside it hides a package of ours
+            sys.path.append(folder)  # at the end: a file in it must not hide a package of the program
         return spec_from_file_location(name, file)
 
 

@@ -28,7 +28,7 @@ from workers.random_play import CALLS, PLAY_SECONDS, STEPS
 from workers.recorded import recorded_observations
 from wrappers.answering import STEP_SECONDS
 
-CLOSE_SECONDS = 5.0  # for workers that nobody took to close their environments; a constructor may take minutes
+CLOSE_SECONDS = 5.0  # for unused workers to close their environments; a constructor that still runs may take minutes
 
 
 class HeadStart:

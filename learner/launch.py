@@ -244,6 +244,7 @@ def measured(job: Job, seconds: float = PART_SECONDS) -> Job:
         costs = measure_costs(job.plan, seconds, brief=True)
     settled, chosen = fit_to_machine(job.settings, job.machine, costs)
     config = make_config(settled, job.settings, job.plan.spec)
+    # The measurement decides on workers, environments and threads. Network, contract and protocol do not depend on them.
     return replace(job, plan=replace(job.plan, config=config), settled=settled, chosen=chosen)
 
 

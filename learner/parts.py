@@ -1,4 +1,4 @@
-"""Builds what an update needs, once. The loop in `learner/train.py` uses it."""
+"""Builds the objects that updates need, once a training. The loop in `learner/train.py` uses them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from workers import Workers
 
 @dataclass(frozen=True)
 class Parts:
-    """What the updates of one training need, and what saves it.
+    """The objects that the updates of one training need, and the one that saves it.
 
     about: settings, spec and protocol, the same in every checkpoint. counting: how far the training has come. generator: draws
     from the replays. total_frames: the budget. ranks: the other learners.

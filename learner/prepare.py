@@ -62,7 +62,7 @@ PARTS_OF_BUDGET = 10  # the first of them is `learning_starts` if the usual one 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What the first stages know of a command.
+    """A command after the stages `parse` and `load`.
 
     Args:
         op_mode: train, train_w_load, test or export.

@@ -53,11 +53,11 @@ def _nothing(_: int) -> None:
 class RandomPlay:
     """`random_observations` in a process of its own, begun when this is made. Raises OSError where that cannot be.
 
-    timeout: seconds that a step may take, see `worker_timeout`. whole: as there.
+    timeout: seconds that a step may take. whole: as in `random_observations`.
     """
 
     def __init__(
-        self, env_config: EnvConfig, spec: EnvSpec, seed: int, threads: int, *, timeout: float = 60.0, whole: bool = False
+        self, env_config: EnvConfig, spec: EnvSpec, seed: int, threads: int, *, timeout: float, whole: bool = False
     ) -> None:
         description = describe_env(env_config)
         shape = (ENVIRONMENTS * STEPS // EVERY, *spec.observation_shape)

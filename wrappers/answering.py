@@ -1,8 +1,9 @@
 """Limits the time that code of others may take in this process: environments and modules of users.
 
 `awaited` marks a call. Within `limited` a thread adds up how long each call lasts. A call that lasts too long is interrupted by
-an exception. If it still does not end, the program does. The thread counts its checks, so a suspended program blames nobody.
-Native code that keeps Python from running stops this thread too. Parents watch the calls of their child processes.
+an exception. If the call does not end then, the thread ends the program. The thread counts its own checks, not the clock, so
+the time in which a program is suspended does not count. Native code that keeps Python from running stops this thread too.
+Parents watch the calls of their child processes.
 """
 
 from __future__ import annotations

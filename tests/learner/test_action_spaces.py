@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from learner import launch
-from learner.runs.checkpoint import load_checkpoint
-from learner.runs.directory import RunDirectory
 from learner.serving.export import DESCRIPTION, ONNX, PROGRAM, read_onnx, read_program
 from tests.learner.launching import command, trained
-from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed, settings_of
+from tests.learner.runs.reproducible import assert_a_kill_changes_nothing, settings_of
 from tests.learner.solving import solves
 from tests.learner.test_train import KINDS, mixture_with, run_training
 from workers import random_observations
@@ -66,12 +64,7 @@ def test_every_kind_of_action_is_learned(tmp_path: Path, name: str) -> None:
 @EACH
 def test_a_killed_and_resumed_run_gives_the_same_bits(tmp_path: Path, name: str) -> None:
     settings = {**briefly(name), **settings_of("fifo and reservoir"), "return_window": 1}
-    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
-    play(straight, **settings)
-    checkpoint, replay = play_until_killed(broken, **settings)
-    play(broken, checkpoint, replay, **settings)
-    assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates > checkpoint.counters.updates
-    assert_same_end(straight, broken)
+    assert_a_kill_changes_nothing(tmp_path, **settings)
 
 
 @EACH

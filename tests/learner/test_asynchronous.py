@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from learner.metrics.writer import read_metrics
-from learner.runs.directory import RunDirectory
 from learner.settings.help import help_text
 from tests.learner.launching import command
-from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
+from tests.learner.runs.reproducible import assert_a_kill_changes_nothing
 from tests.learner.solving import solves
 from tests.learner.test_action_spaces import ACTIONS, SOLVED
 from tests.learner.test_train import run_training
@@ -71,11 +70,7 @@ def test_it_learns_several_choices_and_real_numbers(agent: str, name: str, tmp_p
 def test_a_killed_run_ends_as_if_nothing_had_happened(agent: str, tmp_path: Path) -> None:
     own = {"reproducible": True, "checkpoint_period": 10, "return_window": 2, "log_period": 1e5, "precision": "float32"}
     settings = {**AGENTS[agent], **own, "clip_end_value": 0.01, "environment_max_steps": 1200}
-    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
-    play(straight, **settings)
-    checkpoint, replay = play_until_killed(broken, **settings)
-    play(broken, checkpoint, replay, **settings)
-    assert_same_end(straight, broken)
+    assert_a_kill_changes_nothing(tmp_path, **settings)
 
 
 @pytest.mark.parametrize("worker_kind", ["cpu", "central"])

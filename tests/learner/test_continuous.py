@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from learner.metrics.writer import read_metrics
-from learner.runs.directory import RunDirectory
 from tests.learner.launching import command
-from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
+from tests.learner.runs.reproducible import assert_a_kill_changes_nothing
 from tests.learner.solving import solves
 from tests.learner.test_action_spaces import SOLVED
 from tests.learner.test_train import run_training
@@ -98,11 +97,7 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, combination: st
 def test_a_killed_run_ends_as_if_nothing_had_happened(agent: str, own: dict[str, Any], tmp_path: Path) -> None:
     kept = {"environment_max_steps": 200, "checkpoint_period": 10, "return_window": 2}
     settings = small(agent, "vector-box", **kept, **own)
-    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
-    play(straight, **settings)
-    checkpoint, replay = play_until_killed(broken, **settings)
-    play(broken, checkpoint, replay, **settings)
-    assert_same_end(straight, broken)
+    assert_a_kill_changes_nothing(tmp_path, **settings)
 
 
 @EACH

@@ -1,4 +1,4 @@
-"""What libraries print goes to a run's log, once each message; the user sees the program's own lines."""
+"""The output of libraries goes to a run's log, each message once. The user sees the program's own lines."""
 
 from __future__ import annotations
 

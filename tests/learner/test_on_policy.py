@@ -18,7 +18,7 @@ from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from replay.batch import make_batch
-from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
+from tests.learner.runs.reproducible import assert_a_kill_changes_nothing, play
 from tests.learner.test_train import run_training
 from tests.support import same
 from workers.processes.supervisor import ProcessWorkers
@@ -127,11 +127,7 @@ def test_a_killed_and_resumed_run_gives_the_same_bits(agent: str, core: str, tmp
         "return_window": 2,
         "log_period": 1e5,
     }
-    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
-    play(straight, **settings)
-    checkpoint, replay = play_until_killed(broken, **settings)
-    play(broken, checkpoint, replay, **settings)
-    assert_same_end(straight, broken)
+    assert_a_kill_changes_nothing(tmp_path, **settings)
 
 
 def test_a_run_that_stopped_within_a_batch_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,9 @@ import torch
 from learner import launch
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint, save_checkpoint
-from learner.runs.directory import RunDirectory
 from learner.serving.export import DESCRIPTION
 from tests.learner.launching import command
-from tests.learner.runs.reproducible import assert_same_end, play, play_until_killed
+from tests.learner.runs.reproducible import assert_a_kill_changes_nothing
 from tests.learner.solving import solves
 from tests.learner.test_action_spaces import SOLVED
 from tests.learner.test_train import run_training
@@ -94,11 +93,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened_while_its_schedules_move(a
     replay = json.dumps([{"type": "prioritised", "steps": 300, "sample_ratio": 1.0, "beta": 0.4, "beta_end": 1.0}])
     own = {"replay_parameters": replay, "reproducible": True, "checkpoint_period": 10, "return_window": 2, "log_period": 1e5}
     settings = {**MOVING[agent], **moving, **own, "environment_max_steps": 300}
-    straight, broken = (RunDirectory.create(tmp_path, folder) for folder in ("straight", "broken"))
-    play(straight, **settings)
-    checkpoint, saved = play_until_killed(broken, **settings)
-    play(broken, checkpoint, saved, **settings)
-    assert_same_end(straight, broken)
+    straight = assert_a_kill_changes_nothing(tmp_path, **settings)
     columns = read_metrics(straight.metrics)
     for name in ("losses/epsilon", "replay/prioritised/beta"):
         assert len(set(columns[name])) > 1, name

@@ -83,6 +83,9 @@ def test_slow_random_play_ends_early_unless_its_bits_must_not_change(monkeypatch
 
 def test_one_environment_plays_if_making_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_play, "MAKE_SECONDS", 1.5)
-    assert len(RandomPlay(hanging(), make_spec(hanging()), 1, 1).observations()) == random_play.STEPS // random_play.EVERY
+    assert (
+        len(RandomPlay(hanging(), make_spec(hanging()), 1, 1, timeout=60.0).observations())
+        == random_play.STEPS // random_play.EVERY
+    )
     monkeypatch.setattr(random_play, "STEPS", 40)
     assert len(random_play.random_observations(hanging(), 1, whole=True)) == 40

@@ -251,5 +251,7 @@ def test_a_history_that_would_be_lost_is_refused(tmp_path: Path, content: bytes)
 
 def test_a_history_whose_last_line_was_cut_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    path.write_text("seconds,steps,frames,updates,episodes\n1,1,1,1,1\n2,")
+    content = "seconds,steps,frames,updates,episodes\n1,1,1,1,1\n2,"
+    path.write_text(content)
     check_history(path)
+    assert path.read_text() == content

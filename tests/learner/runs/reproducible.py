@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ def play_until_killed(run: RunDirectory, **settings: Any) -> tuple[Checkpoint, d
     (path,) = run.checkpoint_paths()
     checkpoint = load_checkpoint(path)
     return checkpoint, load_replay(run.replay_path(checkpoint.counters.updates), checkpoint)
+
+
+def assert_a_kill_changes_nothing(folder: Path, *, interrupted: bool = False, **settings: Any) -> RunDirectory:
+    """A run that is killed at its first checkpoint and resumed ends like one that is not. Returns the latter's directory.
+
+    interrupted: see `assert_same_end`.
+    """
+    straight, broken = (RunDirectory.create(folder, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    checkpoint, replay = play_until_killed(broken, **settings)
+    play(broken, checkpoint, replay, **settings)
+    assert load_checkpoint(broken.checkpoint_paths()[-1]).counters.updates > checkpoint.counters.updates
+    assert_same_end(straight, broken, interrupted=interrupted)
+    return straight
 
 
 def rows_of(run: RunDirectory) -> list[dict[str, str]]:

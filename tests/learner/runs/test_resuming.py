@@ -20,7 +20,16 @@ from learner.ranks.base import RankError
 from learner.runs import resuming
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory, update_of
-from tests.learner.runs.reproducible import HALF, MIXTURES, assert_same_end, play, play_until_killed, rows_of, settings_of
+from tests.learner.runs.reproducible import (
+    HALF,
+    MIXTURES,
+    assert_a_kill_changes_nothing,
+    assert_same_end,
+    play,
+    play_until_killed,
+    rows_of,
+    settings_of,
+)
 from tests.learner.runs.support import make_checkpoint
 from tests.support import REPOSITORY, catch_flags, run_main
 
@@ -77,10 +86,7 @@ def test_a_core_resumes_with_the_same_bits(burn_in: int, tmp_path: Path) -> None
     """In the middle of episodes, whose memory is in no trajectory yet."""
     core = {"core": "lstm", "core_size": 16, "burn_in": burn_in, "unroll_length": 7, "frames_stacked": 2}
     settings = {**settings_of("attentive"), **core}
-    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
-    play(straight, **settings)
-    play(broken, *play_until_killed(broken, **settings), **settings)
-    assert_same_end(straight, broken, interrupted=True)
+    assert_a_kill_changes_nothing(tmp_path, interrupted=True, **settings)
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
