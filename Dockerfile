@@ -31,6 +31,7 @@ COPY --chown=trainer:trainer learner learner
 COPY --chown=trainer:trainer tools tools
 COPY --chown=trainer:trainer benchmarks benchmarks
 COPY --chown=trainer:trainer presets presets
+COPY --chown=trainer:trainer springbok springbok
 
 RUN mkdir results && chown trainer:trainer results
 USER 1000

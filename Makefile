@@ -21,7 +21,7 @@ GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$
 PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
 
 BIN := $(VENV)/bin
-LIBRARY := wrappers replay agents workers learner
+LIBRARY := wrappers replay agents workers learner springbok
 PACKAGES := $(LIBRARY) tools benchmarks
 
 # Bytecode is kept: the tests start many processes, and each would compile the program again.
@@ -41,7 +41,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-dev
-	$(BIN)/mypy main.py option_flags.py setting.py checked_files.py docs/site_pages.py $(PACKAGES)
+	$(BIN)/mypy main.py option_flags.py setting.py checked_files.py setup.py docs/site_pages.py $(PACKAGES)
 
 unit: $(VENV)/.installed-dev
 	$(PYTEST) $(ARGS)

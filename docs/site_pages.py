@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-LIBRARY = ("wrappers", "replay", "agents", "workers", "learner", "tools")
+LIBRARY = ("wrappers", "replay", "agents", "workers", "learner", "tools", "springbok")
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 """File of the repository -> page of the site."""
 PACKAGES = os.environ.get("SITE_PACKAGES", " ".join(LIBRARY)).split()

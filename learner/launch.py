@@ -30,6 +30,7 @@ from learner.runs.checkpoint import remove_partial_files
 from learner.runs.directory import RunDirectory, run_of_checkpoint
 from learner.runs.lock import locked
 from learner.runs.resuming import ResumeError, load_saved_replay
+from learner.runs.sent_environment import keep_environment
 from learner.settings.config import make_config
 from learner.settings.declarations import NO_FOLDER
 from learner.skipping import SkippingError
@@ -252,6 +253,7 @@ def _prepare_directory(job: Job, directory: RunDirectory) -> None:
     """Write config.json, open the log file, and let `latest` name the run. Raises OSError."""
     parent = str(job.checkpoint_path) if job.checkpoint_path and not job.resumed else None
     directory.point_latest_here()
+    keep_environment(job.config.env.env, directory)
     directory.write_config(job.settled, job.command, job.notes + job.chosen, parent)
     log_to_file(directory.log)
 

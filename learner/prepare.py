@@ -39,6 +39,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory, check_run_folder, check_writable, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.runs.resuming import trajectories_to_fill_in
+from learner.runs.sent_environment import find_environment
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
 from learner.settings.declarations import NO_FOLDER
@@ -157,6 +158,7 @@ def load(asked: Command) -> Command:
     results = Path(settings["results_dir"])
     named, fetched = fetch_newest(settings["load"], results, asked.addresses, with_replay=asked.trains)
     path, checkpoint, notes = load_newest(named, results)
+    find_environment(run_of_checkpoint(path))
     return replace(asked, checkpoint_path=path, checkpoint=checkpoint, notes=fetched + notes + asked.notes)
 
 

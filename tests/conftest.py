@@ -55,6 +55,7 @@ SLOW = (
     "tests/replay/test_state.py::test_a_loaded",
     "tests/replay/test_trajectory.py::test_a_batch_shows",
     "tests/replay/test_trajectory.py::test_any_stack",
+    "tests/springbok/test_",
     "tests/test_extending.py",
     "tests/test_imports.py::test_a_run",
     "tests/test_imports.py::test_a_worker",

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import REPOSITORY
 
-PACKAGES = ("wrappers", "replay", "agents", "workers", "learner", "tools")
+PACKAGES = ("wrappers", "replay", "agents", "workers", "learner", "tools", "springbok")
 COMMAND_LINE = ("main", "option_flags")
 NEUTRAL = ("setting", "checked_files")
 """The modules that every room may import."""
@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store", "replay.interleave", "replay.recordings"),
     "learner": ("wrappers", "replay", "agents", "workers"),
+    "springbok": ("learner",),
     "tools": ("learner", "workers.minari_import", "replay", "agents", "wrappers", "main"),
 }
 """What a package may import of ours, beside itself."""
@@ -91,6 +92,8 @@ def test_imports_point_one_way(path: Path) -> None:
         ("learner", "import option_flags", False),
         ("learner", "from main import main", False),
         ("learner", "from tests.support import CATCH", False),
+        ("learner", "import springbok", False),
+        ("springbok", "import agents", False),
     ],
 )
 def test_the_rule_tells_right_from_wrong(package: str, line: str, fits: bool) -> None:
@@ -178,7 +181,13 @@ def test_a_circle_is_found(line: str, circle: bool) -> None:
 def test_every_folder_with_code_has_a_rule() -> None:
     folders = {path.parent.name for path in REPOSITORY.glob("*/*.py")}
     assert folders - {"tests", "benchmarks", "docs"} == set(PACKAGES)
-    assert {path.stem for path in REPOSITORY.glob("*.py")} == {*COMMAND_LINE, *NEUTRAL}
+    assert {path.stem for path in REPOSITORY.glob("*.py")} == {*COMMAND_LINE, *NEUTRAL, "setup"}
+
+
+def test_the_python_interface_is_imported_without_the_program() -> None:
+    program = "import sys, springbok; print([name for name in ('torch', 'learner', 'agents', 'main') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_worker_starts_without_what_only_the_learner_needs() -> None:

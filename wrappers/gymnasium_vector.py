@@ -84,6 +84,7 @@ class TranslatedEnv(VectorEnv):
 
     def __init__(self, translation: Translation, num_envs: int) -> None:
         self.spec = translation.spec
+        self.translation = translation
         self.num_envs = num_envs
         self._decode = translation.decode
         self._plan = translation.plan
