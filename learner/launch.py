@@ -140,7 +140,7 @@ def _test(job: Job) -> int:
 
 
 def _export(job: Job) -> int:
-    from learner.serving.export import export_policy
+    from learner.export.export import export_policy
 
     assert job.checkpoint is not None
     assert job.checkpoint_path is not None

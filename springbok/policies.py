@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from springbok.process import PROGRAM, Refused
 
 if TYPE_CHECKING:
-    from learner.serving.acting import Policy
+    from learner.export.acting import Policy
 
 ROOMS = ("setting", "checked_files", "wrappers", "replay", "agents", "workers", "learner")
 """The program's modules and packages that a policy needs. They keep their names in this process."""
@@ -25,7 +25,7 @@ def load(run: str | Path = "latest", *, seed: int = 1) -> Policy:
     program's.
     """
     _import_program()
-    from learner.serving.acting import load_policy
+    from learner.export.acting import load_policy
 
     try:
         return load_policy(str(run), seed)
@@ -35,7 +35,7 @@ def load(run: str | Path = "latest", *, seed: int = 1) -> Policy:
 
 def _import_program() -> None:
     """Import the program's packages. Python's path is the same afterwards: packages find their modules by themselves."""
-    if "learner.serving.acting" in sys.modules:
+    if "learner.export.acting" in sys.modules:
         return
     sys.path.insert(0, str(PROGRAM))
     try:
@@ -44,6 +44,6 @@ def _import_program() -> None:
             places = [*getattr(module, "__path__", ()), module.__file__ or ""]
             if not all(Path(place).resolve().is_relative_to(PROGRAM) for place in places if place):
                 raise Refused(f"load: wanted the program's own {name}, got {places[0]}, which this process has imported before")
-        importlib.import_module("learner.serving.acting")
+        importlib.import_module("learner.export.acting")
     finally:
         sys.path.remove(str(PROGRAM))

@@ -33,7 +33,7 @@ SLOW = (
     "tests/learner/runs/test_checkpoint.py::test_every_wrong_byte",
     "tests/learner/runs/test_lock.py::test_a_killed_holder",
     "tests/learner/runs/test_resuming.py",
-    "tests/learner/serving/",
+    "tests/learner/export/",
     "tests/learner/settings/test_help.py",
     "tests/learner/settings/test_modes.py::test_a_run",
     "tests/learner/stores/test_s3.py",
@@ -153,7 +153,7 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(autouse=True)
 def no_onnx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing `policy.onnx` takes ten times as long as a short run. Tests that look at it are marked `onnx`."""
-    export = sys.modules.get("learner.serving.export")
+    export = sys.modules.get("learner.export.export")
     if export and not request.node.get_closest_marker("onnx"):
         monkeypatch.setattr(export, "ONNX_PACKAGES", ("onnx of a test",))
 
@@ -171,6 +171,6 @@ def brief_random_play(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
             patch.setattr(random_play, "STEPS", random_play.STEPS // 10)
             return whole(*arguments, **options)
 
-    for name in ("learner.head_start", "learner.serving.export"):
+    for name in ("learner.head_start", "learner.export.export"):
         if module := sys.modules.get(name):
             monkeypatch.setattr(module, "random_observations", brief)

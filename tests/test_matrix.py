@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from learner import launch
+from learner.export.export import DESCRIPTION, ONNX, PROGRAM
 from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.runs.directory import RunDirectory
-from learner.serving.export import DESCRIPTION, ONNX, PROGRAM
 from tests.matrix_env import ACTIONS, OBSERVATIONS
 from tests.support import same
 

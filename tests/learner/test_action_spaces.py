@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from learner import launch
-from learner.serving.export import DESCRIPTION, ONNX, PROGRAM, read_onnx, read_program
+from learner.export.export import DESCRIPTION, ONNX, PROGRAM, read_onnx, read_program
 from tests.learner.launching import command, trained
 from tests.learner.runs.reproducible import assert_a_kill_changes_nothing, settings_of
 from tests.learner.solving import solves

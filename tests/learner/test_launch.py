@@ -394,6 +394,6 @@ def test_an_export_names_the_environment(
 ) -> None:
     run = trained(tmp_path)
     capsys.readouterr()
-    monkeypatch.setattr("learner.serving.export.export_policy", lambda *_: 0)
+    monkeypatch.setattr("learner.export.export.export_policy", lambda *_: 0)
     assert launch.run(command(tmp_path, "export", load=str(run.path))) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Exporting the policy for Catch-v0"

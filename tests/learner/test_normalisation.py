@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from agents.networks.base import make_network
+from learner.export.export import PROGRAM, ExportedPolicy, export_policy, read_program
 from learner.metrics.writer import read_metrics
 from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.runs.directory import RunDirectory
-from learner.serving.export import PROGRAM, ExportedPolicy, export_policy, read_program
 from tests import leafy
 from tests.learner.launching import MIXTURE, command, resume, trained
 from tests.support import same, small_config

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from checked_files import locked
+from learner.export.export import DESCRIPTION
 from learner.metrics.writer import read_metrics
-from learner.serving.export import DESCRIPTION
 from replay.recordings.recording import INDEX, open_recording, read_index
 from tests.recordings import Player, catching, half_catching, playing_at_random, record
 from tests.support import CATCH, run_main

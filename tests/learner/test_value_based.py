@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from learner import launch
+from learner.export.export import DESCRIPTION
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint, save_checkpoint
-from learner.serving.export import DESCRIPTION
 from tests.learner.launching import command
 from tests.learner.runs.reproducible import assert_a_kill_changes_nothing
 from tests.learner.solving import solves

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from agents.networks.base import make_network
 from checked_files import locked
+from learner.export.description import describe
+from learner.export.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
 from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import BEST, CHECKPOINT_PATTERN, run_of_checkpoint
-from learner.serving.description import describe
-from learner.serving.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
 from workers import random_observations
 from workers.failures import failures_of
 from workers.processes.out_of_memory import is_out_of_memory

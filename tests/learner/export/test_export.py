@@ -18,10 +18,8 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
 from agents.networks.q_network import Q_VALUES
 from checked_files import LOCK_NAME
-from learner.plan import make_plan
-from learner.runs.checkpoint import Checkpoint, Counters
-from learner.serving import description, export
-from learner.serving.export import (
+from learner.export import description, export
+from learner.export.export import (
     DESCRIPTION,
     ONNX,
     PROGRAM,
@@ -31,7 +29,9 @@ from learner.serving.export import (
     read_onnx,
     read_program,
 )
-from learner.serving.exported_policy import ExportedPolicy, ToEnvironment
+from learner.export.exported_policy import ExportedPolicy, ToEnvironment
+from learner.plan import make_plan
+from learner.runs.checkpoint import Checkpoint, Counters
 from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config

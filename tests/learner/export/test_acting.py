@@ -12,9 +12,9 @@ import pytest
 from learner import launch
 from learner.evaluation.play import EvaluationPolicy
 from learner.evaluation.test_mode import load_policy as load_evaluated
+from learner.export.acting import load_policy
 from learner.prepare import prepare
 from learner.runs.directory import RunDirectory
-from learner.serving.acting import load_policy
 from tests.learner.launching import trained
 from tests.test_matrix import settings_of
 from wrappers import make_single_env

@@ -10,10 +10,10 @@ from agents.distributions import Distribution
 from agents.networks.base import NetworkConfig
 from agents.networks.q_network import Q_VALUES
 from learner.building import agent_class, make_network_shapes
+from learner.export.exported_policy import ACTION, INPUT, LOGITS, POLICY, STATE_IN, STATE_OUT, VALUES, leaf_names
 from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import git_commit, package_versions
-from learner.serving.exported_policy import ACTION, INPUT, LOGITS, POLICY, STATE_IN, STATE_OUT, VALUES, leaf_names
 from learner.settings.config import Config
 from wrappers import EnvSpec, describe_env
 from wrappers.gymnasium_spaces import VECTOR
