@@ -17,6 +17,8 @@ USAGE = """Trains, resumes, tests and exports agents:
   python main.py --op_mode=train_w_load --load=RUN        resume from a checkpoint
   python main.py --op_mode=test --render --load=RUN       watch and measure what was learned
   python main.py --op_mode=export --load=RUN              write it as PyTorch and ONNX files for use elsewhere
+  python main.py --op_mode=list                           list agents, presets, environments, replays and templates
+  python main.py --op_mode=new --app=NAME --template=T    begin an app of your own in the folder NAME
 
 Flags with their defaults (--agent=NAME --help shows the settings of another agent, --flagfile=FILE reads flags from a file):
 """
@@ -44,13 +46,16 @@ def main(command: list[str], *, apart: bool = False) -> int:
             from absl import flags
 
             if HELP_FLAGS & set(command[1:]):
-                print(f"{USAGE}\n{help_of(command)}", end="")
+                show(f"{USAGE}\n{help_of(command)}")
                 return 0
             from learner import launch
             from wrappers.answering import limited
 
             limits.enter_context(limited(launch.end_at_once))
             job = prepare(command)
+            if isinstance(job, str):
+                show(f"{job}\n")
+                return 0
         except (ImportError, MemoryError) as error:
             if (line := unfit_libraries(error)) is None:
                 raise
@@ -83,6 +88,14 @@ def open_missing_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
+def show(text: str) -> None:
+    """Print a text that the command asks for. Its reader may end before it does, as `head` does."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the exit of Python would flush the pipe)
+
+
 def help_of(command: list[str]) -> str:
     """Every flag, with the settings of the agent that the command names. Raises ValueError if there is no such agent."""
     from learner.settings.help import help_text
@@ -99,19 +112,28 @@ def refusal(error: Exception) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 
 
-def prepare(command: list[str]) -> Job:
-    """The job that the flags ask for, checked and ready to start. Raises flags.Error or ValueError with one line."""
+def prepare(command: list[str]) -> Job | str:
+    """The job that the flags ask for, checked and ready to start, or the text that they ask for.
+
+    Raises flags.Error or ValueError with one line.
+    """
     from absl import flags
 
     from learner import launch
     from learner.console import log_to_console
-    from option_flags import define_flags, named_agent, op_mode, parse, read_settings, with_files
+    from option_flags import app_flags, define_flags, named_agent, op_mode, parse, read_settings, with_files
+    from setting import TOOL_MODES
 
     values, read = flags.FlagValues(), with_files(command)
     agent = named_agent(read)
     define_flags(values, agent)
     parse(values, read)
     mode = op_mode(values)
+    if mode in TOOL_MODES:
+        from tools import listing, new
+
+        app = app_flags(values)
+        return listing.text() if mode == "list" else new.write_app(app)
     given, notes = read_settings(values, agent)
     log_to_console(0 if given.get("verbosity") == 0 else 1)  # the job sets the rest
     return launch.prepare(mode, given, command, notes)

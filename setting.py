@@ -19,7 +19,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 AUTO = "auto"
 TRAINING_MODES = ("train", "train_w_load")
 MODES = (*TRAINING_MODES, "test", "export")
-"""The values of `--op_mode`. `train_w_load` resumes a run."""
+"""The values of `--op_mode` that use settings. `train_w_load` resumes a run."""
+TOOL_MODES = ("list", "new")
+"""The values of `--op_mode` that use none."""
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 SWITCH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}

@@ -14,5 +14,5 @@ found = [name for name in find_namespace_packages() if name.partition(".")[0] in
 setup(
     packages=["springbok", PROGRAM, *(f"{PROGRAM}.{name}" for name in found)],
     package_dir={"springbok": "springbok", PROGRAM: ".", **{f"{PROGRAM}.{name}": name.replace(".", "/") for name in found}},
-    package_data={f"{PROGRAM}.presets": ["*.json"]},
+    package_data={"": ["*.json", "*.md"]},
 )

@@ -16,9 +16,9 @@ import main
 from agents import AGENTS
 from learner import launch
 from learner.settings.other_names import RENAMED
-from learner.settings.schema import DEFAULTS, SHARED, table_of
+from learner.settings.schema import APP_FLAGS, DEFAULTS, SHARED, table_of
 from option_flags import define_flags, op_mode, read_settings
-from setting import AUTO, MODES, listed
+from setting import AUTO, MODES, TOOL_MODES, listed
 from tests.support import REPOSITORY, run_main
 
 TABLE = table_of("vtrace")
@@ -124,11 +124,11 @@ def test_words_that_are_no_choice_are_refused(name: str) -> None:
     assert refused(f"--{name}=other").startswith(f"{name}: wanted {TABLE[name].wanted()}, got 'other'")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_modes_are_four(mode: str) -> None:
+@pytest.mark.parametrize("mode", [*MODES, *TOOL_MODES])
+def test_modes_are_six(mode: str) -> None:
     assert op_mode(parse(f"--op_mode={mode}")) == mode
-    assert MODES == ("train", "train_w_load", "test", "export")
-    with pytest.raises(ValueError, match="^op_mode: wanted train, train_w_load, test or export, got 'play'$"):
+    assert (*MODES, *TOOL_MODES) == ("train", "train_w_load", "test", "export", "list", "new")
+    with pytest.raises(ValueError, match="^op_mode: wanted train, train_w_load, test, export, list or new, got 'play'$"):
         op_mode(parse("--op_mode=play"))
 
 
@@ -187,7 +187,22 @@ def test_help_shows_every_flag_once() -> None:
     done = run_main("--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = re.findall(r"^  --(?:\[no\])?(\w+)=", done.stdout, re.MULTILINE)
-    assert sorted(shown) == sorted([*DEFAULTS, "op_mode"])
+    assert sorted(shown) == sorted([*DEFAULTS, *APP_FLAGS, "op_mode"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--app=a",), "app: wanted --op_mode=new with it, got train"),
+        (("--op_mode=test", "--template=agent"), "template: wanted --op_mode=new with it, got test"),
+        (("--op_mode=list", "--lr=1"), "lr: not a flag of --op_mode=list, got '1'"),
+        (("--op_mode=list", "--app=a"), "app: not a flag of --op_mode=list, got 'a'"),
+        (("--op_mode=new", "--app=a", "--template=agent", "--render"), "render: not a flag of --op_mode=new, got 'true'"),
+    ],
+)
+def test_flags_of_another_mode_are_refused(arguments: tuple[str, ...], line: str) -> None:
+    done = run_main(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {line}\n")
 
 
 def test_help_of_an_agent_that_is_not_there_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from agents import AGENTS, USER_CLASS
 from agents.compute import PRECISIONS
 from learner.evaluation.protocol import AS_SET, PROTOCOLS
-from learner.settings.presets import NO_PRESET, PRESETS
+from learner.settings.presets import NO_PRESET, PRESET_FILE, PRESETS
 from learner.stores.store import NO_STORE, URL
 from setting import TRAINING_MODES, Setting
 
@@ -27,7 +27,12 @@ class TrainingConfig:
 
     preset: Annotated[
         str,
-        Setting("Settings by name, a file each in presets/. The command line overrides them.", choices=(NO_PRESET, *PRESETS)),
+        Setting(
+            "Settings by name, a file each in presets/, or a file of your own. The command line overrides them.",
+            "FILE.json",
+            choices=(NO_PRESET, *PRESETS),
+            pattern=PRESET_FILE,
+        ),
     ] = NO_PRESET
     agent: Annotated[
         str,

@@ -1,8 +1,9 @@
-"""Presets: settings by name, a file each in presets/. The command line overrides them."""
+"""Presets: settings by name, a file each in presets/, or a file of the user's. The command line overrides them."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from setting import listed
 
 FOLDER = Path(__file__).resolve().parents[2] / "presets"
 NO_PRESET = "none"
+PRESET_FILE = r".+\.json"
 PRESETS = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
@@ -26,7 +28,7 @@ def load_preset(name: str) -> dict[str, Any]:
     if name == NO_PRESET:
         return {}
     settings = rename_settings(_read(name)["settings"])
-    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in settings.items()}
 
 
 def describe_presets() -> dict[str, str]:
@@ -35,6 +37,8 @@ def describe_presets() -> dict[str, str]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    if name not in PRESETS:
-        raise ValueError(f"preset: wanted {listed((NO_PRESET, *PRESETS))}, got {name!r}")
-    return read_json(FOLDER / f"{name}.json", "a preset", {"about": str, "settings": dict})
+    if name in PRESETS:
+        return read_json(FOLDER / f"{name}.json", "a preset", {"about": str, "settings": dict})
+    if not re.fullmatch(PRESET_FILE, name):
+        raise ValueError(f"preset: wanted {listed((NO_PRESET, *PRESETS, 'FILE.json'))}, got {name!r}")
+    return read_json(Path(name), "a preset", {"settings": dict})

@@ -35,7 +35,13 @@ OWNERS: dict[str, type] = {
 }
 """Title in `--help` -> dataclass of settings that every run has."""
 
-COMMAND_FLAGS = ("op_mode", "flagfile", "undefok", "help", "helpfull")
+APP_FLAGS = {
+    "app": "Name of the folder to write.",
+    "template": "What the folder begins with; --op_mode=list describes each.",
+    "copy_agent": "Agent of this program whose file is copied into the folder, to be changed there.",
+}
+"""Flag of `--op_mode=new` -> its help. That mode also takes `agent`."""
+COMMAND_FLAGS = ("op_mode", "flagfile", "undefok", "help", "helpfull", *APP_FLAGS)
 """Flags that are no settings, beside those of `learner.settings.other_names`."""
 
 SHARED: Table = {name: field for owner in OWNERS.values() for name, field in settings_of(owner).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,20 @@ def test_a_preset_counts_as_given_so_that_it_overrides_a_checkpoint() -> None:
 def test_a_preset_without_a_file_is_refused() -> None:
     with pytest.raises(ValueError, match="^preset: wanted none, .* atari, .*, got 'gone'$"):
         load_preset("gone")
+
+
+def test_a_preset_may_be_a_file_of_the_user_s(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"settings": {"env": "Catch-v0", "learning_rate": 0.5, "env_args": {"a": 1}}}))
+    assert load_preset(str(file)) == {"env": "Catch-v0", "lr": 0.5, "env_args": '{"a": 1}'}
+    file.write_text(json.dumps({"settings": {"env": "Catch-v0", "learning_rate": 0.5}}))
+    settings = config_of(f"--preset={file}").settings
+    assert (settings["preset"], settings["lr"]) == (str(file), 0.5)
+    file.write_text('{"settings": 3}')
+    with pytest.raises(ValueError, match=r"mine\.json: wanted a preset"):
+        load_preset(str(file))
+    with pytest.raises(ValueError, match=r"gone\.json: wanted a preset in JSON, got No such file"):
+        load_preset("gone.json")
 
 
 def test_each_preset_is_described_in_a_sentence() -> None:

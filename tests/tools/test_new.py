@@ -1,0 +1,131 @@
+"""Apps that are begun from templates: their commands run, copied agents train the same, and bad names write nothing."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import main
+from agents import AGENTS
+from agents.user_agent import user_agent
+from learner.runs.checkpoint import load_checkpoint
+from learner.runs.directory import RunDirectory
+from learner.settings.presets import PRESETS
+from replay import REPLAYS
+from tests.support import same
+from tools.new import describe_templates, write_app
+
+SMALL = ("--worker_kind=serial", "--envs_per_worker=4", "--learner_threads=1", "--verbosity=0")
+
+
+@pytest.fixture(autouse=True)
+def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs in a folder of its own, which Python's path loses again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def commands(app: str) -> list[list[str]]:
+    """The arguments of the commands in the README.md of an app, for shorter runs."""
+    lines = [line.strip() for line in Path(app, "README.md").read_text().splitlines() if line.startswith("    python ")]
+    assert len(lines) == 3
+    train, *others = [shlex.split(line)[2:] for line in lines]
+    shorter = {"--more_steps=10000": "--more_steps=300"}
+    return [[*train, "--environment_max_steps=600"], *([shorter.get(word, word) for word in other] for other in others)]
+
+
+def newest() -> RunDirectory:
+    return RunDirectory(Path("results/latest").resolve())
+
+
+@pytest.mark.parametrize("template", ["bandit", "gymnasium", "agent"])
+def test_the_commands_of_a_new_app_run(template: str) -> None:
+    app = f"my_{template}_app"
+    assert main.main(["main.py", "--op_mode=new", f"--app={app}", f"--template={template}"]) == 0
+    assert not [path for path in Path(app).iterdir() if "my_app" in path.read_text()]
+    for command in commands(app):
+        small = () if "--help" in command else (*SMALL, "--test_episode_count=4") if "--op_mode=test" in command else SMALL
+        assert main.main(["main.py", *command, *small]) == 0
+    assert list(newest().path.glob("evaluation_*.json"))
+
+
+def test_the_client_begins_a_game_and_needs_its_package_only_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_app({"app": "far_game", "template": "client"})
+    module = runpy.run_path("far_game/client.py")
+    game = module["Corridor"]()
+    returns = [game.step(game.goal > 0) for _ in range(abs(game.goal))]
+    assert returns[-1] == (1.0, True, False)
+    monkeypatch.setitem(sys.modules, "springbok_client", None)
+    with pytest.raises(ModuleNotFoundError, match="springbok_client"):
+        module["main"]("ws://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_can_be_copied(name: str) -> None:
+    write_app({"app": "copied", "template": "gymnasium", "copy_agent": name})
+    agent = json.loads(Path("copied/settings.json").read_text())["settings"]["agent"]
+    assert agent == f"copied/agent.py:{AGENTS[name].__name__}"
+    found = user_agent(agent)
+    assert found is not AGENTS[name]
+    assert found.config_class.__name__ == AGENTS[name].config_class.__name__
+
+
+@pytest.mark.parametrize(("name", "env"), [("ppo", "Catch-v0"), ("dqn", "Catch-v0")])
+def test_a_copied_agent_trains_the_same(name: str, env: str) -> None:
+    write_app({"app": "copied", "template": "agent", "copy_agent": name})
+    found = []
+    for agent in (name, f"copied/agent.py:{AGENTS[name].__name__}"):
+        flags = (f"--agent={agent}", f"--env={env}", "--network=mlp", "--reproducible", "--environment_max_steps=600")
+        starts = ("--learning_starts=100",) if name == "dqn" else ()
+        assert main.main(["main.py", "--op_mode=train", *flags, *starts, *SMALL]) == 0
+        found.append(load_checkpoint(newest().checkpoint_paths()[-1]))
+    assert found[0].counters.updates > 0
+    assert same(found[0].agent, found[1].agent)
+
+
+def test_an_app_takes_another_agent_by_name() -> None:
+    write_app({"app": "other", "template": "bandit", "agent": "ppo"})
+    assert json.loads(Path("other/settings.json").read_text())["settings"]["agent"] == "ppo"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"template": "agent"}, "app: wanted a new folder's name .*, got ''"),
+        ({"app": "../x", "template": "agent"}, r"app: wanted a new folder's name .*, got '\.\./x'"),
+        ({"app": "/tmp/x", "template": "agent"}, "app: wanted a new folder's name .*, got '/tmp/x'"),
+        ({"app": "class", "template": "agent"}, "app: wanted a new folder's name .*, got 'class'"),
+        ({"app": "My App", "template": "agent"}, "app: wanted a new folder's name .*, got 'My App'"),
+        ({"app": "x" * 300, "template": "agent"}, "app: wanted a new folder's name .*, got 'xxx"),
+        ({"app": "json", "template": "agent"}, "app: wanted a name that no module .* has, got 'json'"),
+        ({"app": "agents", "template": "agent"}, "app: wanted a name that no module .* has, got 'agents'"),
+        ({"app": "taken", "template": "agent"}, "app: wanted the name of a new folder, got 'taken', which exists"),
+        ({"app": "a", "template": "../agent"}, r"template: wanted agent, bandit, client or gymnasium, got '\.\./agent'"),
+        ({"app": "a", "template": "agent", "copy_agent": "../ppo"}, r"copy_agent: wanted a2c, .* or vtrace, got '\.\./ppo'"),
+        (
+            {"app": "a", "template": "bandit", "copy_agent": "ppo", "agent": "a2c"},
+            "agent: wanted none with copy_agent, .*'a2c'",
+        ),
+        ({"app": "a", "template": "agent", "agent": "a2c"}, "agent: wanted none with template agent, .*'a2c'"),
+        ({"app": "a", "template": "bandit", "agent": "other"}, "agent: wanted a2c, .*, got 'other'"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(given: dict[str, str], line: str) -> None:
+    Path("taken").symlink_to("nowhere")
+    with pytest.raises(ValueError, match=f"^{line}"):
+        write_app(given)
+    assert [path.name for path in Path().iterdir()] == ["taken"]
+
+
+def test_everything_that_has_a_name_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["main.py", "--op_mode=list"]) == 0
+    printed = capsys.readouterr().out
+    listed = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert listed == [*sorted(AGENTS), *PRESETS, "atari", "toy", "envpool", "gymnasium", *REPLAYS, *describe_templates()]
+    assert max(map(len, printed.splitlines())) <= 128
+    assert all(len(line.split()) > 3 for line in printed.splitlines() if line.startswith("  ") and line[2] != " ")

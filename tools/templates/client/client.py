@@ -1,0 +1,55 @@
+"""A game that is a client of a trainer: it may run anywhere, and needs neither PyTorch nor Gymnasium.
+
+The package springbok_client speaks the protocol of docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+URL = "ws://127.0.0.1:7001/connect"
+SPACES = {
+    "observation": {"type": "box", "shape": [2], "dtype": "float32", "low": -1, "high": 1},
+    "action": {"type": "discrete", "n": 2},
+    "mask": False,
+}
+LENGTH, TIME_LIMIT = 8, 40
+
+
+class Corridor:
+    """A corridor with a goal at one of its ends. Put your own game here."""
+
+    def __init__(self) -> None:
+        self.place = self.steps = 0
+        self.goal = random.choice((-LENGTH, LENGTH))
+
+    def observe(self) -> list[float]:
+        """The place and the goal, from -1 to 1."""
+        return [self.place / LENGTH, self.goal / LENGTH]
+
+    def step(self, action: int) -> tuple[float, bool, bool]:
+        """Walk left (0) or right (1). Returns the reward, and whether the episode has ended or was cut by the time limit."""
+        self.place = max(-LENGTH, min(LENGTH, self.place + (1 if action else -1)))
+        self.steps += 1
+        arrived = self.place == self.goal
+        return 1.0 if arrived else -0.01, arrived, self.steps == TIME_LIMIT and not arrived
+
+
+def main(url: str) -> None:
+    """Play episodes until the program is stopped. url: of the trainer."""
+    from springbok_client import RemoteAgent
+
+    agent = RemoteAgent(url, name="my_app", spaces=SPACES)
+    while True:
+        game = Corridor()
+        action = agent.reset(game.observe())
+        ended = False
+        while not ended:
+            reward, terminated, truncated = game.step(action)
+            ended = terminated or truncated
+            action = agent.step(game.observe(), reward, terminated=terminated, truncated=truncated)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or [URL])
