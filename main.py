@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from absl.flags import FlagValues
+
     from learner.launch import Job
 
 USAGE = """Trains, resumes, tests and exports agents:
@@ -52,10 +54,11 @@ def main(command: list[str], *, apart: bool = False) -> int:
             from wrappers.answering import limited
 
             limits.enter_context(limited(launch.end_at_once))
-            job = prepare(command)
-            if isinstance(job, str):
-                show(f"{job}\n")
+            values, agent = parsed(command)
+            if (text := tool_text(values)) is not None:
+                show(f"{text}\n")
                 return 0
+            job = job_of(values, agent, command)
         except (ImportError, MemoryError) as error:
             if (line := unfit_libraries(error)) is None:
                 raise
@@ -112,31 +115,46 @@ def refusal(error: Exception) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 
 
-def prepare(command: list[str]) -> Job | str:
-    """The job that the flags ask for, checked and ready to start, or the text that they ask for.
-
-    Raises flags.Error or ValueError with one line.
-    """
+def parsed(command: list[str]) -> tuple[FlagValues, str]:
+    """The flags of the command, and the agent that it is about. Raises flags.Error or ValueError with one line."""
     from absl import flags
 
-    from learner import launch
-    from learner.console import log_to_console
-    from option_flags import app_flags, define_flags, named_agent, op_mode, parse, read_settings, with_files
-    from setting import TOOL_MODES
+    from option_flags import define_flags, named_agent, parse, with_files
 
     values, read = flags.FlagValues(), with_files(command)
     agent = named_agent(read)
     define_flags(values, agent)
     parse(values, read)
-    mode = op_mode(values)
-    if mode in TOOL_MODES:
-        from tools import listing, new
+    return values, agent
 
-        app = app_flags(values)
-        return listing.text() if mode == "list" else new.write_app(app)
+
+def tool_text(values: FlagValues) -> str | None:
+    """The text of the modes list and new; None in any other mode. Raises ValueError with one line."""
+    from option_flags import app_flags, op_mode
+    from setting import TOOL_MODES
+
+    if (mode := op_mode(values)) not in TOOL_MODES:
+        return None
+    from tools import listing, new
+
+    app = app_flags(values)
+    return listing.text() if mode == "list" else new.write_app(app)
+
+
+def prepare(command: list[str]) -> Job:
+    """The job that the flags ask for, checked and ready to start. Raises flags.Error or ValueError with one line."""
+    return job_of(*parsed(command), command)
+
+
+def job_of(values: FlagValues, agent: str, command: list[str]) -> Job:
+    """The job of parsed flags, see `parsed` and `prepare`."""
+    from learner import launch
+    from learner.console import log_to_console
+    from option_flags import op_mode, read_settings
+
     given, notes = read_settings(values, agent)
     log_to_console(0 if given.get("verbosity") == 0 else 1)  # the job sets the rest
-    return launch.prepare(mode, given, command, notes)
+    return launch.prepare(op_mode(values), given, command, notes)
 
 
 if __name__ == "__main__":

@@ -43,4 +43,4 @@ class Bandit(gymnasium.Env[np.ndarray, np.int64]):
         return float(self._weights[arm] @ self._shown + 0.1 * self.np_random.normal())
 
 
-gymnasium.register("my_app-v0", entry_point=Bandit)
+gymnasium.register("my_app-v0", entry_point="my_app.environment:Bandit")

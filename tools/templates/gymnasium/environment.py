@@ -38,4 +38,4 @@ class Corridor(gymnasium.Env[np.ndarray, np.int64]):
         return np.array([self._place, self._goal], np.float32) / LENGTH
 
 
-gymnasium.register("my_app-v0", entry_point=Corridor, max_episode_steps=TIME_LIMIT)
+gymnasium.register("my_app-v0", entry_point="my_app.environment:Corridor", max_episode_steps=TIME_LIMIT)
