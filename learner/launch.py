@@ -18,7 +18,7 @@ import torch
 from agents.engine.graphs import GraphError
 from checked_files import LockedError
 from learner.console import apart_from_libraries, keep_library_output, log_to_console, log_to_file
-from learner.head_start import HeadStart
+from learner.early_processes import EarlyProcesses
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import describe_memory
@@ -161,14 +161,14 @@ def _train(job: Job) -> int:
         return 2
     try:
         launcher.start_fork_server()  # before there is any thread: a fork copies locks that other threads hold
-        head_start = HeadStart(job.plan, job.checkpoint)
+        early_processes = EarlyProcesses(job.plan, job.checkpoint)
     except (OSError, WorkerError) as error:
         if is_out_of_memory(error):
             raise  # `run` says what to do
         log.error("error: the run's processes could not be started: %s", error)
         return 1
-    with head_start:
-        return _train_in_directory(measured(job), head_start)
+    with early_processes:
+        return _train_in_directory(measured(job), early_processes)
 
 
 def _import_dataset(job: Job) -> None:
@@ -181,7 +181,7 @@ def _import_dataset(job: Job) -> None:
     check_recorded(job.plan)
 
 
-def _train_in_directory(job: Job, head_start: HeadStart) -> int:
+def _train_in_directory(job: Job, early_processes: EarlyProcesses) -> int:
     """Hold the run directory's lock and train. Returns the exit code."""
     with ExitStack() as held:
         try:
@@ -200,7 +200,7 @@ def _train_in_directory(job: Job, head_start: HeadStart) -> int:
             return 1
         resumed_at = job.checkpoint.counters.updates if job.checkpoint and job.resumed else None
         held.enter_context(mirror_training(job.config.output, job.addresses, directory, resumed_at))
-        return _train_here(job, directory, head_start)
+        return _train_here(job, directory, early_processes)
 
 
 def _keep_latest_loadable(directory: RunDirectory) -> None:
@@ -209,7 +209,7 @@ def _keep_latest_loadable(directory: RunDirectory) -> None:
         directory.give_latest_back()
 
 
-def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int:
+def _train_here(job: Job, directory: RunDirectory, early_processes: EarlyProcesses) -> int:
     """Train in a run directory that is open and locked. Returns the exit code, after one line on any failure."""
     from learner.ranks.processes import all_ranks
     from learner.train import train
@@ -218,7 +218,7 @@ def _train_here(job: Job, directory: RunDirectory, head_start: HeadStart) -> int
     replay = load_saved_replay(job.plan, job.checkpoint, job.checkpoint_path)
     try:
         with all_ranks(job.plan, directory, job.checkpoint_path) as ranks:
-            return train(job.plan, directory, job.checkpoint, replay=replay, head_start=head_start, ranks=ranks)
+            return train(job.plan, directory, job.checkpoint, replay=replay, early_processes=early_processes, ranks=ranks)
     except KeyboardInterrupt:  # before or after the training loop: while it runs, `StopSignals` handles all signals
         newest = directory.checkpoint_paths()[-1:]
         log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}." if newest else "No checkpoint was saved.")

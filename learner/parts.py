@@ -14,11 +14,11 @@ from agents import Agent
 from agents.compute import prepare_torch, set_tf32
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import agent_class, make_agent
+from learner.early_processes import EarlyProcesses, run_seeds
 from learner.feeding.background import make_feeder
 from learner.feeding.encoder import Encoder, policy_divergence
 from learner.feeding.feedback import PriorityFeedback
 from learner.feeding.feeder import Feeder
-from learner.head_start import HeadStart, run_seeds
 from learner.hindsight import OpenGoals
 from learner.metrics.counting import Counting
 from learner.plan import Plan
@@ -72,7 +72,7 @@ def build(
     plan: Plan,
     run: RunDirectory,
     resumed: Checkpoint | None,
-    head_start: HeadStart,
+    early_processes: EarlyProcesses,
     replay: dict[str, Any] | None,
     ranks: Ranks,
 ) -> Parts:
@@ -86,7 +86,7 @@ def build(
     counters = replace(resumed.counters) if resumed else Counters()
     total_frames = settings.environment_max_steps * plan.spec.frames_per_step
     network = on_device(make_network(replace(plan.network, precision=settings.precision)), device)
-    workers = head_start.take_workers(plan, network)
+    workers = early_processes.take_workers(plan, network)
     with ExitStack() as undo:
         undo.callback(workers.stop)
         agent = make_agent(config, network, threads=settings.learner_threads, compiled=settings.compile)
@@ -94,7 +94,7 @@ def build(
             agent.load_state_dict(resumed.agent, load_optimizer=config.loading.load_optimizer)
             restore_generators(resumed.generators, generator)
         elif config.network_settings.wants_random_play and ranks.rank == 0:
-            agent.calibrate(head_start.random_observations().to(device))
+            agent.calibrate(early_processes.random_observations().to(device))
         ranks.join(agent, workers)
         goals = undo.enter_context(closing(OpenGoals(plan)))
         mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)

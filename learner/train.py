@@ -16,8 +16,8 @@ import torch
 
 from agents.engine.graphs import GraphError
 from agents.engine.streams import Fence
+from learner.early_processes import EarlyProcesses
 from learner.evaluation.schedule import EvaluationSchedule
-from learner.head_start import HeadStart
 from learner.hooks import Hook, stage
 from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.recorder import Recorder
@@ -42,23 +42,23 @@ def train(
     resumed: Checkpoint | None,
     *,
     replay: dict[str, Any] | None = None,
-    head_start: HeadStart | None = None,
+    early_processes: EarlyProcesses | None = None,
     ranks: Ranks | None = None,
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
     Args:
         replay: saved with the checkpoint, see `learner.runs.resuming`; emptied once it is loaded. None: replays start empty.
-        head_start: the processes that were started early; None starts them here.
+        early_processes: the processes that were started early; None starts them here.
         ranks: connects this learner with the others of the run, if it has any.
 
     Raises GraphError, RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal
     before the first update raises KeyboardInterrupt or ReplayStopped.
     """
     resumed = continued(resumed, plan.protocol) if resumed else None
-    head_start, ranks = head_start or HeadStart(plan, resumed), ranks or Ranks()
+    early_processes, ranks = early_processes or EarlyProcesses(plan, resumed), ranks or Ranks()
     with ExitStack() as at_end:
-        parts = build(plan, run, resumed, head_start, replay, ranks)
+        parts = build(plan, run, resumed, early_processes, replay, ranks)
         at_end.callback(parts.stop)
         hooks = _make_hooks(parts, run, resumed, to_fill_in=0 if replay else trajectories_to_fill_in(plan))
         for hook in hooks:

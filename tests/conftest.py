@@ -171,6 +171,6 @@ def brief_random_play(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
             patch.setattr(random_play, "STEPS", random_play.STEPS // 10)
             return whole(*arguments, **options)
 
-    for name in ("learner.head_start", "learner.export.export"):
+    for name in ("learner.early_processes", "learner.export.export"):
         if module := sys.modules.get(name):
             monkeypatch.setattr(module, "random_observations", brief)

@@ -20,7 +20,7 @@ import torch
 
 from agents.compute import keep_freed_memory
 from learner.console import log_to_console, log_to_file
-from learner.head_start import HeadStart, run_seeds
+from learner.early_processes import EarlyProcesses, run_seeds
 from learner.plan import Plan
 from learner.ranks.base import RankError
 from learner.ranks.group import Group
@@ -98,7 +98,7 @@ def _train(member: Member, words: Connection) -> int:
     checkpoint = load_checkpoint(member.checkpoint) if member.checkpoint else None
     plan = plan_of_rank(member.plan, member.rank, checkpoint.counters.updates if checkpoint else 0)
     launcher.start_fork_server()  # before there is any thread, and before the connections, which no other process may hold
-    with HeadStart(plan, checkpoint, random_play=False) as head_start:
+    with EarlyProcesses(plan, checkpoint, random_play=False) as early_processes:
         # Rank 0 connects only when all learners are ready, so their start does not count against the time for connecting.
         words.send(READY)
         training = plan.config.training
@@ -106,7 +106,7 @@ def _train(member: Member, words: Connection) -> int:
         ranks = Several(group, whole_updates=training.reproducible)
         # A large replay takes minutes to check. Connected learners wait for each other that long, those that start do not.
         resumed, replay = _saved(plan, checkpoint, member) if checkpoint else (None, None)
-        return train(plan, RunDirectory(member.run), resumed, replay=replay, head_start=head_start, ranks=ranks)
+        return train(plan, RunDirectory(member.run), resumed, replay=replay, early_processes=early_processes, ranks=ranks)
 
 
 def plan_of_rank(plan: Plan, rank: int, updates: int) -> Plan:

@@ -191,7 +191,7 @@ def test_processes_that_cannot_be_started_are_one_line_and_no_run(
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError(), RuntimeError("can't allocate memory: 7 bytes")]
 )
-@pytest.mark.parametrize("place", ["HeadStart", "load_saved_replay"])
+@pytest.mark.parametrize("place", ["EarlyProcesses", "load_saved_replay"])
 def test_too_little_memory_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, place: str
 ) -> None:

@@ -35,7 +35,7 @@ sys.exit(code)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="heaps are glibc's")
 def test_a_training_has_one_heap_though_threads_start_before_the_learner_is_built(tmp_path: Path) -> None:
-    """Those that check a checkpoint, and those of the workers' head start: a learner thread took over the heap of one."""
+    """Those that check a checkpoint, and those of the early workers: a learner thread took over the heap of one."""
     settings = {**CATCH, "worker_kind": "cpu", "worker_count": 2, "learner_threads": 2, "environment_max_steps": 300}
     arguments = json.dumps({**settings, "results_dir": str(tmp_path)}), str(tmp_path / "heaps.xml")
     subprocess.run([sys.executable, "-c", HEAPS_AFTER_TRAINING, *arguments], cwd=REPOSITORY, check=True, timeout=120)

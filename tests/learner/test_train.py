@@ -17,8 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import IMAGES, Event
 
 from agents.metrics import Report
 from agents.vtrace.agent import VTraceAgent
+from learner.early_processes import EarlyProcesses
 from learner.evaluation.evaluator import Evaluation
-from learner.head_start import HeadStart
 from learner.metrics.writer import read_metrics
 from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint
@@ -153,14 +153,14 @@ def test_no_worker_is_left_where_the_rest_cannot_be_built(tmp_path: Path, monkey
     """Workers get ready beside it."""
     begun: list[int] = []
 
-    def fail(head_start: HeadStart) -> None:
+    def fail(early_processes: EarlyProcesses) -> None:
         end = time.monotonic() + 60
         while not begun:
             assert time.monotonic() < end, "no worker is there"
             begun.extend(children_named("worker-0"))
         raise WorkerError("random play failed")
 
-    monkeypatch.setattr(HeadStart, "random_observations", fail)
+    monkeypatch.setattr(EarlyProcesses, "random_observations", fail)
     with pytest.raises(WorkerError, match="random play failed"):
         run_training(tmp_path, worker_kind="cpu", worker_count=1, calibrate_input=True)
     assert len(begun) == 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from learner import launch
-from learner.head_start import HeadStart
+from learner.early_processes import EarlyProcesses
 from learner.waiting import Progress, announced
 from tests.learner.launching import command
 from tests.support import small_plan
@@ -51,10 +51,10 @@ def test_long_random_play_says_so(monkeypatch: pytest.MonkeyPatch, lines: list[s
         time.sleep(0.3)
         return torch.ones(1)
 
-    monkeypatch.setattr("learner.head_start.random_observations", play_slowly)
-    monkeypatch.setattr("learner.head_start.announced", lambda line: announced(line, patience=0.1))
-    with HeadStart(small_plan(worker_kind="serial"), None) as head_start:
-        assert torch.equal(head_start.random_observations(), torch.ones(1))
+    monkeypatch.setattr("learner.early_processes.random_observations", play_slowly)
+    monkeypatch.setattr("learner.early_processes.announced", lambda line: announced(line, patience=0.1))
+    with EarlyProcesses(small_plan(worker_kind="serial"), None) as early_processes:
+        assert torch.equal(early_processes.random_observations(), torch.ones(1))
     assert [line for line in lines if "Catch-v0" in line and "random play" in line]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from learner.building import make_network_shapes
-from learner.head_start import worker_setup
+from learner.early_processes import worker_setup
 from learner.machine.memory_check import (
     GPU_RESERVE,
     LEARNER_RESERVE,

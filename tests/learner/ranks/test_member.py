@@ -54,10 +54,10 @@ def test_it_connects_before_it_reads_its_replay(tmp_path: Path, monkeypatch: pyt
 
     for name, result in (("Group", Mock()), ("_saved", (make_checkpoint(), None)), ("train", 0)):
         monkeypatch.setattr(module, name, record(name, result))
-    monkeypatch.setattr(module, "HeadStart", record("HeadStart", nullcontext()))
+    monkeypatch.setattr(module, "EarlyProcesses", record("EarlyProcesses", nullcontext()))
     monkeypatch.setattr(module, "Several", Mock())
     monkeypatch.setattr(module.launcher, "start_fork_server", lambda: None)
     save_checkpoint(tmp_path / "checkpoint.pt", make_checkpoint())
     words = Mock(send=lambda word: tape.append(word))
     assert module._train(Member(1, small_plan(learner_count=2), tmp_path, tmp_path / "checkpoint.pt", 0, 0), words) == 0
-    assert tape == ["HeadStart", module.READY, "Group", "_saved", "train"]
+    assert tape == ["EarlyProcesses", module.READY, "Group", "_saved", "train"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from learner.building import make_network_shapes
-from learner.head_start import HeadStart
+from learner.early_processes import EarlyProcesses
 from learner.plan import Plan
 from learner.settings.schema import table_of
 from tests.support import children_named, small_config, small_plan
@@ -28,8 +28,8 @@ def plan_of(**settings: Any) -> Plan:
     return small_plan(**{"worker_kind": "cpu", "worker_count": 2, **settings})
 
 
-def take(head_start: HeadStart, plan: Plan) -> Any:
-    return head_start.take_workers(plan, make_network_shapes(plan.network))
+def take(early_processes: EarlyProcesses, plan: Plan) -> Any:
+    return early_processes.take_workers(plan, make_network_shapes(plan.network))
 
 
 def the_child(name: str) -> list[int]:
@@ -45,11 +45,11 @@ def the_child(name: str) -> list[int]:
 @linux
 def test_workers_that_have_begun_are_taken_over() -> None:
     plan = plan_of()
-    with HeadStart(plan, None) as head_start:
+    with EarlyProcesses(plan, None) as early_processes:
         begun = [*the_child("worker-0"), *the_child("worker-1")]
-        workers = take(head_start, plan)
+        workers = take(early_processes, plan)
     assert workers.pids == begun
-    assert [the_child("worker-0"), the_child("worker-1")] == [[pid] for pid in begun], "they go on when the head start is over"
+    assert [the_child("worker-0"), the_child("worker-1")] == [[pid] for pid in begun], "they go on when EarlyProcesses ends"
     workers.stop()
     assert children_named("worker-0") == []
 
@@ -57,10 +57,10 @@ def test_workers_that_have_begun_are_taken_over() -> None:
 @linux
 def test_workers_of_other_settings_take_the_place_of_those_that_have_begun() -> None:
     plan = plan_of(worker_count=1, envs_per_worker=8)
-    with HeadStart(plan_of(worker_count=2), None) as head_start:
+    with EarlyProcesses(plan_of(worker_count=2), None) as early_processes:
         begun = the_child("worker-0")
         the_child("worker-1")
-        workers = take(head_start, plan)
+        workers = take(early_processes, plan)
         assert children_named("worker-1") == []
     assert workers.setup.config.envs_per_worker == 8
     assert workers.pids == the_child("worker-0") != begun
@@ -70,7 +70,7 @@ def test_workers_of_other_settings_take_the_place_of_those_that_have_begun() -> 
 @linux
 @pytest.mark.parametrize("kind", ["cpu", "central", "serial"])
 def test_what_nobody_took_ends(kind: str) -> None:
-    with HeadStart(plan_of(worker_kind=kind), None):
+    with EarlyProcesses(plan_of(worker_kind=kind), None):
         if kind == "cpu":
             the_child("worker-0")
         assert len(children_named("worker-0")) == (kind == "cpu")
@@ -81,8 +81,8 @@ def test_what_nobody_took_ends(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "serial"])
 def test_random_play_is_the_same_wherever_it_happens(kind: str) -> None:
     plan = plan_of(worker_kind=kind, seed=3)
-    with HeadStart(plan, None) as head_start:
-        seen = head_start.random_observations()
+    with EarlyProcesses(plan, None) as early_processes:
+        seen = early_processes.random_observations()
     assert torch.equal(seen, random_observations(plan.config.env, 3))
 
 
@@ -91,7 +91,7 @@ def test_random_play_that_nobody_took_closes_its_environments(tmp_path: Path) ->
     closed = tmp_path / "closed"
     env_args = json.dumps({"path": str(closed), "pause": 0.01})  # 32 s of random play
     settings = {"env": f"{HERE}:TestClosing-v1", "env_args": env_args, "worker_kind": "central"}
-    with HeadStart(plan_of(**settings), None):
+    with EarlyProcesses(plan_of(**settings), None):
         closed.unlink()  # the environment was tried out
         the_child("random play")
     assert children_named("random play") == []
@@ -99,12 +99,12 @@ def test_random_play_that_nobody_took_closes_its_environments(tmp_path: Path) ->
 
 
 def test_random_play_whose_process_dies_says_so() -> None:
-    with HeadStart(plan_of(), None) as head_start:
-        assert head_start._random_play
-        head_start._random_play._words, words = multiprocessing.Pipe(duplex=False)
+    with EarlyProcesses(plan_of(), None) as early_processes:
+        assert early_processes._random_play
+        early_processes._random_play._words, words = multiprocessing.Pipe(duplex=False)
         words.close()  # as its death does
         with pytest.raises(WorkerError, match=r"random play before training: its process died"):
-            head_start.random_observations()
+            early_processes.random_observations()
 
 
 def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +114,13 @@ def test_random_play_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(random_play, "make_vector_env", no_game)
     monkeypatch.setattr(os, "_exit", lambda _: None)
     plan = plan_of()
-    with HeadStart(plan, None) as head_start:
-        play = head_start._random_play
+    with EarlyProcesses(plan, None) as early_processes:
+        play = early_processes._random_play
         assert play
         play._words, words = multiprocessing.Pipe(duplex=False)
         random_play._play(play._shared, words, plan.config.env, 1, 1, 4, False)  # what the process does
         with pytest.raises(WorkerError, match=r"(?s)Traceback.*no_game.*random play before training: ValueError: no such game"):
-            head_start.random_observations()
+            early_processes.random_observations()
 
 
 def test_any_seed_that_a_run_may_have_is_one_for_random_play() -> None:

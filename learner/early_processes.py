@@ -31,7 +31,7 @@ from wrappers.answering import STEP_SECONDS
 CLOSE_SECONDS = 5.0  # for unused workers to close their environments; a constructor that still runs may take minutes
 
 
-class HeadStart:
+class EarlyProcesses:
     """Processes that build environments or play at random while the program measures the machine.
 
     A context manager: on exit it ends the processes that were not taken over. resumed: the checkpoint that the run continues.
@@ -55,7 +55,7 @@ class HeadStart:
             self._workers = WORKERS[kind](worker_setup(plan, resumed), make_network_shapes(plan.network))
             self._workers.prepare()
 
-    def __enter__(self) -> HeadStart:
+    def __enter__(self) -> EarlyProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
