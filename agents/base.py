@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents.acting import Acting
 from agents.engine import saving
-from agents.engine.peers import Peers
+from agents.engine.collectives import Collectives
 from agents.engine.stepper import Stepper
 from agents.metrics import Report
 from agents.networks.base import FeatureNetwork, NetworkConfig
@@ -170,9 +170,9 @@ class Agent(ABC):
         """Learn the scale of observations `[N, *observation_shape]` of random play, before the first update."""
         self.stepper.calibrate(observations)
 
-    def join(self, peers: Peers) -> None:
+    def join(self, collectives: Collectives) -> None:
         """Learn together with other learners from now on. All of them have the same state, and keep it."""
-        self.stepper.join(peers)
+        self.stepper.join(collectives)
 
     def take_skip_reasons(self, *, everything: bool = False) -> list[str | None]:
         """For each update since the last call: the name of the first non-finite quantity, or None if the update was applied.

@@ -24,8 +24,8 @@ from learner.feeding.feeder import Arrivals
 from learner.machine.detect import detect_machine
 from learner.machine.fit import fit_to_machine
 from learner.plan import make_plan
-from learner.ranks.group import Group, open_store
-from learner.ranks.several import Several
+from learner.ranks.group import LearnerGroup, open_store
+from learner.ranks.several import SeveralLearners
 from learner.settings.config import make_config
 from learner.settings.schema import default_settings
 from workers.processes.launcher import start_program
@@ -34,12 +34,12 @@ NETWORKS = ("mlp", "nature", "impala_deep")
 WARM_UP = 5
 
 
-def measured(group: Group, names: Sequence[str], count: int) -> dict[str, list[float]]:
+def measured(group: LearnerGroup, names: Sequence[str], count: int) -> dict[str, list[float]]:
     """Microseconds of each exchange: of a round, and of the gradients of each network."""
     torch.set_num_threads(1)
-    ranks = Several(group, whole_updates=False)
-    ranks.start(bool)
-    times = {"round": microseconds(lambda: ranks.meet(Arrivals(1, []), bool), count)}
+    learners = SeveralLearners(group, whole_updates=False)
+    learners.start(bool)
+    times = {"round": microseconds(lambda: learners.meet(Arrivals(1, []), bool), count)}
     loss = {"loss": torch.zeros(())}
     for name in names:
         parameters = gradients_of(name)
@@ -71,7 +71,7 @@ def microseconds(function: Callable[[], object], count: int) -> list[float]:
 
 def learn(rank: int, count: int, port: int, names: Sequence[str], repeats: int) -> None:
     """Entry of the process of rank 1 or up."""
-    measured(Group(rank, count, None, port, torch.device("cpu")), names, repeats)
+    measured(LearnerGroup(rank, count, None, port, torch.device("cpu")), names, repeats)
     os._exit(0)
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     others = [
         start_program(learn, rank, count, port, names, arguments.count, name=f"learner-{rank}") for rank in range(1, count)
     ]
-    times = measured(Group(0, count, store, port, torch.device("cpu")), names, arguments.count)
+    times = measured(LearnerGroup(0, count, store, port, torch.device("cpu")), names, arguments.count)
     for process in others:
         process.join()
     print_values({name: f"median {statistics.median(each):,.0f}, smallest {min(each):,.0f}" for name, each in times.items()})

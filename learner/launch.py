@@ -211,14 +211,14 @@ def _keep_latest_loadable(directory: RunDirectory) -> None:
 
 def _train_here(job: Job, directory: RunDirectory, early_processes: EarlyProcesses) -> int:
     """Train in a run directory that is open and locked. Returns the exit code, after one line on any failure."""
-    from learner.ranks.processes import all_ranks
+    from learner.ranks.processes import all_learners
     from learner.train import train
 
     _describe(job, directory)
     replay = load_saved_replay(job.plan, job.checkpoint, job.checkpoint_path)
     try:
-        with all_ranks(job.plan, directory, job.checkpoint_path) as ranks:
-            return train(job.plan, directory, job.checkpoint, replay=replay, early_processes=early_processes, ranks=ranks)
+        with all_learners(job.plan, directory, job.checkpoint_path) as learners:
+            return train(job.plan, directory, job.checkpoint, replay=replay, early_processes=early_processes, learners=learners)
     except KeyboardInterrupt:  # before or after the training loop: while it runs, `StopSignals` handles all signals
         newest = directory.checkpoint_paths()[-1:]
         log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}." if newest else "No checkpoint was saved.")

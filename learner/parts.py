@@ -22,9 +22,9 @@ from learner.feeding.feeder import Feeder
 from learner.hindsight import OpenGoals
 from learner.metrics.counting import Counting
 from learner.plan import Plan
-from learner.ranks.base import Ranks
+from learner.ranks.base import Learners
 from learner.ranks.saving import RankSaver
-from learner.ranks.several import Several
+from learner.ranks.several import SeveralLearners
 from learner.runs.checkpoint import Checkpoint, Counters, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import restore_replays
@@ -40,7 +40,7 @@ class Parts:
     """The objects that the updates of one training need, and the one that saves it.
 
     about: settings, spec and protocol, the same in every checkpoint. counting: how far the training has come. generator: draws
-    from the replays. total_frames: the budget. ranks: the other learners.
+    from the replays. total_frames: the budget. learners: those of the run.
     """
 
     plan: Plan
@@ -57,7 +57,7 @@ class Parts:
     saver: Saver | RankSaver
     generator: np.random.Generator
     total_frames: int
-    ranks: Ranks
+    learners: Learners
     goals: OpenGoals
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ def build(
     resumed: Checkpoint | None,
     early_processes: EarlyProcesses,
     replay: dict[str, Any] | None,
-    ranks: Ranks,
+    learners: Learners,
 ) -> Parts:
     """Build all parts and restore what was saved. The workers' processes are already running, and are stopped if this fails.
 
@@ -93,9 +93,9 @@ def build(
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=config.loading.load_optimizer)
             restore_generators(resumed.generators, generator)
-        elif config.network_settings.wants_random_play and ranks.rank == 0:
+        elif config.network_settings.wants_random_play and learners.rank == 0:
             agent.calibrate(early_processes.random_observations().to(device))
-        ranks.join(agent, workers)
+        learners.join(agent, workers)
         goals = undo.enter_context(closing(OpenGoals(plan)))
         mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)
         pinned, prepared = device.type == "cuda", settings.prepared_batches
@@ -111,10 +111,10 @@ def build(
             feeder=make_feeder(workers, mixture, prepared, pinned=pinned, hold_slots=config.workers.on_policy),
             feedback=PriorityFeedback(mixture, device),
             counting=Counting(plan, counters, resumed),
-            saver=_make_saver(config, run, resumed, ranks, generator),
+            saver=_make_saver(config, run, resumed, learners, generator),
             generator=generator,
             total_frames=total_frames,
-            ranks=ranks,
+            learners=learners,
             goals=goals,
         )
         undo.pop_all()
@@ -155,13 +155,13 @@ def _make_mixture(
 
 
 def _make_saver(
-    config: Config, run: RunDirectory, resumed: Checkpoint | None, ranks: Ranks, generator: np.random.Generator
+    config: Config, run: RunDirectory, resumed: Checkpoint | None, learners: Learners, generator: np.random.Generator
 ) -> Saver | RankSaver:
-    if isinstance(ranks, Several) and ranks.rank:
-        return RankSaver(run, ranks, generator)
+    if isinstance(learners, SeveralLearners) and learners.rank:
+        return RankSaver(run, learners, generator)
     output = config.output
     evaluated = config.evaluation.evaluates
-    checksums = ranks.replay_checksums
+    checksums = learners.replay_checksums
     return Saver(run, output.checkpoints_kept, output.return_window, resumed, evaluated=evaluated, rank_replays=checksums)
 
 

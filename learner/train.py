@@ -23,7 +23,7 @@ from learner.metrics.profiler import UpdateProfiler
 from learner.metrics.recorder import Recorder
 from learner.parts import Parts, build
 from learner.plan import Plan
-from learner.ranks.base import RankError, Ranks
+from learner.ranks.base import Learners, RankError
 from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import continued, restore_under_way, trajectories_to_fill_in
@@ -43,22 +43,22 @@ def train(
     *,
     replay: dict[str, Any] | None = None,
     early_processes: EarlyProcesses | None = None,
-    ranks: Ranks | None = None,
+    learners: Learners | None = None,
 ) -> int:
     """Train until the step budget is used up or a signal asks to stop. Returns the exit code.
 
     Args:
         replay: saved with the checkpoint, see `learner.runs.resuming`; emptied once it is loaded. None: replays start empty.
         early_processes: the processes that were started early; None starts them here.
-        ranks: connects this learner with the others of the run, if it has any.
+        learners: connects this learner with the others of the run, if it has any.
 
     Raises GraphError, RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal
     before the first update raises KeyboardInterrupt or ReplayStopped.
     """
     resumed = continued(resumed, plan.protocol) if resumed else None
-    early_processes, ranks = early_processes or EarlyProcesses(plan, resumed), ranks or Ranks()
+    early_processes, learners = early_processes or EarlyProcesses(plan, resumed), learners or Learners()
     with ExitStack() as at_end:
-        parts = build(plan, run, resumed, early_processes, replay, ranks)
+        parts = build(plan, run, resumed, early_processes, replay, learners)
         at_end.callback(parts.stop)
         hooks = _make_hooks(parts, run, resumed, to_fill_in=0 if replay else trajectories_to_fill_in(plan))
         for hook in hooks:
@@ -69,7 +69,7 @@ def train(
 def _make_hooks(parts: Parts, run: RunDirectory, resumed: Checkpoint | None, to_fill_in: int) -> list[Hook]:
     """All that follows the training, in the order of the calls after an update. Rank 0 does it for all learners."""
     config, counters = parts.plan.config, parts.counting.counters
-    if parts.ranks.rank:
+    if parts.learners.rank:
         return []
     hooks: list[Hook] = []
     if config.output.profile:
@@ -83,16 +83,16 @@ def _make_hooks(parts: Parts, run: RunDirectory, resumed: Checkpoint | None, to_
 
 def _train(parts: Parts, hooks: Sequence[Hook], resumed: Checkpoint | None, replay: dict[str, Any] | None) -> int:
     """Train, save and report. Returns the exit code. Raises as `train`."""
-    ranks, started = parts.ranks, False
+    learners, started = parts.learners, False
     try:
-        with StopSignals(at_once=parts.workers.kill, first=TRAINING_STOPS if ranks.rank == 0 else "") as signals:
+        with StopSignals(at_once=parts.workers.kill, first=TRAINING_STOPS if learners.rank == 0 else "") as signals:
             _start(parts, hooks, resumed, replay, signals)
             started = True
             _make_updates(parts, hooks, signals)
             parts.feeder.stop()
             saved = _save(parts, hooks)
             parts.workers.stop()
-            interrupted = ranks.stops(signals.asked)
+            interrupted = learners.stops(signals.asked)
             with signals.silent():  # the run is saved, so the line that promises it would mean nothing
                 for hook in reversed(hooks):
                     hook.on_end(saved, interrupted=interrupted, asked=signals.asked)
@@ -101,7 +101,7 @@ def _train(parts: Parts, hooks: Sequence[Hook], resumed: Checkpoint | None, repl
             return 0 if saved else 1
     except (GraphError, RankError, WorkerError, torch.OutOfMemoryError):
         # Leaving comes first: saving must not wait for an exchange with a learner that may be gone.
-        ranks.leave()
+        learners.leave()
         parts.feeder.stop()
         if started:  # before that nothing is new, and a save would replace the resumed replay by one that is not restored yet
             _save_what_is_left(parts, hooks)
@@ -129,9 +129,9 @@ def _start(
     for hook in hooks:
         hook.on_start()
     with signals.silent():  # the usual line promises to finish an update and save; here the caller logs the stop instead
-        should_stop = partial(parts.ranks.stops_waiting, signals.asked)
+        should_stop = partial(parts.learners.stops_waiting, signals.asked)
         restored = restore_under_way(parts.plan.config, replay, parts.workers, parts.feeder, should_stop)
-        if not parts.ranks.start(signals.asked):
+        if not parts.learners.start(signals.asked):
             raise KeyboardInterrupt
     if resumed and restored:
         restore_generators(resumed.generators, parts.generator)  # again: building the parts has drawn from them
@@ -143,18 +143,18 @@ def _start(
 
 def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> None:
     """Run the loop, one update per iteration."""
-    settings, counters, ranks = parts.plan.config.training, parts.counting.counters, parts.ranks
+    settings, counters, learners = parts.plan.config.training, parts.counting.counters, parts.learners
 
     def should_stop() -> bool:
         for hook in hooks:
             hook.on_wait()
-        return ranks.stops_waiting(signals.asked)
+        return learners.stops_waiting(signals.asked)
 
-    while counters.steps < settings.environment_max_steps and not ranks.stops(signals.asked):
+    while counters.steps < settings.environment_max_steps and not learners.stops(signals.asked):
         with stage(hooks, "wait"):
             prepared = parts.feeder.next_batch(should_stop)
         # An update exchanges gradients, so it begins only when every learner has its batch.
-        arrivals = ranks.meet(prepared.arrivals, signals.asked) if prepared else None
+        arrivals = learners.meet(prepared.arrivals, signals.asked) if prepared else None
         if prepared is None or arrivals is None:
             break
         progress = counters.frames / parts.total_frames  # 0 in the first update: a schedule begins at its first value
@@ -186,7 +186,7 @@ def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> 
 
 def _save_what_is_left(parts: Parts, hooks: Sequence[Hook]) -> None:
     """Save after a failure. Saving may fail too: a GPU that has failed returns no tensors."""
-    if parts.ranks.rank:
+    if parts.learners.rank:
         return  # rank 0 saves
     try:
         _save(parts, hooks)
@@ -197,7 +197,7 @@ def _save_what_is_left(parts: Parts, hooks: Sequence[Hook]) -> None:
 def _save(parts: Parts, hooks: Sequence[Hook]) -> Path | None:
     """Save a checkpoint and the replays. Returns the checkpoint's path, or None if it could not be written."""
     parts.skipped.look(everything=True)
-    parts.ranks.keep_equal(parts.agent)
+    parts.learners.keep_equal(parts.agent)
     for hook in hooks:
         hook.on_checkpoint()
     parts.feedback.settle()

@@ -153,7 +153,7 @@ class APPOAgent(Agent):
         if self.target and config.kl_weight:
             # A refused step may have a divergence of NaN, which is left out.
             mean = torch.stack(divergences).nanmean() if len(divergences) > 1 else divergences[0]
-            divergence = step.peers.mean(mean, batch.action_used)
+            divergence = step.collectives.mean(mean, batch.action_used)
             # The divergence counts just before a copy, since just after one it is 0.
             following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
             self.kl_weight.copy_(torch.where(self.target.is_due & step.applied, following, self.kl_weight))

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from agents.engine import saving
+from agents.engine.collectives import Collectives, Used
 from agents.engine.graphs import UpdateGraphs, copied
 from agents.engine.guard import Guard, clip_gradients, largest, start_mean_squares
 from agents.engine.optimizers import make_optimizer
 from agents.engine.passes import NetworkPasses
-from agents.engine.peers import Peers, Used
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
 from agents.metrics import Report, Taken, results_of_steps
@@ -50,7 +50,7 @@ class Stepper:
         progress: the part of the run's budget that is used, in [0, 1]. A CUDA graph keeps it; see `progress_on_device`.
         passes: forward and backward of the network.
         guard: keeps non-finite numbers out of the weights.
-        peers: the learners of the run.
+        collectives: operations over all learners of the run.
         records_steps: whether calls of `launch` may be CUDA graphs.
         inputs: for each input of this update that may hold non-finite numbers, a scalar `[]` that is finite if all of it is.
 
@@ -110,7 +110,7 @@ class Stepper:
         last = getattr(config, "lr_end_value", -1.0)
         self._last_rate: float = self._first_rate if last == -1 else last
         self._windows = agent.needs(config).window > 0
-        self.peers = Peers()  # alone, until `join`
+        self.collectives = Collectives()  # alone, until `join`
         self.progress, self._progress = 0.0, torch.zeros((), dtype=torch.float64, device=self._device)
         self._outputs: Any = None  # of the last forward pass, as `passes` returned them
         self.inputs: dict[str, Tensor] = {}
@@ -252,13 +252,13 @@ class Stepper:
         Returns whether the step was applied, bool `[]` on the device.
         """
         values = {name: term.value for name, term in terms.items()}
-        weights = self.peers.weights(terms) if self.peers.count > 1 else [term.weight for term in terms.values()]
+        weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
         # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**self.inputs, **values}
-        if self.peers.count > 1:
+        if self.collectives.count > 1:
             sums = any(term.reduction == "sum" for term in terms.values())
-            numbers |= self.peers.add_gradients(self.parameters, numbers, used, sums=sums)
+            numbers |= self.collectives.add_gradients(self.parameters, numbers, used, sums=sums)
         seen = {name: term._replace(value=term.value.detach()) for name, term in terms.items()}
         norm = clip_gradients(self.parameters, self._limit)
         self._taken.append(Taken(self._step(numbers, norm), seen, metrics, norm, None, priorities))
@@ -290,8 +290,8 @@ class Stepper:
         found = self.passes.backward_of_rows(losses, rows, constants, self.parameters, most_threads=1 if draws else None)
         values = {name: term.value for name, term in found.terms.items()}
         numbers = {**self.inputs, **{f"losses/{name}": value for name, value in values.items()}}
-        if self.peers.count > 1:
-            numbers |= self.peers.add_gradients(self.parameters, numbers)
+        if self.collectives.count > 1:
+            numbers |= self.collectives.add_gradients(self.parameters, numbers)
         # Each loss that has parameters of its own is clipped by itself.
         norms = torch.stack([clip_gradients(term.parameters or self.parameters, self._limit) for term in found.terms.values()])
         norm, clipped = torch.linalg.vector_norm(norms), (norms > (self._limit or math.inf)).any()  # [] each
@@ -313,10 +313,10 @@ class Stepper:
 
         Returns whether the learners have stopped in a step of others.
         """
-        if self.peers.count == 1:
+        if self.collectives.count == 1:
             yield from parts
             return False
-        for part in self.peers.turns(parts, most):
+        for part in self.collectives.turns(parts, most):
             if part is not None:
                 yield part
                 continue
@@ -324,14 +324,14 @@ class Stepper:
                 return True
             for parameter in self.parameters:
                 parameter.grad = torch.zeros_like(parameter)  # this learner adds nothing to the sum, but takes the step
-            numbers = {**self.inputs, **self.peers.add_gradients(self.parameters, self.inputs, 0, present=False)}
+            numbers = {**self.inputs, **self.collectives.add_gradients(self.parameters, self.inputs, 0, present=False)}
             norm = clip_gradients(self.parameters, self._limit)
             self._taken.append(Taken(self._step(numbers, norm), {}, {}, norm))
         return False
 
     def exceeds(self, mean: Tensor, used: Used, limit: float) -> bool:
         """Whether the mean over the used steps of all learners is above a limit. The host waits for the number."""
-        return float(self.peers.mean(mean, used)) > limit
+        return float(self.collectives.mean(mean, used)) > limit
 
     def launch(self, function: Callable[[Given], Made], given: Given) -> Made:
         """Call a function that takes steps; as a CUDA graph where the agent allows it for steps (`Agent.graphed`)."""
@@ -374,12 +374,12 @@ class Stepper:
 
     # Of the agent's life
 
-    def join(self, peers: Peers) -> None:
+    def join(self, collectives: Collectives) -> None:
         """Learn together with other learners from now on. See `Agent.join`."""
-        self.peers = peers
+        self.collectives = collectives
         for moments in saving.moments_of(self).values():
-            moments.peers = peers
-        if peers.count > 1:
+            moments.collectives = collectives
+        if collectives.count > 1:
             self._graphs, self.records_steps = None, False  # the host takes part in the exchange of gradients
 
     def calibrate(self, observations: Tensor) -> None:

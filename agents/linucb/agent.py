@@ -100,7 +100,7 @@ class LinUCBAgent(Agent):
         # A number that is not finite goes to all learners with the sums, so that none of them takes the step.
         poison = torch.stack(list(step.inputs.values())).sum() * 0.0
         # [learners, numbers] -> [numbers]
-        together = step.peers.gather(torch.cat([part.flatten() for part in pulled]) + poison.double()).sum(0)
+        together = step.collectives.gather(torch.cat([part.flatten() for part in pulled]) + poison.double()).sum(0)
         parts = zip(self.sums, together.split([part.numel() for part in pulled]), strict=True)
         sums = Sums(*(kept + added.view_as(kept) for kept, added in parts))  # A and b of all pulls so far
         known = bool(together.isfinite().all())  # otherwise the factorisation could not be computed

@@ -124,7 +124,7 @@ class MarwilAgent(Agent):
         # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
         advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
         scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)  # c^2 []
-        scale = step.peers.mean(scale, used)  # one c for all learners, so that their weights agree
+        scale = step.collectives.mean(scale, used)  # one c for all learners, so that their weights agree
         # c^2 is updated before it is used, as in RLlib.
         applied = step.take(*self.losses(batch, outputs, advantages, returns, scale), used=used)
         self.squared_scale.copy_(torch.where(applied, scale, self.squared_scale))  # a refused batch leaves no trace in c either

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.engine.peers import Peers
+from agents.engine.collectives import Collectives
 from agents.networks.base import FeatureNetwork
 from agents.networks.inputs import VARIANCE_EPSILON
 from replay.batch import Batch
@@ -85,22 +85,22 @@ class RunningMoments:
 
     Attributes:
         now: the moments.
-        peers: the learners of the run. The batches of all are merged on each, in the order of their ranks.
+        collectives: operations over all learners. Their batches are merged on each, in the order of their ranks.
     """
 
     def __init__(self, features: int, device: torch.device) -> None:
         self.now = Moments(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in ((), features, features)))
-        self.peers = Peers()
+        self.collectives = Collectives()
 
     def with_batch(self, batch: Moments) -> Moments:
         """These moments and those of a batch, merged."""
         moments = self.now
-        for each in (batch,) if self.peers.count == 1 else self._batches_of_all(batch):
+        for each in (batch,) if self.collectives.count == 1 else self._batches_of_all(batch):
             moments = merged(moments, each)
         return moments
 
     def _batches_of_all(self, batch: Moments) -> list[Moments]:
-        rows = self.peers.gather(torch.cat([batch.weight[None], batch.mean, batch.m2]))  # [learners, 1 + 2 F]
+        rows = self.collectives.gather(torch.cat([batch.weight[None], batch.mean, batch.m2]))  # [learners, 1 + 2 F]
         return [Moments(row[0], *row[1:].tensor_split(2)) for row in rows]
 
     def take(self, moments: Moments, applied: Tensor | None = None) -> None:

@@ -176,7 +176,7 @@ class PPOAgent(Agent):
         # Forwards, KL(mu || pi), over the whole batch and with the weights after the last step.
         policy = step.without_gradient(batch).policy[:-1]  # [T, B, P]
         divergences = self.network.distribution.kl(batch.acting["behaviour_policy"], policy)  # [T, B]
-        divergence = step.peers.mean(used_mean(divergences, batch.action_used), batch.action_used)
+        divergence = step.collectives.mean(used_mean(divergences, batch.action_used), batch.action_used)
         following = next_kl_weight(self.kl_weight, divergence, self.config.target_kl)
         # A refused update leaves the policy where it was, so its divergence says nothing of the weight.
         self.kl_weight.copy_(torch.where(step.applied, following, self.kl_weight))

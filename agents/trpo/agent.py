@@ -162,14 +162,14 @@ class TRPOAgent(Agent):
         """Take the policy's step."""
         used = batch.action_used
         # Over the whole batch, because one step is taken on all of it.
-        rows = rows._replace(advantages=normalised(rows.advantages, used, step.peers))
+        rows = rows._replace(advantages=normalised(rows.advantages, used, step.collectives))
         region = TrustRegion(
             self.network.policy_parameters,
             lambda columns: self._policy(batch, columns),
             self.network.distribution,
             lambda policy, old, columns: self._objective(policy, old, rows, columns),
             used,
-            step.peers,
+            step.collectives,
             step.inputs,
             parts=-(-batch.observations.numel() // NUMBERS_AT_ONCE),  # rounded up
         )

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Distribution
+from agents.engine.collectives import Collectives
 from agents.engine.guard import give_gradients
-from agents.engine.peers import Peers
 
 SMALL_RESIDUAL = 1e-10
 """Squared norm of the residual at which conjugate gradients stop."""
@@ -91,7 +91,7 @@ class TrustRegion:
         distribution: of the actions.
         objective: returns the terms of L, `[T, b]`, of policies `[T, b, P]`, those before the step, and the columns.
         used: bool `[T, B]`, the steps that count.
-        peers: all learners.
+        collectives: operations over all learners.
         inputs: further numbers of this learner that must be finite.
         parts: into which the columns are divided. With one its graph is kept; with several each product computes theirs anew.
 
@@ -108,12 +108,12 @@ class TrustRegion:
         distribution: Distribution,
         objective: Callable[[Tensor, Tensor, slice], Tensor],
         used: Tensor,
-        peers: Peers,
+        collectives: Collectives,
         inputs: Mapping[str, Tensor],
         parts: int = 1,
     ) -> None:
         self._parameters, self._policy, self._distribution = parameters, policy, distribution
-        self._objective, self._used, self._peers = objective, used, peers
+        self._objective, self._used, self._collectives = objective, used, collectives
         self._count = used.sum().clamp(min=1)  # [], divisor of every mean here, for a part of the columns too
         self._weights = _flat(parameters).detach()  # theta_old [n]; `_flat` copies, so moves do not change it
         self._slope: Tensor | None = None
@@ -130,18 +130,18 @@ class TrustRegion:
         self.old = torch.cat(old, 1)  # [T, B, P]
         value = torch.stack(values).sum()  # L at pi_old, []
         give_gradients(parameters, [torch.stack(of_parts).sum(0) for of_parts in zip(*gradients, strict=True)])
-        others = peers.add_gradients(parameters, {**inputs, "policy_loss": value}, used)
+        others = collectives.add_gradients(parameters, {**inputs, "policy_loss": value}, used)
         self.gradient = _flat([each.grad for each in parameters if each.grad is not None]).clone()
         # Causes come first: a number of another learner may be why this learner's objective is not finite.
         self.numbers = {**inputs, **others, "policy_loss": value, "gradient": self.gradient}
-        self._before = peers.mean(value, used)  # L(theta_old), which the line search must exceed
+        self._before = collectives.mean(value, used)  # L(theta_old), which the line search must exceed
 
     @torch.enable_grad()
     def product(self, vector: Tensor) -> Tensor:
         """F v, `[n]`: the gradient of the product of v and the divergence's gradient. It may be called without gradient."""
         # grad (grad KL . v) = F v, because v is a constant: two backward passes in place of an n x n matrix.
         products = [_flat(self._gradients(self._slope_of(columns) @ vector)) for columns in self._parts]
-        return self._peers.mean(torch.stack(products).sum(0), self._used)
+        return self._collectives.mean(torch.stack(products).sum(0), self._used)
 
     @torch.no_grad()
     def move(self, step: Tensor) -> None:
@@ -158,7 +158,7 @@ class TrustRegion:
             now = self._policy(columns)
             value = self._mean(self._objective(now, self.old[:, columns], columns), columns)
             found.append(torch.stack([value, self._divergence(now, columns)]))
-        value, divergence = self._peers.mean(torch.stack(found).sum(0), self._used)  # all learners decide alike
+        value, divergence = self._collectives.mean(torch.stack(found).sum(0), self._used)  # all learners decide alike
         return float(value - self._before), float(divergence)
 
     def _slope_of(self, columns: slice) -> Tensor:

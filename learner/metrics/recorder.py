@@ -71,7 +71,7 @@ class Recorder(Hook):
             cores,
             lambda: cpu_seconds(worker_seconds) if here else 0.0,
             inside=config.workers.worker_kind in ("serial", RECORDED),
-            others=lambda: parts.ranks.cpu_seconds,
+            others=lambda: parts.learners.cpu_seconds,
         )
         self._bottlenecks = BottleneckReport(config, cores)
         self._evaluation: Record = {}  # not yet in a record
@@ -219,8 +219,8 @@ class Recorder(Hook):
             **hardware,
             **self._core_use.read(passed, own_cores),
             **self._evaluation,
-            **self._parts.ranks.metrics(),
-            "workers/restarts": self._parts.workers.restarts + self._parts.ranks.restarts,
+            **self._parts.learners.metrics(),
+            "workers/restarts": self._parts.workers.restarts + self._parts.learners.restarts,
             "updates/skipped": self._parts.skipped.count,
             **({} if self._optimizer_steps is None else {"updates/optimizer_steps": float(self._optimizer_steps)}),
             "charts/learning_rate": self._parts.counting.learning_rate,

@@ -1,4 +1,4 @@
-"""The other learners of a run, as the training loop uses them. `Ranks` is for a learner that is alone.
+"""The learners of a run, as the training loop uses them. `Learners` is for a run with one.
 
 A run has one learner or several. Each has a rank, from 0. Rank 0 is the program that the user started: it records, saves and
 evaluates.
@@ -20,8 +20,8 @@ class RankError(RuntimeError):
     """Another learner of the run has failed. The message says which, and why."""
 
 
-class Ranks:
-    """A learner without others. It decides alone, and nothing is added up.
+class Learners:
+    """The only learner of a run. It decides alone, and nothing is added up.
 
     rank: that of this learner. count: how many learners the run has.
     """

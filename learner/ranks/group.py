@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from agents.engine.collectives import Collectives, Part, Used, counted
 from agents.engine.guard import largest
-from agents.engine.peers import Part, Peers, Used, counted
 from agents.losses import Term
 from learner.ranks.base import RankError
 
@@ -48,7 +48,7 @@ def _store(port: int, count: int, master_listen_fd: int | None = None) -> dist.S
     return dist.TCPStore(LOCALHOST, port, count, is_master, seconds, wait_for_workers=False, master_listen_fd=master_listen_fd)
 
 
-class Group(Peers):
+class LearnerGroup(Collectives):
     """This learner's end of the connections to all others. Every function is called on each learner, in the same order.
 
     Args:
@@ -103,7 +103,7 @@ class Group(Peers):
         bucket.give(parameters, is_mean=not sums)
         self.exchanges += 1
         self.seconds += perf_counter() - started
-        return {f"numbers of rank {rank}": bucket.soundness[rank] for rank in range(self.count) if rank != self.rank}
+        return {f"numbers of rank {rank}": bucket.finite[rank] for rank in range(self.count) if rank != self.rank}
 
     def turns(self, minibatches: Iterable[Part], most: int) -> Iterator[Part | None]:
         taken = 0
@@ -173,7 +173,7 @@ class _Bucket:
     def __init__(self, parameters: Sequence[Tensor], count: int) -> None:
         sizes = [parameter.numel() for parameter in parameters]
         self.flat = parameters[0].new_zeros(sum(sizes) + count + 2)
-        *parts, self.soundness, self._used, self._present = self.flat.split([*sizes, count, 1, 1])
+        *parts, self.finite, self._used, self._present = self.flat.split([*sizes, count, 1, 1])
         self._gradients = self.flat[: sum(sizes)]
         # In the memory layout of the parameters: the optimiser would otherwise loop over them one by one.
         self._views = [
@@ -190,9 +190,9 @@ class _Bucket:
         if used is not None:
             self._gradients.mul_(used)
             self._used.copy_(used)
-        self.soundness.zero_()
+        self.finite.zero_()
         # Each number times 0 is 0, or NaN if it is not finite.
-        self.soundness[rank] = (torch.stack([largest(number.detach()) for number in numbers.values()]) * 0.0).sum()
+        self.finite[rank] = (torch.stack([largest(number.detach()) for number in numbers.values()]) * 0.0).sum()
         self._present.fill_(float(present))
 
     @torch.no_grad()

@@ -16,10 +16,10 @@ import torch
 
 from learner.console import shared_with_libraries
 from learner.plan import Plan
-from learner.ranks.base import RankError, Ranks
-from learner.ranks.group import Group, open_store
-from learner.ranks.member import LOST_OTHERS, READY, Member, run_member
-from learner.ranks.several import Several
+from learner.ranks.base import Learners, RankError
+from learner.ranks.group import LearnerGroup, open_store
+from learner.ranks.learner_process import LOST_OTHERS, READY, LearnerTask, run_learner
+from learner.ranks.several import SeveralLearners
 from learner.runs.directory import RunDirectory
 from workers.processes.exits import exit_reason
 from workers.processes.launcher import StartedProcess, start_program
@@ -35,8 +35,8 @@ CAUSE_SECONDS = 5.0
 
 
 @contextmanager
-def all_ranks(plan: Plan, run: RunDirectory, checkpoint: Path | None) -> Iterator[Ranks]:
-    """Start the other learners of a run, if it has any, and end them with the context. Gives rank 0 its `Ranks`.
+def all_learners(plan: Plan, run: RunDirectory, checkpoint: Path | None) -> Iterator[Learners]:
+    """Start the other learners of a run, if it has any, and end them with the context. Gives rank 0 its `Learners`.
 
     Args:
         plan: of the run, settled.
@@ -46,16 +46,16 @@ def all_ranks(plan: Plan, run: RunDirectory, checkpoint: Path | None) -> Iterato
     Raises RankError if a learner cannot be started. One that the context raises gets the cause as its message.
     """
     if plan.config.training.learner_count == 1:
-        yield Ranks()
+        yield Learners()
         return
-    with _Members(plan, run, checkpoint) as members:
+    with _LearnerProcesses(plan, run, checkpoint) as processes:
         try:
-            yield members.connected()
+            yield processes.connected()
         except RankError as error:
-            raise RankError(members.cause() or str(error)) from error
+            raise RankError(processes.cause() or str(error)) from error
 
 
-class _Members:
+class _LearnerProcesses:
     """The processes of ranks 1 and up. A context manager, which ends them."""
 
     def __init__(self, plan: Plan, run: RunDirectory, checkpoint: Path | None) -> None:
@@ -65,12 +65,12 @@ class _Members:
         self._said: dict[int, str] = {}
         self._store, self._port = open_store(self._training.learner_count)
         for rank in range(1, self._training.learner_count):
-            member = Member(rank, plan, run.path, checkpoint, self._port, os.getpid())
+            task = LearnerTask(rank, plan, run.path, checkpoint, self._port, os.getpid())
             words, their_words = multiprocessing.Pipe(duplex=False)
             try:
                 # Processes are spawned and not forked, because this one has already looked at its GPU.
                 with shared_with_libraries():
-                    self._processes.append(start_program(run_member, member, their_words, name=f"learner-{rank}"))
+                    self._processes.append(start_program(run_learner, task, their_words, name=f"learner-{rank}"))
             except OSError as error:
                 self.end()
                 raise RankError(f"rank {rank} could not be started: {error}") from error
@@ -78,13 +78,13 @@ class _Members:
                 their_words.close()  # only the process holds this end, so its death is an end of file here
             self._words.append(words)
 
-    def __enter__(self) -> _Members:
+    def __enter__(self) -> _LearnerProcesses:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.end(END_SECONDS if kind is None else 0.0)
 
-    def connected(self) -> Several:
+    def connected(self) -> SeveralLearners:
         """Connect with all others as soon as they are ready. Raises RankError."""
         end = time.monotonic() + START_SECONDS
         for rank, words in enumerate(self._words, 1):
@@ -93,8 +93,8 @@ class _Members:
             if (said := self._last_words(rank)) != READY:
                 raise RankError(f"rank {rank} failed: {said}")
         training = self._training
-        group = Group(0, training.learner_count, self._store, self._port, torch.device(training.device))
-        return Several(group, whole_updates=training.reproducible)
+        group = LearnerGroup(0, training.learner_count, self._store, self._port, torch.device(training.device))
+        return SeveralLearners(group, whole_updates=training.reproducible)
 
     def cause(self) -> str | None:
         """Why the first learner that failed by itself has ended; None if all run, or if they have only lost contact."""

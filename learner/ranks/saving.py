@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from learner.ranks.several import Several
+from learner.ranks.several import SeveralLearners
 from learner.runs.checkpoint import Checkpoint, generator_states, save_replay
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import GENERATORS
@@ -21,7 +21,7 @@ class RankSaver:
 
     Args:
         run: where the replay is saved.
-        ranks: the learners of the run. Rank 0 gets the checksum of each replay file.
+        learners: the learners of the run. Rank 0 gets the checksum of each replay file.
         generator: draws from the replays.
 
     Attributes:
@@ -30,22 +30,22 @@ class RankSaver:
 
     error: str | None = None
 
-    def __init__(self, run: RunDirectory, ranks: Several, generator: np.random.Generator) -> None:
+    def __init__(self, run: RunDirectory, learners: SeveralLearners, generator: np.random.Generator) -> None:
         self._run = run
-        self._ranks = ranks
+        self._learners = learners
         self._generator = generator
 
     def save(self, checkpoint: Checkpoint, replay: dict[str, Any] | None = None) -> Path:
         """Save the state of this learner's replay, if given, for this checkpoint. Returns the file that rank 0 writes."""
         update = checkpoint.counters.updates
         if replay is not None:
-            self._ranks.share_checksum(self._save(update, {**replay, GENERATORS: generator_states(self._generator)}))
+            self._learners.share_checksum(self._save(update, {**replay, GENERATORS: generator_states(self._generator)}))
         return self._run.checkpoint_path(update)
 
     def _save(self, update: int, state: dict[str, Any]) -> str | None:
         """The checksum of the replay file, or None if it could not be written."""
         try:
-            return save_replay(self._run.replay_path(update, self._ranks.rank), update, state)
+            return save_replay(self._run.replay_path(update, self._learners.rank), update, state)
         except OSError as error:
             log.warning("The replay of update %s was not saved: %s", f"{update:,}", error.strerror or error)
             return None

@@ -20,8 +20,8 @@ from agents import Agent
 from learner.feeding.feeder import Arrivals
 from learner.metrics.infos import Ends, Sums, added
 from learner.metrics.statistics import Episode
-from learner.ranks.base import Asked, Ranks
-from learner.ranks.group import Group
+from learner.ranks.base import Asked, Learners
+from learner.ranks.group import LearnerGroup
 from workers import InProcessWorkers, Workers
 from workers.clocks import cpu_seconds
 
@@ -60,7 +60,7 @@ class Report(NamedTuple):
     restarts: float = 0.0
 
 
-class Several(Ranks):
+class SeveralLearners(Learners):
     """This learner among several. Its functions raise RankError if another learner is gone.
 
     Args:
@@ -69,7 +69,7 @@ class Several(Ranks):
             must in order to resume with the same bits.
     """
 
-    def __init__(self, group: Group, *, whole_updates: bool) -> None:
+    def __init__(self, group: LearnerGroup, *, whole_updates: bool) -> None:
         self.rank = group.rank
         self.count = group.count
         self._group = group

@@ -15,7 +15,7 @@ from agents.linucb.arms import solved, sums_of
 from agents.linucb.network import LinUCBNetwork, LinUCBOutput
 from agents.networks.base import NetworkOutput, make_network
 from agents.networks.q_network import ILLEGAL_VALUE
-from learner.ranks.group import Group
+from learner.ranks.group import LearnerGroup
 from replay.batch import Batch
 from tests.builders import network_config
 from tests.learner.ranks.support import together
@@ -118,7 +118,7 @@ def test_parts_of_a_batch_give_the_sums_of_the_whole() -> None:
     alone = agent_here()
     alone.learn(whole, 0.0)
 
-    def learner(group: Group) -> tuple[dict[str, Tensor], list[str | None]]:
+    def learner(group: LearnerGroup) -> tuple[dict[str, Tensor], list[str | None]]:
         agent = agent_here()
         agent.join(group)
         part = whole.take_columns(torch.arange(group.rank * COLUMNS, (group.rank + 1) * COLUMNS))

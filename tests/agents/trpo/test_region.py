@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Categorical, DiagonalGaussian, Distribution
-from agents.engine.peers import Peers
+from agents.engine.collectives import Collectives
 from agents.trpo.region import Found, TrustRegion, conjugate_gradient, line_search, natural_step
 from tests.agents.support import each_golden_case
 from tests.support import golden
@@ -45,7 +45,7 @@ class Linear:
 
     def region(self) -> TrustRegion:
         used = torch.ones(self.advantages.shape, dtype=torch.bool)
-        return TrustRegion([self.weights], self.policy, self.distribution, self.objective, used, Peers(), {})
+        return TrustRegion([self.weights], self.policy, self.distribution, self.objective, used, Collectives(), {})
 
 
 def close(found: Tensor, recorded: Any) -> None:

@@ -13,13 +13,13 @@ from torch.distributed import HashStore
 
 from agents import Agent
 from learner.ranks import group as module
-from learner.ranks.group import Group
+from learner.ranks.group import LearnerGroup
 
 Result = TypeVar("Result")
 SECONDS = 20.0
 
 
-def together(count: int, function: Callable[[Group], Result]) -> list[Result]:
+def together(count: int, function: Callable[[LearnerGroup], Result]) -> list[Result]:
     """Call a function on `count` connected learners, each in a thread. Returns the results by rank, or raises an error."""
     store, results, errors = HashStore(), {}, []
     store.set_timeout(timedelta(seconds=SECONDS))
@@ -27,7 +27,7 @@ def together(count: int, function: Callable[[Group], Result]) -> list[Result]:
     def learner(rank: int) -> None:
         torch.set_num_threads(1)
         try:
-            group = Group(rank, count, store, 0, torch.device("cpu"))
+            group = LearnerGroup(rank, count, store, 0, torch.device("cpu"))
             results[rank] = function(group)
         except BaseException as error:
             errors.append(error)

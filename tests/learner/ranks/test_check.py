@@ -10,7 +10,7 @@ from learner import launch, prepare
 from learner.machine.detect import Machine
 from learner.machine.memory_check import check_memory, describe_memory, host_memory
 from learner.ranks.check import check_learner_count
-from learner.ranks.member import VISIBLE_GPUS, gpu_of, plan_of_rank
+from learner.ranks.learner_process import VISIBLE_GPUS, gpu_of, plan_of_rank
 from learner.settings.schema import default_settings
 from tests.support import CATCH, small_plan
 

@@ -16,7 +16,7 @@ from agents.base import Agent
 from agents.engine.guard import clip_gradients
 from agents.losses import Term
 from agents.networks.actor_critic import ActorCritic, Policy
-from learner.ranks.group import Group
+from learner.ranks.group import LearnerGroup
 from replay.batch import Batch
 from tests.agents.support import B, T, random_batch, tensors
 from tests.builders import network_of
@@ -115,7 +115,7 @@ def test_parts_of_a_batch_give_the_step_of_the_whole_batch(case: str) -> None:
     for batch in batches:
         alone.learn(batch, 0.0)
 
-    def learner(group: Group) -> dict[str, Tensor]:
+    def learner(group: LearnerGroup) -> dict[str, Tensor]:
         agent = agent_of(name, **settings)
         agent.join(group)
         for batch in batches:
@@ -147,7 +147,7 @@ def test_all_learners_stop_an_update_of_ppo_at_the_same_step() -> None:
     name, settings = CASES[EARLY_STOP]
     batch = whole_batch(0, agent_of(name).network, noise=0.0)
 
-    def steps(parts: list[Batch], group: Group | None = None) -> int:
+    def steps(parts: list[Batch], group: LearnerGroup | None = None) -> int:
         agent = agent_of(name, **settings)
         if group:
             agent.join(group)
@@ -167,7 +167,7 @@ def test_a_learner_without_a_minibatch_takes_part_in_the_step(name: str) -> None
     batch.action_used[:, :B] = False
     batch.action_used[1, 0] = True
 
-    def learner(group: Group) -> tuple[int, dict[str, Tensor]]:
+    def learner(group: LearnerGroup) -> tuple[int, dict[str, Tensor]]:
         agent = agent_of(name, **settings)
         agent.join(group)
         agent.learn(part_of(batch, group.rank), 0.0)
@@ -184,7 +184,7 @@ def test_a_number_that_is_not_finite_skips_the_update_of_all_learners(name: str)
     batch = whole_batch(0, agent_of(name).network)
     batch.rewards[2, B] = math.inf  # of the second learner; clipped rewards would hide it
 
-    def learner(group: Group) -> tuple[list[str | None], dict[str, Tensor]]:
+    def learner(group: LearnerGroup) -> tuple[list[str | None], dict[str, Tensor]]:
         agent = agent_of(name)
         agent.join(group)
         agent.learn(part_of(batch, group.rank), 0.0)
@@ -200,7 +200,7 @@ def test_a_number_that_is_not_finite_skips_the_update_of_all_learners(name: str)
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_all_learners_get_the_same_bits(count: int) -> None:
-    def learner(group: Group) -> Tensor:
+    def learner(group: LearnerGroup) -> Tensor:
         generator = torch.Generator().manual_seed(group.rank)
         weights = torch.zeros(100_003, requires_grad=True)
         weights.grad = torch.randn(100_003, generator=generator)
@@ -213,7 +213,7 @@ def test_all_learners_get_the_same_bits(count: int) -> None:
 
 
 def test_channels_last_gradients_keep_their_layout() -> None:
-    def learner(group: Group) -> bool:
+    def learner(group: LearnerGroup) -> bool:
         weights = torch.zeros(4, 3, 2, 2).contiguous(memory_format=torch.channels_last).requires_grad_()
         weights.grad = torch.arange(48.0).view(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
         group.add_gradients([weights], {"loss": torch.zeros(())}, sums=True)
@@ -230,7 +230,7 @@ def test_gradients_are_those_of_the_recorded_case(case: dict[str, Any], reductio
     inputs, outputs, shards = tensors(case["inputs"]), tensors(case["outputs"]), case["shards"]
     xs, ys = inputs["x"].split(shards), inputs["y"].split(shards)
 
-    def learner(group: Group) -> tuple[Tensor, Tensor]:
+    def learner(group: LearnerGroup) -> tuple[Tensor, Tensor]:
         weights = inputs["weights"].clone().requires_grad_()
         errors = 0.5 * (xs[group.rank] @ weights - ys[group.rank]).square()
         loss = Term(errors.sum() if reduction == "sum" else errors.mean(), 1.0, reduction)
@@ -250,7 +250,7 @@ def test_gradients_are_those_of_the_recorded_case(case: dict[str, Any], reductio
 def test_means_among_sums_are_averaged() -> None:
     """An agent whose losses are sums may add a term that is a mean: all learners have as many steps."""
 
-    def learner(group: Group) -> Tensor:
+    def learner(group: LearnerGroup) -> Tensor:
         weights = torch.ones((), requires_grad=True)
         terms = {"sum": Term(group.rank * weights, 1.0, "sum"), "mean": Term((10.0 + group.rank) * weights, 2.0, "mean")}
         shares = [torch.tensor(weight) for weight in group.weights(terms)]
@@ -262,7 +262,7 @@ def test_means_among_sums_are_averaged() -> None:
 
 
 def test_a_step_without_any_learner_is_refused() -> None:
-    def learner(group: Group) -> Tensor:
+    def learner(group: LearnerGroup) -> Tensor:
         weights = torch.ones(3, requires_grad=True)
         weights.grad = torch.zeros(3)
         group.add_gradients([weights], {"loss": torch.zeros(())}, 0, present=False)

@@ -19,7 +19,7 @@ from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
 from agents.r2d2.agent import R2d2Agent
 from agents.returns.nstep import Transitions
-from learner.ranks.group import Group
+from learner.ranks.group import LearnerGroup
 from replay.batch import Batch
 from tests.agents.continuous.support import ROWS, agent_of, windows
 from tests.agents.dqn.test_agent import A, batch_of
@@ -78,7 +78,7 @@ def test_parts_of_the_windows_give_the_step_of_all(name: str) -> None:
     whole = batch(alone.network)
     before = numbers_of(alone)
 
-    def learner(group: Group) -> dict[str, Tensor]:
+    def learner(group: LearnerGroup) -> dict[str, Tensor]:
         agent = members[group.rank]
         agent.join(group)
         part = whole.take_columns(torch.arange(group.rank * ROWS, (group.rank + 1) * ROWS))

@@ -19,7 +19,7 @@ from learner import launch
 from learner.metrics.hardware import family_of
 from learner.metrics.writer import read_metrics
 from learner.ranks import processes
-from learner.ranks.member import Member
+from learner.ranks.learner_process import LearnerTask
 from learner.runs.checkpoint import load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
 from tests.learner.launching import MIXTURE, command
@@ -51,19 +51,19 @@ def meanwhile(results: Path, act: Callable[[], None]) -> Iterator[None]:
 
 
 def kill_member() -> None:
-    (member,) = children_named("learner-1")
-    os.kill(member, signal.SIGKILL)
+    (other,) = children_named("learner-1")
+    os.kill(other, signal.SIGKILL)
 
 
 def kill_worker_of_member() -> None:
-    (member,) = children_named("learner-1")
-    (worker,) = [pid for pid in family_of(member) if Path(f"/proc/{pid}/comm").read_text().strip() == "worker-0"]
+    (other,) = children_named("learner-1")
+    (worker,) = [pid for pid in family_of(other) if Path(f"/proc/{pid}/comm").read_text().strip() == "worker-0"]
     os.kill(worker, signal.SIGKILL)
 
 
 def terminate_member() -> None:
-    (member,) = children_named("learner-1")
-    os.kill(member, signal.SIGTERM)
+    (other,) = children_named("learner-1")
+    os.kill(other, signal.SIGTERM)
 
 
 def interrupt() -> None:
@@ -126,10 +126,10 @@ def name_of(process: int) -> str:
 def test_a_learner_that_fails_at_its_start_ends_the_run_with_its_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*arguments: Any) -> Member:
-        return replace(Member(*arguments), checkpoint=tmp_path / "missing.pt")
+    def broken(*arguments: Any) -> LearnerTask:
+        return replace(LearnerTask(*arguments), checkpoint=tmp_path / "missing.pt")
 
-    monkeypatch.setattr(processes, "Member", broken)
+    monkeypatch.setattr(processes, "LearnerTask", broken)
     assert launch.run(command(tmp_path, "train", **TWO)) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"rank 1 failed: ValueError: {tmp_path / 'missing.pt'}: wanted")
     assert not children_named("learner-1")

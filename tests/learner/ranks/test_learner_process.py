@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from learner.ranks import member as module
-from learner.ranks.member import Member
+from learner.ranks import learner_process as module
+from learner.ranks.learner_process import LearnerTask
 from learner.runs.checkpoint import generator_states, restore_generators, save_checkpoint, save_replay
 from learner.runs.directory import RunDirectory
 from learner.runs.saving import GENERATORS
@@ -34,7 +34,7 @@ def test_its_random_states_do_not_hold_the_file(tmp_path: Path) -> None:
     wanted = torch.rand(1)
     path = run.replay_path(7, 1)
     checkpoint = replace(make_checkpoint(7), settings=plan.config.settings, rank_replays=(save_replay(path, 7, state),))
-    resumed, replay = module._saved(plan, checkpoint, Member(1, plan, run.path, run.checkpoint_path(7), 0, 0))
+    resumed, replay = module._saved(plan, checkpoint, LearnerTask(1, plan, run.path, run.checkpoint_path(7), 0, 0))
     assert replay is not None
     assert is_mapped(path)
     replay.clear()
@@ -52,12 +52,12 @@ def test_it_connects_before_it_reads_its_replay(tmp_path: Path, monkeypatch: pyt
     def record(name: str, result: Any = None) -> Any:
         return lambda *_, **__: (tape.append(name), result)[1]
 
-    for name, result in (("Group", Mock()), ("_saved", (make_checkpoint(), None)), ("train", 0)):
+    for name, result in (("LearnerGroup", Mock()), ("_saved", (make_checkpoint(), None)), ("train", 0)):
         monkeypatch.setattr(module, name, record(name, result))
     monkeypatch.setattr(module, "EarlyProcesses", record("EarlyProcesses", nullcontext()))
-    monkeypatch.setattr(module, "Several", Mock())
+    monkeypatch.setattr(module, "SeveralLearners", Mock())
     monkeypatch.setattr(module.launcher, "start_fork_server", lambda: None)
     save_checkpoint(tmp_path / "checkpoint.pt", make_checkpoint())
     words = Mock(send=lambda word: tape.append(word))
-    assert module._train(Member(1, small_plan(learner_count=2), tmp_path, tmp_path / "checkpoint.pt", 0, 0), words) == 0
-    assert tape == ["EarlyProcesses", module.READY, "Group", "_saved", "train"]
+    assert module._train(LearnerTask(1, small_plan(learner_count=2), tmp_path, tmp_path / "checkpoint.pt", 0, 0), words) == 0
+    assert tape == ["EarlyProcesses", module.READY, "LearnerGroup", "_saved", "train"]

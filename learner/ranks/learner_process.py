@@ -23,8 +23,8 @@ from learner.console import log_to_console, log_to_file
 from learner.early_processes import EarlyProcesses, run_seeds
 from learner.plan import Plan
 from learner.ranks.base import RankError
-from learner.ranks.group import Group
-from learner.ranks.several import Several
+from learner.ranks.group import LearnerGroup
+from learner.ranks.several import SeveralLearners
 from learner.runs.checkpoint import Checkpoint, generator_states, load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import load_saved_replay
@@ -45,7 +45,7 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
-class Member:
+class LearnerTask:
     """All that the process needs.
 
     Args:
@@ -65,19 +65,19 @@ class Member:
     parent: int
 
 
-def run_member(member: Member, words: Connection) -> None:
+def run_learner(task: LearnerTask, words: Connection) -> None:
     """Entry of the process: train until all learners end. words: takes READY, and the cause of a failure in one line."""
     if sys.platform == "linux":
-        die_with_parent(member.parent)
-        set_process_name(f"learner-{member.rank}")
-    if member.plan.config.training.device == "cuda":
-        os.environ[VISIBLE_GPUS] = gpu_of(member.rank)  # before anything looks for a GPU
-    name = f"rank {member.rank}"
+        die_with_parent(task.parent)
+        set_process_name(f"learner-{task.rank}")
+    if task.plan.config.training.device == "cuda":
+        os.environ[VISIBLE_GPUS] = gpu_of(task.rank)  # before anything looks for a GPU
+    name = f"rank {task.rank}"
     log_to_console(0, name)
     with contextlib.suppress(OSError):
-        log_to_file(RunDirectory(member.run).log, name)
+        log_to_file(RunDirectory(task.run).log, name)
     try:
-        code = _train(member, words)
+        code = _train(task, words)
     except (RankError, KeyboardInterrupt, ReplayStopped):
         code = LOST_OTHERS
     except Exception as error:  # a process boundary: rank 0 says the cause last
@@ -92,21 +92,21 @@ def run_member(member: Member, words: Connection) -> None:
     os._exit(code)  # at once: the fork server ends with this process, and would otherwise be waited for
 
 
-def _train(member: Member, words: Connection) -> int:
+def _train(task: LearnerTask, words: Connection) -> int:
     """Train in step with the others. Returns the exit code. Raises RankError if another learner is gone."""
     keep_freed_memory()  # before there is a second thread
-    checkpoint = load_checkpoint(member.checkpoint) if member.checkpoint else None
-    plan = plan_of_rank(member.plan, member.rank, checkpoint.counters.updates if checkpoint else 0)
+    checkpoint = load_checkpoint(task.checkpoint) if task.checkpoint else None
+    plan = plan_of_rank(task.plan, task.rank, checkpoint.counters.updates if checkpoint else 0)
     launcher.start_fork_server()  # before there is any thread, and before the connections, which no other process may hold
     with EarlyProcesses(plan, checkpoint, random_play=False) as early_processes:
         # Rank 0 connects only when all learners are ready, so their start does not count against the time for connecting.
         words.send(READY)
         training = plan.config.training
-        group = Group(member.rank, training.learner_count, None, member.port, torch.device(training.device))
-        ranks = Several(group, whole_updates=training.reproducible)
+        group = LearnerGroup(task.rank, training.learner_count, None, task.port, torch.device(training.device))
+        learners = SeveralLearners(group, whole_updates=training.reproducible)
         # A large replay takes minutes to check. Connected learners wait for each other that long, those that start do not.
-        resumed, replay = _saved(plan, checkpoint, member) if checkpoint else (None, None)
-        return train(plan, RunDirectory(member.run), resumed, replay=replay, early_processes=early_processes, ranks=ranks)
+        resumed, replay = _saved(plan, checkpoint, task) if checkpoint else (None, None)
+        return train(plan, RunDirectory(task.run), resumed, replay=replay, early_processes=early_processes, learners=learners)
 
 
 def plan_of_rank(plan: Plan, rank: int, updates: int) -> Plan:
@@ -122,10 +122,10 @@ def plan_of_rank(plan: Plan, rank: int, updates: int) -> Plan:
     return replace(plan, config=config)
 
 
-def _saved(plan: Plan, checkpoint: Checkpoint, member: Member) -> tuple[Checkpoint, dict[str, Any] | None]:
+def _saved(plan: Plan, checkpoint: Checkpoint, task: LearnerTask) -> tuple[Checkpoint, dict[str, Any] | None]:
     """The checkpoint with this learner's own replay and random states, and the state of that replay, None without one."""
-    checkpoint = checkpoint.of_rank(member.rank)
-    replay = load_saved_replay(plan, checkpoint, member.checkpoint, member.rank)
+    checkpoint = checkpoint.of_rank(task.rank)
+    replay = load_saved_replay(plan, checkpoint, task.checkpoint, task.rank)
     # The checkpoint holds the random states of rank 0 alone, so this learner takes its own file's or fresh ones.
     torch.manual_seed(plan.config.training.seed)
     fresh = generator_states(np.random.default_rng(run_seeds(plan.config, checkpoint)[1]))

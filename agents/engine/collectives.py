@@ -1,8 +1,8 @@
-"""The learners of a run, as an agent sees them: the places where numbers of several learners become one.
+"""Collective operations: the places where numbers of all learners of a run become one.
 
 Each learner has a batch of its own. Together they take the step that one learner would take on all batches. Every agent calls
-the functions of `Peers` in the same order on every learner, and equally often. `learner/ranks/group.py` has those of several
-learners.
+the functions of `Collectives` in the same order on every learner, and equally often. `learner/ranks/group.py` has those of
+several learners.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Used = Tensor | int | None
 """The steps that means of a loss are over: a bool mask of any shape, or their number. None: as many on every learner."""
 
 
-class Peers:
-    """All learners of a run. This class is for one that is alone: nothing is changed and nothing is waited for.
+class Collectives:
+    """Collective operations of a run with one learner: nothing is changed and nothing is waited for.
 
     count: how many learners there are.
     """
