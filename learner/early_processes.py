@@ -22,7 +22,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.settings.config import Config
 from learner.waiting import Progress, announced
 from workers import WORKERS, RandomPlay, Workers, WorkerSetup, first_seeds, random_observations
-from workers.base import RECORDED
+from workers.base import RECORDED, SERVED
 from workers.failures import failures_of
 from workers.random_play import CALLS, PLAY_SECONDS, STEPS
 from workers.recorded import recorded_observations
@@ -45,13 +45,13 @@ class EarlyProcesses:
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
-        random_play = random_play and config.network_settings.wants_random_play and not resumed
+        random_play = random_play and config.network_settings.wants_random_play and not resumed and not config.is_remote
         if config.workers.worker_kind not in ("serial", RECORDED) and random_play:
             timeout, whole = max(STEP_SECONDS, config.workers.worker_timeout), config.training.reproducible
             self._random_play = RandomPlay(
                 config.env, plan.spec, config.training.seed, available_cores(), timeout=timeout, whole=whole
             )
-        if (kind := config.workers.worker_kind) in ("cpu", "ray"):  # others need the learner's network
+        if (kind := config.workers.worker_kind) in ("cpu", "ray", SERVED):  # others need the learner's network
             self._workers = WORKERS[kind](worker_setup(plan, resumed), make_network_shapes(plan.network))
             self._workers.prepare()
 
@@ -127,5 +127,14 @@ def worker_setup(plan: Plan, resumed: Checkpoint | None) -> WorkerSetup:
     precision = settings.precision if config.workers.worker_kind == "central" else acting_precision(settings)
     network = replace(plan.network, precision=precision)
     return WorkerSetup(
-        config.env, plan.spec, network, plan.contract, config.workers, seeds, device=settings.device, compiled=settings.compile
+        config.env,
+        plan.spec,
+        network,
+        plan.contract,
+        config.workers,
+        seeds,
+        device=settings.device,
+        compiled=settings.compile,
+        agent=config.agent,
+        server=config.server if config.workers.worker_kind == SERVED else None,
     )

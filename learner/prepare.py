@@ -25,6 +25,7 @@ from learner.building import agent_class, make_network_shapes
 from learner.evaluation.estimating import open_estimated
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.evaluation.recording import check_record_to
+from learner.first_client import settle_served
 from learner.hindsight import check_hindsight
 from learner.machine.default_replay import fit_default_replay
 from learner.machine.detect import Machine, detect_machine, free_gpu_memory
@@ -135,6 +136,8 @@ def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence
     keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
     machine = detect_machine()
     asked = load(parse(op_mode, given, command, remarks))
+    if asked.op_mode == "train":
+        asked = replace(asked, given=settle_served(asked.given))
     job = fit(asked, *fill_in(asked), machine)
     check(job)
     return job
@@ -272,6 +275,10 @@ def _check_training(job: Job) -> None:
         )
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
+    if config.is_remote and config.evaluation.evaluates:
+        raise ValueError(
+            f"evaluation_period: wanted 0 for {config.env.env}, which only clients play; --exploit of a client evaluates"
+        )
     _check_recording(plan)
     if not job.dataset:
         check_recorded(plan)

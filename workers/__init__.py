@@ -8,7 +8,7 @@ from agents.networks.base import FeatureNetwork
 from workers.base import Block, WorkerConfig, WorkerError, Workers, WorkerSetup, groups_of
 from workers.central.workers import CentralWorkers
 from workers.in_process import InProcessWorkers
-from workers.processes.supervisor import CpuWorkers
+from workers.processes.supervisor import CpuWorkers, ServedWorkers
 from workers.random_play import RandomPlay, random_observations
 from workers.recorded import RecordedWorkers
 from workers.seeds import first_seeds
@@ -43,4 +43,5 @@ WORKERS: dict[str, Callable[[WorkerSetup, FeatureNetwork], Workers]] = {
     "ray": _ray_workers,
     "recorded": RecordedWorkers,
     "serial": SerialWorkers,
+    "served": ServedWorkers,
 }

@@ -12,6 +12,7 @@ import numpy as np
 from agents.networks.base import FeatureNetwork, NetworkConfig, make_network
 from replay.slot_store import SharedArrays, slot_layout
 from replay.trajectory import Arrays, Field, TrajectoryContract
+from serve.settings import ServerConfig
 from setting import TRAINING_MODES, Setting
 from workers.clocks import CLOCKS
 from workers.infos import info_layout, slots_with_infos
@@ -21,6 +22,10 @@ from wrappers.spec import EnvConfig, EnvSpec
 NO_RECORDING = "none"
 RECORDED = "recorded"
 """The worker kind of a run that learns from recordings."""
+
+SERVED = "served"
+"""The worker kind of a run whose environments are clients."""
+MOST_BLOCKS = 254  # of a worker: their numbers are bytes
 
 LOCAL = "local"
 """The `ray_address` of a cluster that the run starts for itself."""
@@ -39,14 +44,15 @@ class WorkerConfig:
 
     blocks_per_group: blocks of slots of a group of environments; one is written while others wait. A worker has at most 255.
     on_policy: whether a group writes one block and waits until the learner has published the weights that it learned from it.
+    batch: trajectories of a batch.
     """
 
     worker_kind: Annotated[
         str,
         Setting(
             "Where actions are computed: cpu (each worker's own copy of the policy), central (one policy on the learner's "
-            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), recorded "
-            "(nowhere: they stand in --recording), or auto.",
+            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), served (in one "
+            "process, for clients that connect to --bind), recorded (nowhere: they stand in --recording), or auto.",
             choices=_worker_kinds,
             auto=True,
             kind="machine",
@@ -81,6 +87,7 @@ class WorkerConfig:
     ] = 16
     blocks_per_group: int = 2
     on_policy: bool = False
+    batch: int = 0
     worker_timeout: Annotated[
         float,
         Setting(
@@ -146,12 +153,12 @@ class WorkerConfig:
     @property
     def stepped_here(self) -> int:
         """Environments that the workers step on this machine."""
-        return self.environments if self.uses_this_machine and self.worker_kind != RECORDED else 0
+        return self.environments if self.uses_this_machine and self.worker_kind not in (RECORDED, SERVED) else 0
 
     @property
     def groups(self) -> int:
         """Number of groups of environments in a worker. With two, one steps while the policy computes actions for the other."""
-        return groups_of(self.worker_kind)
+        return self.envs_per_worker if self.worker_kind == SERVED else groups_of(self.worker_kind)
 
     @property
     def envs_per_group(self) -> int:
@@ -159,6 +166,8 @@ class WorkerConfig:
 
     @property
     def blocks_per_worker(self) -> int:
+        if self.worker_kind == SERVED and self.on_policy:  # each seat writes one while the learner has those of a batch
+            return self.envs_per_worker + self.batch
         return self.groups * (1 if self.on_policy else self.blocks_per_group)
 
     @property
@@ -189,6 +198,8 @@ class WorkerSetup:
         poison: fill the slots with absurd values first (debug mode).
         device: where the policy of the central kind acts.
         compiled: whether that policy goes through torch.compile.
+        agent: its name.
+        server: where clients connect; None without any.
     """
 
     env: EnvConfig
@@ -200,6 +211,8 @@ class WorkerSetup:
     poison: bool = False
     device: str = "cpu"
     compiled: bool = False
+    agent: str = ""
+    server: ServerConfig | None = None
 
     @property
     def wants_features(self) -> bool:
@@ -266,6 +279,10 @@ class Workers(ABC):
     @abstractmethod
     def release(self, block: Block) -> None:
         """Give a block's slots back to its worker, or to the one that was started in its place."""
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of this kind of workers alone."""
+        return {}
 
     @property
     def pids(self) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from setting import listed
-from wrappers import atari, envpool_env, gymnasium_env, toy
+from wrappers import atari, envpool_env, gymnasium_env, served, toy
 from wrappers.answering import is_limited, watched
 from wrappers.folder import in_own_folder
 from wrappers.previous import PreviousEnv, with_previous
@@ -75,6 +75,7 @@ ENVIRONMENTS: dict[str, Family] = {
     "atari": atari,
     "toy": toy,
     "envpool": envpool_env,
+    "served": served,
     "gymnasium": gymnasium_env,
 }
 """Name -> family. The first family that matches an id makes it."""
@@ -85,6 +86,7 @@ EXAMPLES = "PongNoFrameskip-v4, CartPole-v1, envpool:Ant-v5, or minigrid:MiniGri
 USUAL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "envpool": {"frames_stacked": 1, "clip_rewards": False},
     "gymnasium": {"frames_stacked": 1, "clip_rewards": False, "worker_timeout": 60.0},
+    "served": {"frames_stacked": 1, "clip_rewards": False, "worker_timeout": 60.0},
 }
 """Family -> defaults of settings that differ in it. An environment of any kind may take seconds to reset, and
 the size of its rewards matters."""

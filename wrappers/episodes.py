@@ -49,3 +49,17 @@ class EpisodeStatistics:
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
         return episode_return, episode_length
+
+    def update_one(self, index: int, reward: float, *, reset: bool, ended: bool) -> tuple[float, int]:
+        """Count one step of environment `index`. Returns the return and the length of its episode if that ended, or NaN and 0."""
+        self._returns[index] += reward
+        self._lengths[index] += not reset
+        if not ended:
+            return np.nan, 0
+        episode = float(self._returns[index]), int(self._lengths[index])
+        self.clear_one(index)
+        return episode
+
+    def clear_one(self, index: int) -> None:
+        """Forget the running episode of environment `index`."""
+        self._returns[index] = self._lengths[index] = 0

@@ -46,6 +46,7 @@ class Facts:
         texts: entries of the observation that are texts, which the policy does not get by default.
         lines: on how images and other arrays of the observation are read.
         has_pictures: whether the environment says that it can render pictures.
+        spaces: its spaces as JSON, as clients send them; a line that begins with "wanted" if they cannot be sent.
     """
 
     spec: EnvSpec
@@ -58,6 +59,7 @@ class Facts:
     texts: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     has_pictures: bool = True
+    spaces: str = "wanted an environment of Gymnasium"
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "spec": self.spec.to_json()}

@@ -188,37 +188,42 @@ class FrameBuffer:
             mask = tuple(np.ones(like.shape[-1]) if one is None else one for one in mask)
         return np.where(given[..., None], np.not_equal(joined(mask), 0).reshape(like.shape), 1)
 
-    def frames(self) -> np.ndarray:
-        """The frames, `[N, *frame_shape]`."""
-        plan = self._plan
-        # Environments often forbid every action when an episode is over. A policy over no action has no probabilities or value.
-        for component in np.split(self._mask, np.cumsum(plan.mask_counts)[:-1].astype(int), axis=1):
-            component[~component.any(1)] = 1
-        vector = self._join() if plan.vectors else self._vector
-        if plan.packing is None:
-            return vector if plan.vectors else plan.images[0].image_of(self._images[0])
-        images = {_image_name(part): part.image_of(array) for part, array in zip(plan.images, self._images, strict=True)}
-        return plan.packing.pack({VECTOR: vector, **images, ACTION_MASK: self._mask})
+    def frame(self, index: int) -> np.ndarray:
+        """The frame of environment `index`, `[*frame_shape]`."""
+        return self.frames(slice(index, index + 1))[0]
 
-    def _join(self) -> np.ndarray:
-        """The vectors, float32 `[N, vector_size]`. Raises RuntimeError for a discrete value that its space does not have."""
+    def frames(self, where: slice = slice(None)) -> np.ndarray:
+        """The frames of all environments, or of those in a slice, `[N, *frame_shape]`."""
+        plan, mask = self._plan, self._mask[where]
+        # Environments often forbid every action when an episode is over. A policy over no action has no probabilities or value.
+        for component in np.split(mask, np.cumsum(plan.mask_counts)[:-1].astype(int), axis=1):
+            component[~component.any(1)] = 1
+        vector = self._join(where) if plan.vectors else self._vector[where]
+        if plan.packing is None:
+            return vector if plan.vectors else plan.images[0].image_of(self._images[0][where])
+        images = {_image_name(part): part.image_of(array[where]) for part, array in zip(plan.images, self._images, strict=True)}
+        return plan.packing.pack({VECTOR: vector, **images, ACTION_MASK: mask})
+
+    def _join(self, where: slice) -> np.ndarray:
+        """The vectors of some environments, float32 `[N, vector_size]`. Raises RuntimeError for a discrete value that its space does not have."""
         if len(self._numbers) == 1 and not self._plan.vectors[0].counts:
-            return self._numbers[0].reshape(len(self._vector), -1)
-        self._vector[:] = 0.0
+            return self._numbers[0][where].reshape(len(self._vector[where]), -1)
+        vector, everyone = self._vector[where], self._everyone[: len(self._vector[where])]
+        vector[:] = 0.0
         begin = 0
-        for part, array in zip(self._plan.vectors, self._numbers, strict=True):
-            end = begin + part.size
+        for part, every in zip(self._plan.vectors, self._numbers, strict=True):
+            end, array = begin + part.size, every[where]
             if part.counts:
                 chosen = array.reshape(len(array), -1) - np.array(part.starts)
                 counts = np.array(part.counts)
                 # A wrong value would otherwise set the place of another component.
                 if (chosen < 0).any() or (chosen >= counts).any():
                     raise RuntimeError(f"observation {part.name}: wanted values of its space, got {array.tolist()}")
-                self._vector[self._everyone, begin + chosen + np.cumsum(counts) - counts] = 1.0
+                vector[everyone, begin + chosen + np.cumsum(counts) - counts] = 1.0
             else:
-                self._vector[:, begin:end] = array.reshape(len(array), -1)
+                vector[:, begin:end] = array.reshape(len(array), -1)
             begin = end
-        return self._vector
+        return vector
 
 
 Decoder = Callable[[np.ndarray], Any]

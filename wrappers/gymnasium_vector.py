@@ -98,6 +98,11 @@ class TranslatedEnv(VectorEnv):
         """Lines on how images and other arrays of the observation are read."""
         return self._plan.lines()
 
+    @property
+    def has_mask_in_info(self) -> bool:
+        """Whether infos hold the mask of legal actions."""
+        return self._plan.mask_in_info is not None
+
     def _begin(self) -> np.ndarray:
         """The observations after a reset of all environments."""
         self._statistics.clear()

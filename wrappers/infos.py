@@ -89,6 +89,14 @@ class InfoCollector:
         values, self._values = self._values, np.full_like(self._values, np.nan)
         return Infos(self._names, values)
 
+    def take_one(self, index: int) -> Infos | None:
+        """The numbers of environment `index` alone, float64 `[MOST_NAMES]`; None as long as no info has held a number."""
+        if not self._names:
+            return None
+        values = self._values[index].copy()
+        self._values[index] = np.nan
+        return Infos(self._names, values)
+
     def _add(self, key: Any) -> int | None:
         """The column of an entry that is seen for the first time; None if all are taken."""
         name = re.sub(r"[^A-Za-z0-9_./-]", "_", str(key))[:LONGEST_NAME] or "_"

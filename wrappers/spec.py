@@ -28,6 +28,8 @@ _Atari = partial(Setting, stored=True, families=("atari",))
 _Frames = partial(Setting, stored=True, families=("atari", "toy"))
 _Loop = partial(Setting, stored=True, families=("gymnasium",))
 _Gymnasium = partial(Setting, stored=True, families=("envpool", "gymnasium"))
+_Spaces = partial(Setting, stored=True, families=("envpool", "gymnasium", "served"))
+_Served = partial(Setting, stored=True, families=("served",))
 
 
 class NoAnswerError(BaseException):
@@ -140,21 +142,21 @@ class EnvConfig:
     ] = 0
     action_mask: Annotated[
         str,
-        _Gymnasium(
+        _Spaces(
             "Entry of a Dict observation or of info that marks legal actions with 1; auto takes an entry named action_mask if "
             "there is one, none takes no entry."
         ),
     ] = AUTO_NAME
     ignored_observations: Annotated[
         str,
-        _Gymnasium(
+        _Spaces(
             "Entries of a Dict observation that the policy does not get: name,name or none; auto leaves out texts, such as "
             "the mission of MiniGrid."
         ),
     ] = AUTO_NAME
     observation_layout: Annotated[
         str,
-        _Gymnasium(
+        _Spaces(
             "Place of the channels in images of three dimensions; auto guesses it for each image by its shape, and by_colours "
             "as earlier versions of this program did.",
             choices=(AUTO_NAME, CHANNELS_FIRST, CHANNELS_LAST, BY_COLOURS),
@@ -166,6 +168,14 @@ class EnvConfig:
         _Loop(
             "Wrappers of Gymnasium around each environment: module:Class,module:Class, the innermost first, or none.",
             check=parse_env_wrappers,
+        ),
+    ] = NO_NAME
+
+    spaces: Annotated[
+        str,
+        _Served(
+            "Spaces of an environment that clients play, as a JSON object or a file with one (docs/protocol.md); none takes those "
+            "of the first client."
         ),
     ] = NO_NAME
 

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from agents.networks.base import FeatureNetwork, NetworkOutput, SampledActions
-from agents.networks.cores import zeroed
 from learner.metrics.infos import Ends, RunningInfos, Sums
 from replay.recordings.recorder import Recorder
-from workers.finite import NotFiniteError, check_environments, float_parts
+from workers.evaluation_policy import EvaluationPolicy
+from workers.finite import check_environments, float_parts
 from wrappers import VectorEnv
 from wrappers.legal import first_actions
 from wrappers.spaces import Packing
@@ -32,55 +29,6 @@ class EpisodeResult(NamedTuple):
     environment: int
     infos: Ends = {}
     sums: Sums = {}
-
-
-class EvaluationPolicy:
-    """Acts as trained, by sampling, or greedily by the mode of the distribution. The network never learns here.
-
-    epsilon: probability of a random action, for networks that explore by epsilon.
-    """
-
-    def __init__(self, network: FeatureNetwork, device: torch.device, *, greedy: bool, seed: int, epsilon: float = 0.0) -> None:
-        self._network = network.to(device).eval()
-        self._device = device
-        self._greedy = greedy
-        self._epsilon = epsilon if network.explores_by_epsilon else None
-        self._generator = torch.Generator().manual_seed(seed)
-        self._states: dict[int, Tensor] = {}  # environment -> the core's state `[K]` after its last observation
-
-    @torch.inference_mode()
-    def choose(
-        self, observations: np.ndarray, first: np.ndarray | None = None, environments: np.ndarray | None = None
-    ) -> SampledActions:
-        """One action on the CPU for each of `[N, S, *frame_shape]` observations, with the fields that are stored with it.
-
-        Args:
-            first: bool `[N]`, whether each observation is its episode's first; None for all.
-            environments: int `[N]`, the environments' numbers, by which a core's state is kept; None for 0 to N - 1.
-
-        Raises NotFiniteError: large finite weights of a policy that diverged can give infinite outputs.
-        """
-        count = len(observations)
-        first = np.ones(count, bool) if first is None else first
-        environments = np.arange(count) if environments is None else environments
-        state = self._state_before(torch.from_numpy(first), environments)
-        output, features, state = self._network.infer(torch.from_numpy(observations).to(self._device), state)
-        if state is not None:
-            self._states.update(zip(environments.tolist(), state, strict=True))
-        # Actions are drawn on the CPU, so that one seed means one game on any device.
-        inferred = NetworkOutput(type(output)(*(tensor.cpu() for tensor in output)), features)
-        if not all(tensor.isfinite().all() for tensor in inferred.output):
-            raise NotFiniteError("the policy's outputs are not finite: its training diverged")
-        exploration = None if self._epsilon is None else torch.full((count, 1), self._epsilon)
-        return self._network.choose(inferred, self._generator, exploration, greedy=self._greedy)
-
-    def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:
-        """The core's state for these environments, `[N, K]`; None without a core."""
-        if not self._network.state_size:
-            return None
-        begins = torch.zeros(self._network.state_size, device=self._device)
-        kept = torch.stack([self._states.get(environment, begins) for environment in environments.tolist()])
-        return zeroed(kept, first.to(self._device))
 
 
 def _result(step: Step, index: int, running: RunningInfos) -> EpisodeResult:

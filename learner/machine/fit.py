@@ -26,7 +26,7 @@ from learner.settings.config import AUTO, Settings
 from learner.settings.declarations import TrainingConfig
 from learner.settings.schema import SHARED, needs_of
 from workers import groups_of
-from workers.base import NO_RECORDING, RECORDED
+from workers.base import NO_RECORDING, RECORDED, SERVED
 
 SMALL_MACHINE_CORES = 4
 PUBLISHED_BATCH = 32
@@ -37,6 +37,7 @@ TINY, SMALL = ("mlp", "flat"), ("nature", "impala_shallow", "conv")
 ENVIRONMENTS = 16
 PACED_ENVIRONMENTS = 4
 MOST_LEARNER_THREADS = 8
+SEATS, SERVED_BATCH = 64, 8
 MOST_PREPARED_BATCHES = 4
 MOST_TEST_ENVIRONMENTS = 64
 MOST_ENVIRONMENTS = int(SHARED["envs_per_worker"].setting.high)
@@ -89,6 +90,8 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     choices.choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
     if recorded:
         _choose_recorded(choices, machine)
+    if settled["worker_kind"] == SERVED:
+        _choose_served(choices, on_policy=on_policy)
     if settled["worker_kind"] == "serial":
         choices.choose("worker_count", 1, "serial: everything in one process")
         choices.choose("prepared_batches", 0, "serial: everything in one thread")
@@ -148,6 +151,14 @@ def _fits_a_central_policy(settled: Settings, *, on_policy: bool) -> bool:
     if on_policy and environments == AUTO and batch != AUTO:  # the environments follow from the batch
         environments = batch if workers == AUTO else max(1, batch // workers)
     return bool(environments == AUTO or environments % groups_of("central") == 0)
+
+
+def _choose_served(choices: Choices, *, on_policy: bool) -> None:
+    """Choose the seats of a server. They are room for clients, so their number changes nothing that is learned."""
+    choices.choose("worker_count", 1, "one process serves all clients")
+    choices.choose("envs_per_worker", SEATS, "seats for the environments of clients")
+    if on_policy:
+        choices.choose("batch_size", SERVED_BATCH, "an update learns from the next trajectories of any clients")
 
 
 def _choose_turns(choices: Choices, machine: Machine) -> None:

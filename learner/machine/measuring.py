@@ -24,7 +24,7 @@ from learner.settings.schema import MEASURED_SETTINGS
 from replay.batch import HostBatch, make_batch
 from replay.slot_store import SharedArrays
 from workers import WorkerSetup
-from workers.base import RECORDED
+from workers.base import RECORDED, SERVED
 from workers.central.device_policy import DevicePolicy
 from workers.central.device_weights import DeviceWeights
 from workers.failures import failures_of
@@ -64,7 +64,7 @@ def wants_preflight(settings: Settings, config: Config, cores: int) -> bool:
         settings["preflight"]
         and bool(undecided)
         and not toy
-        and config.workers.worker_kind not in ("serial", "ray", RECORDED)
+        and config.workers.worker_kind not in ("serial", "ray", RECORDED, SERVED)
         and not config.workers.on_policy
         and fresh_part(config) > 0
     )

@@ -220,6 +220,7 @@ class Recorder(Hook):
             **self._core_use.read(passed, own_cores),
             **self._evaluation,
             **self._parts.learners.metrics(),
+            **self._parts.workers.metrics(),
             "workers/restarts": self._parts.workers.restarts + self._parts.learners.restarts,
             "updates/skipped": self._parts.skipped.count,
             **({} if self._optimizer_steps is None else {"updates/optimizer_steps": float(self._optimizer_steps)}),

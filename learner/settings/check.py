@@ -9,10 +9,10 @@ from typing import Any
 from agents import AGENTS
 from learner.evaluation.protocol import check_protocol
 from learner.settings.declarations import DEFAULT_AGENT
-from learner.settings.schema import SHARED, agent_of, agent_settings, every_setting, table_of
+from learner.settings.schema import SHARED, agent_of, agent_settings, every_setting, needs_of, table_of
 from setting import AUTO, SettingField, listed
 from workers import groups_of
-from workers.base import NO_RECORDING, RECORDED
+from workers.base import MOST_BLOCKS, NO_RECORDING, RECORDED, SERVED
 from workers.runtime_env import parse_runtime_env
 from wrappers import family_of, other_setting
 
@@ -68,6 +68,8 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     if flat["worker_kind"] == "ray":
         _check_ray(flat)
     _check_recorded(flat)
+    if flat["worker_kind"] == SERVED:
+        _check_served(flat)
     groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
     if envs != AUTO and envs % groups:
         wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
@@ -84,6 +86,21 @@ def _check_recorded(flat: Mapping[str, Any]) -> None:
     for name, wanted in (("worker_kind", RECORDED), ("worker_count", 1)):
         if flat[name] not in (wanted, AUTO):
             raise ValueError(f"{name}: wanted {wanted} with a recording in place of environments, got {flat[name]}")
+
+
+def _check_served(flat: Mapping[str, Any]) -> None:
+    """Raise ValueError if clients cannot play a run with these settings."""
+    for name, wanted in (("worker_count", 1), ("learner_count", 1), ("core_inputs", False)):
+        if flat[name] not in (wanted, AUTO):
+            raise ValueError(f"{name}: wanted {str(wanted).lower()} with worker_kind {SERVED}, got {str(flat[name]).lower()}")
+    seats, batch = flat["envs_per_worker"], flat["batch_size"]
+    on_policy = needs_of(flat).on_policy
+    if seats == AUTO or (on_policy and batch == AUTO):
+        return
+    slots = seats + batch if on_policy else 2 * seats
+    if slots > MOST_BLOCKS:
+        most = MOST_BLOCKS - batch if on_policy else MOST_BLOCKS // 2
+        raise ValueError(f"envs_per_worker: wanted at most {most} seats with worker_kind {SERVED}, got {seats}")
 
 
 def _check_ray(flat: Mapping[str, Any]) -> None:

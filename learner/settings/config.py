@@ -19,10 +19,11 @@ from learner.settings.schema import DEFAULTS, MACHINE_SETTINGS, SHARED, Settings
 from learner.settings.settle import settle_network, settle_replays, settle_target_period
 from replay import REPLAYS, PaceConfig, ReplayConfig, check_replays
 from replay.settings import ReplaySettings
+from serve.settings import ServerConfig
 from setting import AUTO, listed
 from workers import WorkerConfig
-from workers.base import NO_RECORDING
-from wrappers import EnvConfig, EnvSpec, make_spec
+from workers.base import NO_RECORDING, SERVED
+from wrappers import EnvConfig, EnvSpec, make_spec, served
 
 __all__ = ["AUTO", "DEFAULTS", "Config", "Settings", "check_settings", "make_config"]
 
@@ -43,6 +44,7 @@ class Config:
     agent_settings: Any
     replay_settings: ReplaySettings
     workers: WorkerConfig
+    server: ServerConfig
     training: TrainingConfig
     output: OutputConfig
     evaluation: EvaluationConfig
@@ -50,6 +52,11 @@ class Config:
     replays: tuple[ReplayConfig, ...]
     needs: Needs
     settings: Settings
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether only clients have the environment, so that nothing can play in it at random, or for an evaluation."""
+        return served.matches(self.env.env)
 
     @property
     def columns_at_once(self) -> int:
@@ -131,7 +138,10 @@ def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec
         network_settings=build(NetworkSettings, flat),
         agent_settings=agent_settings,
         replay_settings=build(ReplaySettings, flat),
-        workers=replace(build(WorkerConfig, flat), on_policy=needs.on_policy),
+        workers=replace(
+            build(WorkerConfig, flat), on_policy=needs.on_policy, batch=flat["batch_size"] if needs.on_policy else 0
+        ),
+        server=build(ServerConfig, flat),
         training=build(TrainingConfig, flat),
         output=build(OutputConfig, flat),
         evaluation=build(EvaluationConfig, flat),
@@ -194,7 +204,8 @@ def _check_on_policy(flat: Settings, replays: tuple[ReplayConfig, ...]) -> None:
     if len(replays) > 1:
         raise ValueError(f"replay_parameters: wanted one queue with {agent}, got {len(replays)}")
     environments = flat["worker_count"] * flat["envs_per_worker"]
-    if flat["batch_size"] != environments:
+    # Clients come and go, so a batch is of the next trajectories of any of them.
+    if flat["worker_kind"] != SERVED and flat["batch_size"] != environments:
         raise ValueError(
             f"batch_size: wanted {AUTO} or one trajectory of each environment with {agent}: {flat['worker_count']} workers of "
             f"{flat['envs_per_worker']} environments make {environments}, got {flat['batch_size']}"

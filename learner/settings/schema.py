@@ -15,6 +15,7 @@ from agents.networks.settings import NetworkSettings
 from learner.settings.declarations import DEFAULT_AGENT, EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.other_names import FOREIGN, RENAMED
 from replay.settings import ReplaySettings
+from serve.settings import ServerConfig
 from setting import Kind, SettingField, settings_of
 from workers import WorkerConfig
 from wrappers.spec import EnvConfig
@@ -26,6 +27,7 @@ Owner = TypeVar("Owner")
 OWNERS: dict[str, type] = {
     "Run": TrainingConfig,
     "Workers": WorkerConfig,
+    "Server of clients": ServerConfig,
     "Replay": ReplaySettings,
     "Network": NetworkSettings,
     "Environment": EnvConfig,

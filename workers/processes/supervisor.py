@@ -27,6 +27,7 @@ from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.restarts import RestartBudget
 from workers.processes.worker import ENDING, ENDING_LAYOUT, STOP, WorkerTask
 from workers.seeds import fresh_seed
+from workers.served.counts import LAYOUT, SERVED, read_counts
 from workers.weights import SharedWeights, Weights, weights_layout
 from wrappers import describe_env
 
@@ -236,3 +237,13 @@ class CpuWorkers(ProcessWorkers):
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         super().__init__(setup, weights_layout(network), SharedWeights)
+
+
+class ServedWorkers(ProcessWorkers):
+    """The served kind: the environments are clients, and one process acts for all of them."""
+
+    def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
+        super().__init__(setup, {**weights_layout(network), **LAYOUT}, SharedWeights)
+
+    def metrics(self) -> dict[str, float]:
+        return read_counts(self.shared.arrays[SERVED])

@@ -74,7 +74,7 @@ def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: C
     faulthandler.register(STACK_SIGNAL, errors)
     exit_code = 0
     try:
-        _collect_blocks(task, free, filled)
+        _work(task, free, filled)
     except LearnerGone:
         pass
     except BaseException as error:  # the boundary of the process: the learner reports the error
@@ -87,10 +87,20 @@ def run_worker(task: WorkerTask, free: Connection, filled: Connection, errors: C
     os._exit(exit_code)
 
 
-def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> None:
+def _work(task: WorkerTask, free: Connection, filled: Connection) -> None:
     """Fill blocks for ever. Raises LearnerGone."""
     os.nice(NICENESS)  # before ale-py starts its threads, because a new thread inherits the niceness of its creator
     prepare_torch(threads=1)
+    if task.setup.server:
+        from workers.served.process import serve_clients  # its packages are optional
+
+        serve_clients(task, free, filled)
+    else:
+        _collect_blocks(task, free, filled)
+
+
+def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> None:
+    """Fill blocks with environments of this process. Raises LearnerGone."""
     setup, config = task.setup, task.setup.config
     seconds = worker_clocks(task.shared)[task.worker]
     blocks = _BlockPipes(free, filled, seconds)

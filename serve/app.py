@@ -1,0 +1,233 @@
+"""The server as an ASGI application: WebSockets of clients, and the pages and requests of HTTP. Uvicorn runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from serve.frames import ProtocolError, pack
+from serve.session import Host, Session
+from serve.settings import ServerConfig
+
+log = logging.getLogger("springbok")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Request = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {
+    "/": (ROOT / "serve/page/index.html", "text/html; charset=utf-8"),
+    "/page.js": (ROOT / "serve/page/page.js", "text/javascript; charset=utf-8"),
+    "/page.css": (ROOT / "serve/page/page.css", "text/css; charset=utf-8"),
+    "/springbok.js": (ROOT / "clients/javascript/springbok.js", "text/javascript; charset=utf-8"),
+}
+"""Path of a request -> file, and its type. No part of a request becomes a name of a file."""
+CHECK_SECONDS = 0.5  # between two looks for clients that are silent
+BUSY_SECONDS = 2.0  # after which a client that found no room comes again, at least
+POLICY_VIOLATION = 1008
+SEND_SECONDS = 10.0
+"""For a client to take what was sent to it. Its frames wait in memory until then."""
+
+
+class Connection:
+    """One WebSocket. It reads frames into its session, and a task of its own writes the answers."""
+
+    def __init__(self, server: ClientServer, receive: Receive, send: Send) -> None:
+        self._server = server
+        self._receive, self._send = receive, send
+        self._wakes = asyncio.Event()
+        self.session = Session(server.host, self._wakes.set, server.token)
+        self.began = self.heard = time.monotonic()
+        self.asked_to_rotate = False
+        self._budget = 0.0
+        self._spoken = self.began
+
+    async def run(self) -> None:
+        """Serve the client until one of both ends the connection."""
+        writer = asyncio.create_task(self._write())
+        try:
+            await self._read()
+        except ProtocolError as error:
+            self._refuse(error)
+        finally:
+            self.session.end()
+            self._wakes.set()
+            with contextlib.suppress(Exception):  # the client may be gone, whatever form that takes
+                await asyncio.wait_for(writer, SEND_SECONDS)
+
+    def end(self, error: ProtocolError) -> None:
+        """End the connection from outside of its own task."""
+        self._refuse(error)
+        self.session.end()
+        self._wakes.set()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        log.debug("client %s: %s: %s", self.session.name or "without a name", error.code, error)
+        if not self.session.closed:
+            self.session.send(error.to_message())
+            self.session.closed = True
+
+    async def _read(self) -> None:
+        while not self.session.closed:
+            event = await self._receive()
+            if event["type"] == "websocket.disconnect":
+                return
+            self.heard = time.monotonic()
+            text = event.get("text")
+            self._check_rate()
+            self.session.receive(text if text is not None else event.get("bytes") or b"")
+
+    def _check_rate(self) -> None:
+        """A bucket of one second's messages. Raises ProtocolError."""
+        rate = self._server.config.client_rate
+        if not rate:
+            return
+        most = rate * max(1, len(self.session.places))
+        self._budget = min(most, self._budget + most * (self.heard - self._spoken)) if self._spoken != self.began else most
+        self._spoken = self.heard
+        self._budget -= 1
+        if self._budget < 0:
+            raise ProtocolError("rate", f"wanted at most {rate:g} messages a second of each seat, got more")
+
+    async def _write(self) -> None:
+        while True:
+            await self._wakes.wait()
+            self._wakes.clear()
+            if frame := self.session.frame():
+                event: dict[str, Any] = {"type": "websocket.send"}
+                event["bytes" if isinstance(frame, bytes) else "text"] = frame
+                await self._send(event)
+            if self.session.closed:
+                with contextlib.suppress(Exception):  # the client was faster
+                    await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
+                return
+
+
+class ClientServer:
+    """All connections of a server.
+
+    Args:
+        host: acts for the clients.
+        config: of the server.
+        status: the numbers that the page shows, besides those that the server knows.
+        act: answers `POST /act`; None where there is no such request.
+    """
+
+    def __init__(
+        self, host: Host, config: ServerConfig, status: Callable[[], Mapping[str, Any]], act: Request | None = None
+    ) -> None:
+        self.host = host
+        self.config = config
+        self.token = config.read_token()
+        self.connections: set[Connection] = set()
+        self.refused = 0  # connections that found no room
+        self._status = status
+        self._act = act
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a connection or a request, as ASGI wants it."""
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if scope["path"] != "/connect":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        await send({"type": "websocket.accept"})
+        if len(self.connections) >= self.config.max_clients:
+            self.refused += 1
+            await send({"type": "websocket.send", "text": pack({"type": "busy", "retry_after": busy_seconds()}, binary=False)})
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        connection = Connection(self, receive, send)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        if path == "/act" and method == "POST" and self._act:
+            if self.token and not self._has_token(scope):
+                error = ProtocolError("token", "Authorization: wanted Bearer and the server's token, got none or another one")
+                await send_json(send, 401, {"error": error.to_message()})
+                return
+            await self._act(scope, receive, send)
+        elif method not in ("GET", "HEAD"):
+            await send_json(send, 405, {"error": {"code": "message", "message": f"{path}: wanted GET, got {method}"}})
+        elif path in FILES:
+            file, kind = FILES[path]
+            await send_body(send, 200, kind, file.read_bytes())
+        elif path == "/health":
+            await send_json(send, 200, {"status": "ok", "agent": self.host.agent, "clients": len(self.connections)})
+        elif path == "/spaces":
+            await send_json(send, 200, self.host.spaces.to_json())
+        elif path == "/status":
+            await send_json(send, 200, self.status())
+        else:
+            await send_json(send, 404, {"error": {"code": "message", "message": "wanted /, /health, /spaces, /status or /act"}})
+
+    def _has_token(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(given, b"Bearer " + self.token.encode())
+
+    def status(self) -> dict[str, Any]:
+        """The numbers for the page."""
+        clients = [
+            {"name": each.session.name, "seats": len(each.session.places), "exploit": each.session.exploit}
+            for each in self.connections
+            if each.session.places
+        ]
+        seats = sum(client["seats"] for client in clients)
+        return {"agent": self.host.agent, "clients": clients, "seats": seats, "refused": self.refused, **self._status()}
+
+    async def watch(self) -> None:
+        """End connections of silent clients, and let old ones rotate, for ever."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            now, seconds = time.monotonic(), self.config.client_seconds
+            for connection in list(self.connections):
+                session = connection.session
+                if session.is_waited_for and now - connection.heard > self.config.client_timeout:
+                    limit = f"{self.config.client_timeout:g}"
+                    connection.end(ProtocolError("timeout", f"wanted a message within {limit} s, got none"))
+                elif seconds and session.places and not connection.asked_to_rotate and now - connection.began > seconds:
+                    connection.asked_to_rotate = True
+                    session.send({"type": "rotate"})
+
+    async def close(self) -> None:
+        """Tell all clients that the server ends."""
+        for connection in list(self.connections):
+            connection.end(ProtocolError("closing", "the server ends"))
+        await asyncio.sleep(0)
+
+
+def busy_seconds() -> float:
+    """Seconds after which a client may come again. Clients that were refused together come one after the other."""
+    return round(random.uniform(BUSY_SECONDS, 2 * BUSY_SECONDS), 2)
+
+
+async def send_json(send: Send, status: int, content: Mapping[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """Answer a request with JSON."""
+    await send_body(send, status, "application/json", json.dumps(content).encode(), headers)
+
+
+async def send_body(send: Send, status: int, kind: str, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """Answer a request. kind: type of the body."""
+    usual = ((b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store"))
+    await send({"type": "http.response.start", "status": status, "headers": [*usual, *headers]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,167 @@
+"""Spaces of Gymnasium as plain data for JSON and MessagePack, in the form of docs/protocol.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
+"""Names of the dtypes of a Box."""
+MOST_DIMENSIONS = 8
+MOST_NUMBERS = 2**28
+"""Numbers of one part of an observation or action; memory for more would be asked for at once."""
+MOST_ENTRIES = 1024
+DEEPEST = 16
+
+Plain = Mapping[str, Any]
+
+
+def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
+    """A space as plain data. Raises ValueError for a kind of space that the protocol does not have."""
+    if isinstance(space, spaces.Box):
+        bounds = {"low": _bound_to_json(space.low), "high": _bound_to_json(space.high)}
+        return {"type": "box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        start = {"start": space.start.tolist()} if space.start.any() else {}
+        return {"type": "multi_discrete", "nvec": space.nvec.tolist(), **start}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "multi_binary", "shape": list(space.shape)}
+    if isinstance(space, spaces.Text):
+        return {"type": "text", "max_length": int(space.max_length)}
+    if isinstance(space, spaces.Dict):
+        return {"type": "dict", "spaces": {str(key): space_to_json(each) for key, each in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "tuple", "spaces": [space_to_json(each) for each in space.spaces]}
+    raise ValueError(f"wanted a space of {', '.join(_READERS)}, got {space}")
+
+
+def _bound_to_json(bound: np.ndarray) -> Any:
+    """One number if all places have the same, otherwise nested lists. An infinite one is None."""
+    if bound.size and (bound == bound.flat[0]).all():
+        return _finite(bound.flat[0].item())
+    return _nested(bound.tolist())
+
+
+def _nested(values: Any) -> Any:
+    return [_nested(each) for each in values] if isinstance(values, list) else _finite(values)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def space_from_json(data: Any, depth: int = 0) -> spaces.Space[Any]:
+    """The space that plain data describes. It may come from anywhere. Raises ValueError in one line."""
+    kind = data.get("type") if isinstance(data, Mapping) else None
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise ValueError(f"wanted a space with the type {', '.join(_READERS)}, got {str(data)[:80]}")
+    if depth > DEEPEST:
+        raise ValueError(f"wanted at most {DEEPEST} spaces within each other, got more")
+    try:
+        return _READERS[kind](data, depth)
+    except (AssertionError, TypeError, OverflowError, KeyError, MemoryError) as error:
+        raise ValueError(f"wanted a space of the type {kind}, got {str(data)[:80]} ({type(error).__name__} {error})") from None
+
+
+def _box(data: Plain, depth: int) -> spaces.Box:
+    shape, name = _shape(data["shape"]), data["dtype"]
+    if name not in DTYPES:
+        raise ValueError(f"wanted a dtype of {', '.join(DTYPES)}, got {str(name)[:40]!r}")
+    dtype = np.dtype(name)
+    low, high = (_bound_from_json(data.get(side), shape, dtype, side) for side in ("low", "high"))
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], side: str) -> np.ndarray:
+    """A bound `[*shape]`; infinite where none is given, and for whole numbers the last one of the dtype."""
+    if dtype.kind == "f":
+        missing: Any = -math.inf if side == "low" else math.inf
+    elif dtype.kind == "b":
+        missing = side == "high"
+    else:
+        missing = getattr(np.iinfo(dtype), "min" if side == "low" else "max")
+    filled = _filled(value, missing)
+    array = np.asarray(filled)
+    if array.dtype.kind not in "biuf" or array.shape not in ((), shape):
+        raise ValueError(f"{side}: wanted a number, null, or numbers of shape {list(shape)}, got {str(value)[:80]}")
+    return np.broadcast_to(array.astype(dtype), shape).copy()
+
+
+def _filled(value: Any, missing: Any) -> Any:
+    if isinstance(value, list):
+        return [_filled(each, missing) for each in value]
+    return missing if value is None else value
+
+
+def _discrete(data: Plain, depth: int) -> spaces.Discrete:
+    return spaces.Discrete(_whole(data["n"], 1), start=_whole(data.get("start", 0), -(2**62)))
+
+
+def _multi_discrete(data: Plain, depth: int) -> spaces.MultiDiscrete:
+    counts = np.asarray(data["nvec"])
+    if counts.dtype.kind not in "iu" or not 0 < counts.size <= MOST_ENTRIES or counts.min() < 1:
+        raise ValueError(f"nvec: wanted whole numbers >= 1, got {str(data['nvec'])[:80]}")
+    start = np.asarray(data.get("start", np.zeros_like(counts)))
+    if start.dtype.kind not in "iu" or start.shape != counts.shape:
+        raise ValueError(f"start: wanted whole numbers of shape {list(counts.shape)}, got {str(data['start'])[:80]}")
+    return spaces.MultiDiscrete(counts.astype(np.int64), start=start.astype(np.int64))
+
+
+def _multi_binary(data: Plain, depth: int) -> spaces.MultiBinary:
+    shape = _shape(data["shape"])
+    return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+
+
+def _text(data: Plain, depth: int) -> spaces.Text:
+    return spaces.Text(_whole(data.get("max_length", 2**16), 1))
+
+
+def _dict(data: Plain, depth: int) -> spaces.Dict:
+    entries = data["spaces"]
+    if (
+        not isinstance(entries, Mapping)
+        or not 0 < len(entries) <= MOST_ENTRIES
+        or not all(isinstance(key, str) for key in entries)
+    ):
+        raise ValueError(f"spaces: wanted an object with 1 to {MOST_ENTRIES} spaces, got {str(entries)[:80]}")
+    # A list of pairs keeps the order. A plain dict would be sorted.
+    return spaces.Dict([(key, space_from_json(each, depth + 1)) for key, each in entries.items()])
+
+
+def _tuple(data: Plain, depth: int) -> spaces.Tuple:
+    entries = data["spaces"]
+    if not isinstance(entries, list) or not 0 < len(entries) <= MOST_ENTRIES:
+        raise ValueError(f"spaces: wanted an array of 1 to {MOST_ENTRIES} spaces, got {str(entries)[:80]}")
+    return spaces.Tuple([space_from_json(each, depth + 1) for each in entries])
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > MOST_DIMENSIONS:
+        raise ValueError(f"shape: wanted an array of at most {MOST_DIMENSIONS} whole numbers, got {str(value)[:80]}")
+    shape = tuple(_whole(each, 0) for each in value)
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"shape: wanted at most {MOST_NUMBERS:,} numbers, got {list(shape)}")
+    return shape
+
+
+def _whole(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**62:
+        raise ValueError(f"wanted a whole number >= {least}, got {str(value)[:80]}")
+    return value
+
+
+_READERS: dict[str, Callable[[Plain, int], spaces.Space[Any]]] = {
+    "box": _box,
+    "discrete": _discrete,
+    "multi_discrete": _multi_discrete,
+    "multi_binary": _multi_binary,
+    "text": _text,
+    "tuple": _tuple,
+    "dict": _dict,
+}
