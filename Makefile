@@ -21,7 +21,7 @@ GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$
 PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
 
 BIN := $(VENV)/bin
-LIBRARY := wrappers replay agents workers learner springbok
+LIBRARY := wrappers replay agents serve workers learner springbok
 PACKAGES := $(LIBRARY) tools benchmarks
 
 # Bytecode is kept: the tests start many processes, and each would compile the program again.

@@ -276,9 +276,8 @@ def _check_training(job: Job) -> None:
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
     if config.is_remote and config.evaluation.evaluates:
-        raise ValueError(
-            f"evaluation_period: wanted 0 for {config.env.env}, which only clients play; --exploit of a client evaluates"
-        )
+        only = f"{config.env.env}, which only clients play (those with --exploit show the best actions)"
+        raise ValueError(f"evaluation_period: wanted no evaluations for {only}, got some")
     _check_recording(plan)
     if not job.dataset:
         check_recorded(plan)

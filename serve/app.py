@@ -192,7 +192,7 @@ class ClientServer:
             for each in self.connections
             if each.session.places
         ]
-        seats = sum(client["seats"] for client in clients)
+        seats = sum(len(each.session.places) for each in self.connections)
         return {"agent": self.host.agent, "clients": clients, "seats": seats, "refused": self.refused, **self._status()}
 
     async def watch(self) -> None:

@@ -93,7 +93,7 @@ def _make_runner(server: ClientServer) -> Any:
 
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it reports each client that breaks off
     config = server.config
-    tls = {"ssl_certfile": config.tls_cert, "ssl_keyfile": config.tls_key} if config.has_tls else {}
+    tls: dict[str, Any] = {"ssl_certfile": config.tls_cert, "ssl_keyfile": config.tls_key} if config.has_tls else {}
     return Runner(
         uvicorn.Config(
             server,

@@ -49,7 +49,8 @@ def _box_reader(space: spaces.Box) -> Reader:
     shape, dtype = tuple(map(int, space.shape)), np.dtype(space.dtype)
     if dtype.kind == "f":
         return lambda value, name: _finite(array(value, shape, name), name)
-    low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    limits = None if dtype.kind == "b" else np.iinfo(dtype.name)
+    low, high = (int(limits.min), int(limits.max)) if limits else (0, 1)
 
     def read(value: Any, name: str) -> np.ndarray:
         values = array(value, shape, name)
@@ -102,7 +103,7 @@ def _dict_reader(space: spaces.Dict) -> Reader:
     return read
 
 
-def _tuple_reader(space: spaces.Tuple) -> Reader:
+def _tuple_reader(space: Any) -> Reader:
     readers = [reader_of(each) for each in space.spaces]
 
     def read(value: Any, name: str) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import REPOSITORY
 
-PACKAGES = ("wrappers", "replay", "agents", "workers", "learner", "tools", "springbok")
+PACKAGES = ("wrappers", "replay", "agents", "serve", "workers", "learner", "tools", "springbok")
 COMMAND_LINE = ("main", "option_flags")
 NEUTRAL = ("setting", "checked_files")
 """The modules that every room may import."""
@@ -30,8 +30,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "wrappers.spec",
         "wrappers.spaces",
     ),
-    "workers": ("agents", "wrappers", "replay.trajectory", "replay.slot_store", "replay.interleave", "replay.recordings"),
-    "learner": ("wrappers", "replay", "agents", "workers"),
+    "serve": ("wrappers",),
+    "workers": (
+        "agents",
+        "serve",
+        "wrappers",
+        "replay.trajectory",
+        "replay.slot_store",
+        "replay.interleave",
+        "replay.recordings",
+    ),
+    "learner": ("wrappers", "replay", "agents", "serve", "workers"),
     "springbok": ("learner",),
     "tools": ("learner", "workers.minari_import", "replay", "agents", "wrappers", "main"),
 }

@@ -51,8 +51,8 @@ class WorkerConfig:
         str,
         Setting(
             "Where actions are computed: cpu (each worker's own copy of the policy), central (one policy on the learner's "
-            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), served (in one "
-            "process, for clients that connect to --bind), recorded (nowhere: they stand in --recording), or auto.",
+            "device for all workers), serial (in the learner's process), ray (as cpu, in actors of a Ray cluster), served (in "
+            "one process, for clients that connect to --bind), recorded (nowhere: they stand in --recording), or auto.",
             choices=_worker_kinds,
             auto=True,
             kind="machine",

@@ -51,7 +51,7 @@ class EpisodeStatistics:
         return episode_return, episode_length
 
     def update_one(self, index: int, reward: float, *, reset: bool, ended: bool) -> tuple[float, int]:
-        """Count one step of environment `index`. Returns the return and the length of its episode if that ended, or NaN and 0."""
+        """Count one step of environment `index`. Returns return and length of an episode that ended, otherwise NaN and 0."""
         self._returns[index] += reward
         self._lengths[index] += not reset
         if not ended:

@@ -8,7 +8,6 @@ in a loop (`wrappers/gymnasium_vector.py`).
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import re
 import sys
@@ -44,7 +43,7 @@ from wrappers.gymnasium_vector import (
     first_info,
 )
 from wrappers.legal import random_actions
-from wrappers.space_json import space_to_json
+from wrappers.space_json import spaces_text
 from wrappers.spec import (
     AUTO_NAME,
     FAILURES,
@@ -180,17 +179,8 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
         texts=texts_of(env.observation_space),
         lines=loop.lines(),
         has_pictures="rgb_array" in render_modes(env.metadata),
-        spaces=_spaces_text(env, has_mask=loop.has_mask_in_info),
+        spaces=spaces_text(env.observation_space, env.action_space, has_mask=loop.has_mask_in_info),
     )
-
-
-def _spaces_text(env: SingleEnv, *, has_mask: bool) -> str:
-    """The spaces as JSON, or the line that says why clients cannot send them."""
-    try:
-        spaces = {"observation": space_to_json(env.observation_space), "action": space_to_json(env.action_space)}
-    except ValueError as error:
-        return str(error)
-    return json.dumps({**spaces, "mask": has_mask})
 
 
 def find(env_id: str) -> Registered:

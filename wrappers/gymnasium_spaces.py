@@ -190,7 +190,8 @@ class FrameBuffer:
 
     def frame(self, index: int) -> np.ndarray:
         """The frame of environment `index`, `[*frame_shape]`."""
-        return self.frames(slice(index, index + 1))[0]
+        frame: np.ndarray = self.frames(slice(index, index + 1))[0]
+        return frame
 
     def frames(self, where: slice = slice(None)) -> np.ndarray:
         """The frames of all environments, or of those in a slice, `[N, *frame_shape]`."""
@@ -205,9 +206,10 @@ class FrameBuffer:
         return plan.packing.pack({VECTOR: vector, **images, ACTION_MASK: mask})
 
     def _join(self, where: slice) -> np.ndarray:
-        """The vectors of some environments, float32 `[N, vector_size]`. Raises RuntimeError for a discrete value that its space does not have."""
+        """Vectors of some environments, float32 `[N, vector_size]`. Raises RuntimeError for a value beyond its space."""
         if len(self._numbers) == 1 and not self._plan.vectors[0].counts:
-            return self._numbers[0][where].reshape(len(self._vector[where]), -1)
+            only: np.ndarray = self._numbers[0][where]
+            return only.reshape(len(only), -1)
         vector, everyone = self._vector[where], self._everyone[: len(self._vector[where])]
         vector[:] = 0.0
         begin = 0

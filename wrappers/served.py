@@ -1,7 +1,7 @@
 """The family of environments that are played by clients: `served:NAME`. The program has only their spaces.
 
-The setting `spaces` holds them, as the first client sent them or a file gave them. So the spec is known to a resumed run without
-any client. No other room can make such an environment.
+The setting `spaces` holds them, as the first client sent them or a file gave them. So a resumed run knows the spec
+without any client. No other room can make such an environment.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,6 +55,15 @@ def _nested(values: Any) -> Any:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def spaces_text(observation: spaces.Space[Any], action: spaces.Space[Any], *, has_mask: bool) -> str:
+    """The spaces of an environment as JSON, or a line that begins with "wanted" if the protocol does not have one of them."""
+    try:
+        plain = {"observation": space_to_json(observation), "action": space_to_json(action), "mask": has_mask}
+    except ValueError as error:
+        return str(error)
+    return json.dumps(plain)
 
 
 def space_from_json(data: Any, depth: int = 0) -> spaces.Space[Any]:
@@ -124,17 +134,14 @@ def _text(data: Plain, depth: int) -> spaces.Text:
 
 def _dict(data: Plain, depth: int) -> spaces.Dict:
     entries = data["spaces"]
-    if (
-        not isinstance(entries, Mapping)
-        or not 0 < len(entries) <= MOST_ENTRIES
-        or not all(isinstance(key, str) for key in entries)
-    ):
+    named = isinstance(entries, Mapping) and all(isinstance(key, str) for key in entries)
+    if not named or not 0 < len(entries) <= MOST_ENTRIES:
         raise ValueError(f"spaces: wanted an object with 1 to {MOST_ENTRIES} spaces, got {str(entries)[:80]}")
     # A list of pairs keeps the order. A plain dict would be sorted.
     return spaces.Dict([(key, space_from_json(each, depth + 1)) for key, each in entries.items()])
 
 
-def _tuple(data: Plain, depth: int) -> spaces.Tuple:
+def _tuple(data: Plain, depth: int) -> spaces.Space[Any]:
     entries = data["spaces"]
     if not isinstance(entries, list) or not 0 < len(entries) <= MOST_ENTRIES:
         raise ValueError(f"spaces: wanted an array of 1 to {MOST_ENTRIES} spaces, got {str(entries)[:80]}")

@@ -174,8 +174,8 @@ class EnvConfig:
     spaces: Annotated[
         str,
         _Served(
-            "Spaces of an environment that clients play, as a JSON object or a file with one (docs/protocol.md); none takes those "
-            "of the first client."
+            "Spaces of an environment that clients play, as a JSON object or a file with one (docs/protocol.md); none takes "
+            "those of the first client."
         ),
     ] = NO_NAME
 

@@ -19,9 +19,10 @@ import torch
 from agents.compute import prepare_torch
 from agents.networks.base import NetworkConfig, make_network
 from learner.evaluation.animation import EpisodeCamera, RenderingCamera, has_pictures, write_animation
-from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
+from learner.evaluation.play import EpisodeResult, divide_episodes, play
 from learner.metrics.infos import added, means
 from replay.slot_store import SharedArrays
+from workers.evaluation_policy import EvaluationPolicy
 from workers.finite import NotFiniteError
 from workers.processes.out_of_memory import describe
 from workers.weights import SharedWeights

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from agents.networks.base import make_network
-from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
+from learner.evaluation.play import EpisodeResult, divide_episodes, play
 from learner.evaluation.protocol import describe_protocol
 from learner.evaluation.recording import recorder_of
 from learner.evaluation.render import Screen, open_screen
@@ -28,6 +28,7 @@ from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.signals import StopSignals
 from replay.recordings.recorder import Recorder
 from workers import WorkerError
+from workers.evaluation_policy import EvaluationPolicy
 from workers.failures import failures_of
 from workers.finite import NotFiniteError
 from workers.processes.out_of_memory import describe

@@ -79,7 +79,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     if on_policy and AUTO not in (settled["batch_size"], settled["envs_per_worker"]):
         count = max(1, settled["batch_size"] // settled["envs_per_worker"])
         choices.choose("worker_count", count, f"a batch is one trajectory of each of {settled['batch_size']} environments")
-    if recorded := settled["recording"] != NO_RECORDING:
+    if settled["recording"] != NO_RECORDING:
         choices.choose("worker_kind", RECORDED, "a recording takes the place of environments")
     for name, (value, reason) in REPRODUCIBLE.items() if settled["reproducible"] else ():
         if not ((on_policy or paced) and name in FOLLOW_FROM_EACH_OTHER):
@@ -88,13 +88,7 @@ def fit_to_machine(settings: Mapping[str, Any], machine: Machine, costs: Costs |
     if settled["device"] == "cuda":
         _choose_who_acts(choices, machine, on_policy=on_policy)
     choices.choose("worker_kind", "cpu", "each worker runs its own copy of the policy")
-    if recorded:
-        _choose_recorded(choices, machine)
-    if settled["worker_kind"] == SERVED:
-        _choose_served(choices, on_policy=on_policy)
-    if settled["worker_kind"] == "serial":
-        choices.choose("worker_count", 1, "serial: everything in one process")
-        choices.choose("prepared_batches", 0, "serial: everything in one thread")
+    _choose_for_kind(choices, machine, on_policy=on_policy)
     if on_policy:
         _choose_turns(choices, machine)
     if paced:
@@ -151,6 +145,18 @@ def _fits_a_central_policy(settled: Settings, *, on_policy: bool) -> bool:
     if on_policy and environments == AUTO and batch != AUTO:  # the environments follow from the batch
         environments = batch if workers == AUTO else max(1, batch // workers)
     return bool(environments == AUTO or environments % groups_of("central") == 0)
+
+
+def _choose_for_kind(choices: Choices, machine: Machine, *, on_policy: bool) -> None:
+    """Choose what the kind of the workers decides."""
+    kind = choices.settled["worker_kind"]
+    if choices.settled["recording"] != NO_RECORDING:
+        _choose_recorded(choices, machine)
+    elif kind == SERVED:
+        _choose_served(choices, on_policy=on_policy)
+    if kind == "serial":
+        choices.choose("worker_count", 1, "serial: everything in one process")
+        choices.choose("prepared_batches", 0, "serial: everything in one thread")
 
 
 def _choose_served(choices: Choices, *, on_policy: bool) -> None:

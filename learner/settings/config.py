@@ -112,17 +112,7 @@ def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec
         _check_paced(flat, replays, needs)
     if not needs.window:
         check_replays(replays, flat["batch_size"])
-    if flat["compile"] and not find_agent(flat["agent"]).compiles:
-        raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
-    if flat["precision"] != "float32" and find_agent(flat["agent"]).exact:
-        raise ValueError(
-            f"precision: wanted float32 with agent {flat['agent']}, whose steps need the exactness, got {flat['precision']}"
-        )
-    if needs.alone and flat["learner_count"] > 1:
-        raise ValueError(
-            f"learner_count: wanted 1 with agent {flat['agent']}, whose learner has little to do: more workers play more "
-            f"episodes at once; got {flat['learner_count']}"
-        )
+    _check_agent(flat, needs)
     if needs.on_policy:
         _check_on_policy(flat, replays)
     if needs.fresh and not any(replay.is_fresh for replay in replays):
@@ -138,9 +128,7 @@ def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec
         network_settings=build(NetworkSettings, flat),
         agent_settings=agent_settings,
         replay_settings=build(ReplaySettings, flat),
-        workers=replace(
-            build(WorkerConfig, flat), on_policy=needs.on_policy, batch=flat["batch_size"] if needs.on_policy else 0
-        ),
+        workers=replace(build(WorkerConfig, flat), on_policy=needs.on_policy, batch=flat["batch_size"] * needs.on_policy),
         server=build(ServerConfig, flat),
         training=build(TrainingConfig, flat),
         output=build(OutputConfig, flat),
@@ -150,6 +138,21 @@ def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec
         needs=needs,
         settings=flat if asked is None or flat["reproducible"] else flat | {name: asked[name] for name in MACHINE_SETTINGS},
     )
+
+
+def _check_agent(flat: Settings, needs: Needs) -> None:
+    """Raise ValueError if the agent cannot be compiled, learn in this precision, or have other learners."""
+    if flat["compile"] and not find_agent(flat["agent"]).compiles:
+        raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
+    if flat["precision"] != "float32" and find_agent(flat["agent"]).exact:
+        raise ValueError(
+            f"precision: wanted float32 with agent {flat['agent']}, whose steps need the exactness, got {flat['precision']}"
+        )
+    if needs.alone and flat["learner_count"] > 1:
+        raise ValueError(
+            f"learner_count: wanted 1 with agent {flat['agent']}, whose learner has little to do: more workers play more "
+            f"episodes at once; got {flat['learner_count']}"
+        )
 
 
 def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...], needs: Needs) -> None:

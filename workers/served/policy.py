@@ -39,7 +39,7 @@ class SeatPolicy:
         self._policy.refresh()
 
     def act(self, seats: np.ndarray, observations: np.ndarray, first: np.ndarray) -> Acted:
-        """Sample an action for each of M seats. The answer holds the recurrent states, if there is a core. Raises NotFiniteError.
+        """Sample an action for each of M seats. The answer holds recurrent states, if there is a core. Raises NotFiniteError.
 
         Args:
             seats: int `[M]`, their numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from multiprocessing.connection import Connection
 from typing import Any
@@ -80,11 +81,8 @@ class ServedWork:
 
     async def _sleep(self, clock: str, seconds: float) -> None:
         """Wait for a message, a slot, or as long. The time counts for `clock`."""
-        with self._clocks.stage(clock):
-            try:
-                await asyncio.wait_for(self._wakes.wait(), seconds)
-            except TimeoutError:
-                pass
+        with self._clocks.stage(clock), contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wakes.wait(), seconds)
 
     def _receive(self) -> None:
         """Take numbers of free slots from the learner."""

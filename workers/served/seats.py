@@ -139,7 +139,7 @@ class Seats(Host):
         """Act in all seats that wait for an action, as far as there are slots. Returns whether there were any."""
         exploiting = np.flatnonzero(self._ready & self._exploits)
         self._exploit(exploiting)
-        waiting = np.flatnonzero(self._ready & ~self._exploits)
+        waiting = np.flatnonzero(self._ready & ~self._exploits).tolist()
         seats = np.array([seat for seat in waiting if self._rows.has_room(seat)], np.int64)
         if not len(seats):
             return len(exploiting) > 0

@@ -12,9 +12,10 @@ import torch
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import NetworkOutput, SampledActions, make_network
 from agents.networks.exploration import with_probability
-from learner.evaluation.play import EpisodeResult, EvaluationPolicy, divide_episodes, play
+from learner.evaluation.play import EpisodeResult, divide_episodes, play
 from tests.builders import network_config, network_of
 from tests.learner.evaluation.support import TimedEpisodes
+from workers.evaluation_policy import EvaluationPolicy
 from workers.finite import NotFiniteError
 from wrappers import EnvConfig, EnvSpec, Step, VectorEnv, make_spec
 from wrappers.infos import MOST_NAMES, Infos

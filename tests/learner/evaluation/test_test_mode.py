@@ -18,7 +18,6 @@ import torch
 from agents.networks.actor_critic import ActorCritic
 from learner.evaluation import render
 from learner.evaluation import test_mode as module
-from learner.evaluation.play import EvaluationPolicy
 from learner.evaluation.test_mode import evaluate, load_policy, make_seeds
 from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, Counters
@@ -26,6 +25,7 @@ from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
 from tests.learner.evaluation.support import new_network
 from tests.support import small_config
+from workers.evaluation_policy import EvaluationPolicy
 from wrappers import Step, make_spec
 from wrappers.toys.base import Toy
 from wrappers.toys.catch import Catch

@@ -39,6 +39,7 @@ TEXTS = (
         "hidden_sizes",
         "conv",
     ),
+    *("bind", "spaces", "tls_cert", "tls_key", "token_file"),
     *("load", "ray_runtime_env", "replay_parameters", "results_dir"),
 )
 

@@ -12,7 +12,8 @@ from learner.settings.schema import (
     STORED_SETTINGS,
     UNLEARNED_SETTINGS,
 )
-from setting import AUTO
+from serve.settings import ServerConfig
+from setting import AUTO, settings_of
 
 
 def test_machine_settings_are_auto_by_default_and_batch_size_is_none_of_them() -> None:
@@ -50,7 +51,7 @@ def test_a_measurement_decides_three_settings() -> None:
 
 def test_what_is_written_or_tested_does_not_change_what_is_learned() -> None:
     written = {"log_period", "checkpoint_period", "checkpoints_kept", "save_replay", "greedy", "ray_address", "ray_runtime_env"}
-    written |= {"recording", "more_steps"}
+    written |= {"recording", "more_steps", *settings_of(ServerConfig)}
     assert set(UNLEARNED_SETTINGS) - set(COMMAND_SETTINGS) == written | {"test_episode_count", "test_environments"}
 
 
