@@ -277,7 +277,7 @@ def _check_training(job: Job) -> None:
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
     if config.is_remote and config.evaluation.evaluates:
         only = f"{config.env.env}, which only clients play (those with --exploit show the best actions)"
-        raise ValueError(f"evaluation_period: wanted no evaluations for {only}, got some")
+        raise ValueError(f"eval_period: wanted no evaluations for {only}, got some")
     _check_recording(plan)
     if not job.dataset:
         check_recorded(plan)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from workers.base import WorkerSetup
-from workers.policy import Acted, CpuPolicy, cpu_policy
+from workers.policy import Acted, CpuPolicy
 from workers.weights import Weights
 
 
@@ -20,10 +20,10 @@ class SeatPolicy:
     """
 
     def __init__(self, setup: WorkerSetup, weights: Weights, seed: int) -> None:
-        self._policy: CpuPolicy = cpu_policy(setup, weights, 0, seed)
-        size, seats = self._policy.network.state_size, setup.config.envs_per_worker
-        self._states = torch.zeros(seats, size) if size else None
-        self._exploration = self._policy.exploration
+        network, seats = setup.make_network(), setup.config.envs_per_worker
+        self._policy = CpuPolicy(network, weights, seed, with_features=setup.wants_features)
+        self._states = torch.zeros(seats, network.state_size) if network.state_size else None
+        self._exploration = network.exploration(torch.arange(seats), seats)  # float32 [C, E]
 
     @property
     def version(self) -> int:

@@ -25,7 +25,7 @@ from workers.weights import SharedWeights
 
 IDLE_SECONDS = 0.1
 BLOCKED_SECONDS = 0.002  # between two looks for new weights, while seats wait for them
-COUNT_SECONDS = 0.5
+COUNT_SECONDS = 0.1
 
 
 class ServedWork:

@@ -248,6 +248,9 @@ OTHER: dict[str, Any] = {
     "record_to": "elsewhere",
     "estimate_from": "elsewhere",
     "verbosity": 2,
+    "bind": "127.0.0.1:7999",
+    "spaces": "spaces.json",
+    **dict.fromkeys(("tls_cert", "tls_key", "token_file"), "some.pem"),
 }
 """A value other than the default, where a number, a switch or a list of choices does not give one by itself."""
 

@@ -1,0 +1,126 @@
+"""Training with environments that are clients: every kind of agent, space and failure, in real runs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from learner import launch
+from learner.runs.checkpoint import load_checkpoint
+from learner.runs.directory import RunDirectory
+from tests.serve.playing import Player, free_port, playing
+
+QUICK = {"log_period": 1e5, "network": "mlp", "hidden_sizes": "16", "learner_threads": 1, "prepared_batches": 0}
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Two parts of an observation, and a mask that allows one action only, which pays."""
+
+    def __init__(self) -> None:
+        parts = {"place": gymnasium.spaces.Discrete(3), "picture": gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)}
+        self.observation_space = gymnasium.spaces.Dict(parts)
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe()
+
+    def _observe(self) -> Any:
+        self.place = int(self.np_random.integers(3))
+        picture = np.full((8, 8, 3), 80 * self.place, np.uint8)
+        return {"place": self.place, "picture": picture}, {"action_mask": np.eye(3, dtype=np.int64)[self.place]}
+
+    def step(self, action: int) -> Any:
+        assert action == self.place, "the only legal action"
+        self.steps += 1
+        observation, info = self._observe()
+        return observation, 1.0, False, self.steps == 5, info
+
+
+def train(
+    results: Path, make: Any, agent: str, port: int, mode: str = "train", **given: Any
+) -> tuple[int, RunDirectory, Player]:
+    """A run, and the clients that played in it."""
+    ended = threading.Event()
+    hello = given.pop("hello", {})
+    player = Player(f"ws://127.0.0.1:{port}", make, seats=2, stop=ended.is_set, **hello)
+    settings = {"results_dir": str(results), "worker_kind": "served", "bind": f"127.0.0.1:{port}", "agent": agent, **QUICK}
+    if mode != "train":
+        settings = {"load": str(results / "latest")}
+    with playing(player):
+        try:
+            code = launch.run(launch.prepare(mode, {**settings, **given}, ["main.py"]))
+        finally:
+            ended.set()
+    return code, RunDirectory((results / "latest").resolve()), player
+
+
+@pytest.mark.parametrize(
+    ("agent", "make", "given"),
+    [
+        ("vtrace", Masked, {"hello": {"mask": True}, "unroll_length": 6, "batch_size": 4}),
+        ("dqn", lambda: gymnasium.make("CartPole-v1"), {"learning_starts": 50, "unroll_length": 10}),
+        ("sac", lambda: gymnasium.make("Pendulum-v1"), {"learning_starts": 50, "unroll_length": 10, "batch_size": 16}),
+        (
+            "r2d2",
+            lambda: gymnasium.make("CartPole-v1"),
+            {"unroll_length": 8, "burn_in": 4, "learning_starts": 40, "batch_size": 4, "core": "lstm", "updates_per_step": 1.0},
+        ),
+    ],
+)
+def test_agents_learn_from_clients(agent: str, make: Any, given: dict[str, Any], tmp_path: Path) -> None:
+    code, run, player = train(tmp_path, make, agent, free_port(), environment_max_steps=300, **given)
+    assert code == 0
+    checkpoint = load_checkpoint(run.checkpoint_paths()[-1])
+    assert checkpoint.counters.steps >= 300
+    assert checkpoint.counters.updates > 0
+    assert player.steps >= 200
+    assert checkpoint.settings["env"] == "served:test"
+
+
+def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path) -> None:
+    port = free_port()
+    make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731  (one name for two calls)
+    given = {"batch_size": 3, "unroll_length": 16}
+    code, run, _ = train(tmp_path, make, "ppo", port, environment_max_steps=300, **given)
+    assert code == 0
+    before = load_checkpoint(run.checkpoint_paths()[-1]).counters
+    # The second command names no environment and waits for no client: the checkpoint has the spaces.
+    code, run, player = train(tmp_path, make, "ppo", port, "train_w_load", environment_max_steps=600)
+    assert code == 0
+    after = load_checkpoint(run.checkpoint_paths()[-1]).counters
+    assert (after.steps, after.updates) == (624, 2 * before.updates - 1)
+    assert after.episodes > before.episodes
+    assert player.returns
+    names, *rows = (line.split(",") for line in run.metrics.read_text().splitlines())
+    columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
+    assert max(map(float, filter(None, columns["served/seats"]))) == 2
+    assert max(map(float, filter(None, columns["served/latency_p99_ms"]))) > 0
+
+
+def test_a_refused_address_and_environment_are_one_line(tmp_path: Path) -> None:
+    given = {"results_dir": str(tmp_path), "worker_kind": "served", "agent": "ppo", "spaces": SPACES}
+    for changed, line in (
+        ({"bind": "0.0.0.0:7001"}, "^token_file: wanted a file with a token"),
+        ({"bind": "nowhere"}, "^bind: wanted HOST:PORT"),
+        ({"env": "Catch-v0"}, "^worker_kind: wanted an environment of Gymnasium"),
+        ({"spaces": '{"action": 3}'}, "^spaces: wanted an object with observation and action"),
+        ({"spaces": "nowhere.json"}, "^spaces: wanted a JSON object or a file"),
+        ({"worker_count": 2}, "^worker_count: wanted 1 with worker_kind served"),
+        ({"envs_per_worker": 300}, "^envs_per_worker: wanted at most"),
+        ({"eval_period": 10}, "^eval_period: wanted no evaluations"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            launch.prepare("train", {"bind": f"127.0.0.1:{free_port()}", **given, **changed}, ["main.py"])
+
+
+SPACES = (
+    '{"observation": {"type": "box", "shape": [4], "dtype": "float32", "low": null, "high": null}, '
+    '"action": {"type": "discrete", "n": 2}}'
+)
