@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from workers.rollout import Start
 from wrappers.infos import Infos
 
 NO_SLOT = -1
+PATIENCE = 0.2
+"""Seconds for which a seat waits for others, whose trajectories may complete an on-policy batch."""
 
 Episode = tuple[float, int]
 """Return and length of an episode that ended; NaN and 0 where none did."""
@@ -31,11 +34,13 @@ class SlotRows:
 
     Attributes:
         free: numbers of slots that no seat and no learner has.
+        dropped: rows that no learner gets, because their on-policy batch was complete.
     """
 
     def __init__(self, setup: WorkerSetup, slots: Arrays, count: int, hand_over: Callable[[int], None]) -> None:
         contract = setup.contract
         self.free: deque[int] = deque()
+        self.dropped = 0
         self._hand_over = hand_over
         self._rows = {name: array for name, array in slots.items() if name not in INFO_FIELDS}
         self._infos, self._info_writer = slots[INFOS], InfoWriter(slots)
@@ -50,6 +55,7 @@ class SlotRows:
         self._t = np.zeros(count, np.int64)
         self._begun = np.zeros(count, bool)
         self._discards = np.zeros(count, bool)  # the pending row was acted by an older version
+        self._waits_since = np.full(count, np.inf)
         self._returns = np.zeros(count)  # discounted rewards of each seat's episode so far
         self._starts: list[deque[Start]] = [deque() for _ in range(count)]
         self._tails: list[Arrays] = [{} for _ in range(count)]
@@ -59,9 +65,21 @@ class SlotRows:
         """Whether a seat may act now. Gives it a slot if it has none and one is free."""
         if self._batch and self._handed >= self._batch:
             return False
-        if self._slot[seat] == NO_SLOT and self.free:
+        if self._slot[seat] == NO_SLOT and self.free and self._is_wanted(seat):
             self._slot[seat], self._begun[seat] = self.free.popleft(), False
         return bool(self._slot[seat] != NO_SLOT)
+
+    def _is_wanted(self, seat: int) -> bool:
+        """Whether a seat may begin a trajectory.
+
+        Those that others play may complete the batch, and one more would be of no use then. But a slow client must not slow
+        the others, so a seat waits for them only for a moment.
+        """
+        if not self._batch or self._handed + (self._slot != NO_SLOT).sum() < self._batch:
+            self._waits_since[seat] = np.inf
+            return True
+        self._waits_since[seat] = min(self._waits_since[seat], monotonic())
+        return bool(monotonic() - self._waits_since[seat] > PATIENCE)
 
     def begin(self, seats: np.ndarray, stacks: np.ndarray) -> None:
         """Write what is known before the first step of those trajectories that begin. stacks: `[C, S, *frame_shape]`."""
@@ -142,22 +160,26 @@ class SlotRows:
         if not (self._rows["reset"][slot, last] or self._rows["terminated"][slot, last]):
             self._rows["truncated"][slot, last] = True
 
-    def begin_version(self, pending: np.ndarray) -> int:
+    def begin_version(self, pending: np.ndarray) -> None:
         """The policy has new weights. An on-policy batch may not mix versions, so incomplete trajectories begin anew.
 
-        pending: bool `[C]`, seats whose last action has no result yet. Returns the number of rows that were dropped.
+        pending: bool `[C]`, seats whose last action has no result yet.
         """
         if not self._batch:
-            return 0
+            return
         self._handed = 0
-        dropped = np.flatnonzero((self._slot != NO_SLOT) & self._begun)
-        for seat in dropped.tolist():
-            slot, t = self._slot[seat], self._t[seat]
-            for episode in zip(self._rows["episode_return"][slot, :t], self._rows["episode_length"][slot, :t], strict=True):
-                self._carry((float(episode[0]), int(episode[1])))
-        self._discards[dropped] = pending[dropped]
-        self._begun[dropped] = pending[dropped]  # a pending row keeps its place until its result comes
-        return int(self._t[dropped].sum())
+        incomplete = np.flatnonzero((self._slot != NO_SLOT) & self._begun)
+        for seat in incomplete.tolist():
+            self._drop(seat)
+        self._discards[incomplete] = pending[incomplete]
+        self._begun[incomplete] = pending[incomplete]  # a pending row keeps its place until its result comes
+
+    def _drop(self, seat: int) -> None:
+        """Count the rows of a seat's trajectory that nothing is learned from."""
+        slot, t = self._slot[seat], int(self._t[seat])
+        for episode in zip(self._rows["episode_return"][slot, :t], self._rows["episode_length"][slot, :t], strict=True):
+            self._carry((float(episode[0]), int(episode[1])))
+        self.dropped += t
 
     def _carry(self, episode: Episode) -> None:
         """Keep an episode for the metrics. An agent that learns from the returns of episodes plays it again."""
@@ -165,6 +187,11 @@ class SlotRows:
             self._carried.append(episode)
 
     def _finish(self, seat: int, slot: int) -> None:
+        if self._batch and self._handed >= self._batch:  # others were faster
+            self._drop(seat)
+            self.free.append(slot)
+            self._slot[seat], self._begun[seat] = NO_SLOT, False
+            return
         block, start = slice(slot, slot + 1), self._overlap if self._tails[seat] else 0
         if self._discount is not None:
             played = {name: self._rows[name][block, start:] for name in RETURN_FIELDS}

@@ -132,7 +132,8 @@ class Seats(Host):
         if not self._policy.is_old():
             return False
         self._policy.refresh()
-        self._counts.dropped += self._rows.begin_version(self._pending)
+        self._rows.begin_version(self._pending)
+        self._counts.dropped = self._rows.dropped
         return True
 
     def act(self) -> bool:

@@ -1,0 +1,198 @@
+"""Seats write the rows that the rollout of a worker writes, whatever their clients do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from time import monotonic
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from agents.networks.base import make_network
+from learner.head_start import worker_setup
+from learner.plan import make_plan
+from replay.trajectory import Arrays
+from serve.session import Outcome, Session
+from tests.support import small_config
+from workers.base import WorkerSetup, allocate_arena
+from workers.evaluation_policy import EvaluationPolicy
+from workers.infos import INFO_FIELDS, slots_with_infos
+from workers.policy import cpu_policy
+from workers.rollout import make_rollout
+from workers.served.counts import LAYOUT, SERVED, Counts
+from workers.served.policy import SeatPolicy
+from workers.served.seats import Seats
+from workers.weights import SharedWeights, weights_layout
+from wrappers import make_vector_env
+
+SEED = 5
+
+
+class Client:
+    """Takes the place of a session: plays CartPole as fast as answers come."""
+
+    def __init__(self) -> None:
+        self.env = gymnasium.make("CartPole-v1")
+        self.actions: list[tuple[int, Any]] = []
+
+    def answer(self, seat: int, action: Any, version: int) -> None:
+        self.actions.append((seat, action))
+
+    def begin(self, seats: Seats, seat: int, seed: int | None = None) -> None:
+        seats.begin(seat, Outcome(self.env.reset(seed=seed)[0], {}))
+
+    def step(self, seats: Seats) -> None:
+        for seat, action in self.actions:
+            observation, reward, terminated, truncated, _ = self.env.step(action)
+            seats.take(seat, Outcome(observation, {"pole": 1.0}, None, float(reward), terminated, truncated))
+            if terminated or truncated:
+                self.begin(seats, seat)
+        self.actions = []
+
+
+def make_setup(agent: str, **given: Any) -> WorkerSetup:
+    config = small_config(agent=agent, env="CartPole-v1", network="mlp", frames_stacked=2, unroll_length=12, **given)
+    config = replace(config, workers=replace(config.workers, worker_kind="served", worker_count=1, envs_per_worker=3))
+    return replace(worker_setup(make_plan(config), None), server=config.server)
+
+
+class Served:
+    """Seats with an arena, and the slots that they handed over."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        network = make_network(setup.network)
+        self.shared = allocate_arena(setup, {**weights_layout(network), **LAYOUT})
+        self.slots = slots_with_infos(self.shared, setup.contract, poison=True)
+        self.weights, self.network = SharedWeights(self.shared), network
+        self.weights.publish(network, 0)
+        self.counts = Counts(self.shared.arrays[SERVED])
+        self.done: list[int] = []
+        greedy = EvaluationPolicy(setup.make_network(), torch.device("cpu"), greedy=True, seed=1)
+        self.seats = Seats(setup, SeatPolicy(setup, self.weights, SEED), greedy, self.slots, self.done.append, self.counts)
+        for slot in range(setup.config.blocks_per_worker):
+            self.seats.free(slot)
+        self.seats.refresh()
+
+    def join(self, client: Client, *, exploit: bool = False) -> int:
+        (seat,) = self.seats.join(cast(Session, client), 1, exploit=exploit)
+        return seat
+
+    def play(self, client: Client, trajectories: int) -> list[Arrays]:
+        """Play until so many trajectories are complete. Their slots go back when they have been copied."""
+        found: list[Arrays] = []
+        for _ in range(1000):
+            self.seats.act()
+            client.step(self.seats)
+            while self.done:
+                slot = self.done.pop(0)
+                found.append({name: array[slot].copy() for name, array in self.slots.items()})
+                self.seats.free(slot)
+            if len(found) >= trajectories:
+                return found
+        raise AssertionError("no trajectory was completed")
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    agent, given = getattr(request, "param", ("vtrace", {}))
+    made = Served(make_setup(agent, **given))
+    yield made
+    made.shared.close()
+
+
+BURNING = ("r2d2", {"core": "lstm", "burn_in": 4, "seed": 2})
+
+
+@pytest.mark.parametrize(
+    "served", [("vtrace", {}), BURNING, ("ppo", {"batch_size": 4})], indirect=True, ids=lambda each: each[0]
+)
+def test_a_seat_writes_the_rows_of_a_rollout(served: Served, request: pytest.FixtureRequest) -> None:
+    agent, given = request.node.callspec.params["served"]
+    setup = make_setup(agent, **given)
+    single = replace(setup, config=replace(setup.config, worker_kind="cpu", envs_per_worker=1), server=None)
+    policy = cpu_policy(single, served.weights, 0, SEED)
+    policy.exploration = policy.network.exploration(torch.arange(1), setup.config.envs_per_worker)
+    arena = allocate_arena(single, {})
+    slots = slots_with_infos(arena, setup.contract)
+    rollout = make_rollout(single, make_vector_env(single.env, 1), policy, slots, np.zeros(7), 0, SEED)
+    client = Client()
+    seat = served.join(client)
+    client.begin(served.seats, seat, seed=SEED)
+    ended = 0
+    for played in served.play(client, 4):
+        rollout.collect(0)
+        for name, array in slots.items():
+            if name not in INFO_FIELDS:
+                np.testing.assert_array_equal(played[name], array[0], err_msg=name)
+        ended += int(np.isfinite(played["episode_return"]).sum())
+        # The number that the client sends stands in each row of a step, and in no autoreset.
+        rows = np.s_[setup.contract.overlap :]
+        np.testing.assert_array_equal(np.isnan(played["infos"][rows, 0]), played["reset"][rows])
+    assert ended > 0
+    arena.close()
+
+
+def test_an_episode_that_breaks_off_is_truncated_and_the_next_client_continues(served: Served) -> None:
+    first, second = Client(), Client()
+    seat = served.join(first)
+    first.begin(served.seats, seat, seed=1)
+    for _ in range(4):
+        served.seats.act()
+        first.step(served.seats)
+    served.seats.leave(seat)  # the observation of row 4 waits for an action
+    assert served.join(second) == seat
+    second.begin(served.seats, seat, seed=2)
+    (played,) = served.play(second, 1)
+    assert played["truncated"].tolist() == [row == 3 for row in range(12)]
+    assert played["reset"].tolist() == [row == 4 for row in range(12)]
+    assert not played["terminated"].any()
+    assert np.isnan(played["episode_return"]).all()  # its return would be that of a part
+    expected = gymnasium.make("CartPole-v1").reset(seed=2)[0]
+    np.testing.assert_array_equal(played["frames"][2 + 4], expected)
+    assert served.counts.cut == 1
+
+
+@pytest.mark.parametrize("served", [("ppo", {"batch_size": 4})], indirect=True)
+def test_an_on_policy_batch_has_one_version(served: Served) -> None:
+    clients = [Client() for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.begin(served.seats, served.join(client), seed=number + 1)
+    end = monotonic() + 1.0  # longer than a seat waits for the others
+    while monotonic() < end:
+        served.seats.act()
+        for client in clients:
+            client.step(served.seats)
+    # Each seat has filled one slot, and one of them the fourth, which completes the batch. Then all wait.
+    assert len(served.done) == 4
+    assert not any(client.actions for client in clients)
+    assert served.counts.dropped == 0
+    served.weights.publish(served.network, 1)
+    assert served.seats.refresh()
+    for slot in served.done:
+        served.seats.free(slot)
+    served.done.clear()
+    served.play(clients[0], 1)
+    for _ in range(5):  # the other seats are in the middle of their trajectories
+        served.seats.act()
+        clients[1].step(served.seats)
+    served.weights.publish(served.network, 2)
+    assert served.seats.refresh()
+    assert served.counts.dropped >= 5
+    for version in served.play(clients[1], 1)[0]["policy_version"].tolist():
+        assert version == 2
+
+
+def test_a_seat_that_exploits_leaves_no_rows(served: Served) -> None:
+    client = Client()
+    seat = served.join(client, exploit=True)
+    client.begin(served.seats, seat, seed=1)
+    for _ in range(400):
+        served.seats.act()
+        client.step(served.seats)
+    assert served.done == []
+    assert served.counts.exploit_episodes > 0
+    assert served.counts.steps == 0
