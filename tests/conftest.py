@@ -69,6 +69,7 @@ SLOW = (
     "tests/workers/central/",
     "tests/workers/cluster/",
     "tests/workers/processes/",
+    "tests/workers/served/test_seats.py::test_an_on_policy",
     "tests/workers/test_random_play.py",
     "tests/workers/test_recurrent.py",
     "tests/workers/test_rollout.py::test_a_trajectory_begins",
