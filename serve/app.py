@@ -169,7 +169,7 @@ class ClientServer:
             await self._act(scope, receive, send)
         elif method not in ("GET", "HEAD"):
             await send_json(send, 405, {"error": {"code": "message", "message": f"{path}: wanted GET, got {method}"}})
-        elif path in FILES:
+        elif path in FILES and FILES[path][0].is_file():
             file, kind = FILES[path]
             await send_body(send, 200, kind, file.read_bytes())
         elif path == "/health":
