@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agents.networks.base import make_network
-from learner.head_start import worker_setup
+from learner.early_processes import worker_setup
 from learner.plan import make_plan
 from replay.trajectory import Arrays
 from serve.session import Outcome, Session
