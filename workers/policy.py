@@ -36,7 +36,7 @@ class Acted(NamedTuple):
     state: np.ndarray | None = None
 
 
-class Policy(Protocol):
+class WorkerPolicy(Protocol):
     """Acts for N environments. version: the learner's update count of the weights that acted last."""
 
     version: int

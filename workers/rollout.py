@@ -18,7 +18,7 @@ from workers.base import WorkerSetup
 from workers.clocks import Clocks
 from workers.finite import check_environments, float_parts
 from workers.infos import INFO_FIELDS, InfoWriter
-from workers.policy import Policy
+from workers.policy import WorkerPolicy
 from wrappers.spaces import Packing
 from wrappers.spec import VectorEnv
 
@@ -50,7 +50,7 @@ class Rollout:
     def __init__(
         self,
         env: VectorEnv,
-        policy: Policy,
+        policy: WorkerPolicy,
         slots: Arrays,
         seconds: np.ndarray,
         *,
@@ -173,7 +173,7 @@ class Rollout:
 def make_rollout(
     setup: WorkerSetup,
     env: VectorEnv,
-    policy: Policy,
+    policy: WorkerPolicy,
     slots: Arrays,
     seconds: np.ndarray,
     worker: int,

@@ -15,7 +15,7 @@ from agents.base import Agent, Needs
 from agents.engine.stepper import Stepper
 from agents.imitation.losses import accuracy, cloning_loss
 from agents.losses import Losses, Term, used_mean
-from agents.networks.actor_critic import Policy, PolicyAlone, drawn_actions
+from agents.networks.actor_critic import PolicyAlone, PolicyNetwork, drawn_actions
 from agents.networks.base import NetworkConfig
 from agents.settings import AgentConfig, GradientClip, HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon
 from agents.unused_settings import check_unused
@@ -51,13 +51,13 @@ class BCAgent(Agent):
     """Behaviour cloning."""
 
     config_class = BCConfig
-    network_class = Policy
+    network_class = PolicyNetwork
     charts = CHARTS
     defaults = DEFAULTS
     unused = ("separate_value",)
 
     config: BCConfig
-    network: Policy
+    network: PolicyNetwork
 
     @classmethod
     def needs(cls, config: BCConfig) -> Needs:

@@ -25,7 +25,7 @@ from agents.engine.stepper import Stepper
 from agents.imitation.losses import accuracy, advantage_weights, cloning_loss, squared_scale
 from agents.losses import Losses, Term, used_mean
 from agents.metrics import ACTOR_CRITIC_CHARTS, value_metrics
-from agents.networks.actor_critic import ActorCritic, Policy, PolicyOutput, drawn_actions
+from agents.networks.actor_critic import ActorCritic, PolicyNetwork, PolicyOutput, drawn_actions
 from agents.networks.base import NetworkConfig
 from agents.returns.gae import advantages_of
 from agents.settings import (
@@ -112,7 +112,7 @@ class MarwilAgent(Agent):
 
     @classmethod
     def acting(cls, config: MarwilConfig, network: NetworkConfig) -> Any:
-        return Policy.acting(network)  # the policy that was recorded need not be known
+        return PolicyNetwork.acting(network)  # the policy that was recorded need not be known
 
     @classmethod
     def graphed(cls, config: MarwilConfig) -> Literal["update"]:

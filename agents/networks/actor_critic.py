@@ -32,7 +32,7 @@ class PolicyAlone(NamedTuple):
     policy: Tensor
 
 
-class Policy(FeatureNetwork):
+class PolicyNetwork(FeatureNetwork):
     """A policy for any action space, a linear layer on the features.
 
     distribution: gives the policy's parameters their meaning. log_std: float32 `[D]`, the logarithms of the standard deviations
@@ -107,7 +107,7 @@ class PolicyOutput(NamedTuple):
     values: Tensor
 
 
-class ActorCritic(Policy):
+class ActorCritic(PolicyNetwork):
     """A policy for any action space and a state value, each a linear layer on the features."""
 
     exported: ClassVar[tuple[str, ...]] = ("policy", "values")
@@ -117,7 +117,7 @@ class ActorCritic(Policy):
         self.value_head = nn.Linear(self.head_feature_count, 1)
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
-        """The policy and the value of float32 features `[N, feature_count]`. mask: as `Policy.heads` takes it."""
+        """The policy and the value of float32 features `[N, feature_count]`. mask: as `PolicyNetwork.heads` takes it."""
         of_policy, of_value = self.split_features(features)  # [N, head_feature_count] each
         return PolicyOutput(policy=self.policy_of(of_policy, mask), values=self.value_head(of_value).squeeze(-1))
 
@@ -174,7 +174,7 @@ class ActorCritic(Policy):
 
 def distribution_name(network: NetworkConfig) -> str:
     """The distribution from which a network draws its actions, such as `categorical`; empty if it draws from none."""
-    is_policy = issubclass(network.network_class, Policy)
+    is_policy = issubclass(network.network_class, PolicyNetwork)
     return type(distribution_of(network)).__name__.lower() if is_policy else ""
 
 

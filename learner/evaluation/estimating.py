@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.networks.actor_critic import BEHAVIOUR_POLICY, RAW_ACTION, Policy, distribution_name, distribution_of
+from agents.networks.actor_critic import BEHAVIOUR_POLICY, RAW_ACTION, PolicyNetwork, distribution_name, distribution_of
 from agents.networks.base import FeatureNetwork, make_network
 from agents.networks.cores import zeroed
 from agents.returns.estimates import Estimates, estimate
@@ -40,14 +40,14 @@ class Episode(NamedTuple):
 def open_estimated(plan: Plan) -> Recording:
     """The recording that `--estimate_from` names. Raises ValueError in one line if nothing can be estimated from it."""
     config, network = plan.config, plan.network
-    if not issubclass(network.network_class, Policy):
+    if not issubclass(network.network_class, PolicyNetwork):
         raise ValueError(f"estimate_from: wanted an agent that draws its actions from a policy, got {config.agent}")
     for name in ("greedy", "render"):
         if getattr(config.evaluation, name):
             why = "which compares probabilities and plays nothing"
             raise ValueError(f"{name}: wanted false with --estimate_from, {why}, got true")
     behaviour = {BEHAVIOUR_POLICY: Field((distribution_of(network).parameter_count,), "float32")}
-    wanted = replace(plan.contract, acting={**Policy.acting(network).fields, **behaviour}, feature_count=0)
+    wanted = replace(plan.contract, acting={**PolicyNetwork.acting(network).fields, **behaviour}, feature_count=0)
     try:
         recording = open_recording(Path(config.evaluation.estimate_from))
     except OSError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agents import find_agent
 from agents.distributions import DiagonalGaussian, make_distribution
-from agents.networks.actor_critic import Policy
+from agents.networks.actor_critic import PolicyNetwork
 from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
 from agents.networks.torsos import suitable_network
@@ -54,7 +54,7 @@ def _unused(settings: Settings, given: Settings, spec: EnvSpec) -> list[str]:
     if settings["core"] == NO_CORE:
         lines = [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
     deviations = [name for name in ("log_std", "initial_log_std") if name in given]
-    if deviations and issubclass(find_agent(agent_of(settings)).network_class, Policy):
+    if deviations and issubclass(find_agent(agent_of(settings)).network_class, PolicyNetwork):
         distribution = make_distribution(spec.action, settings["action_distribution"])
         if not isinstance(distribution, DiagonalGaussian):
             policy = f"the distribution {type(distribution).__name__.lower()}, which has no standard deviations"

@@ -27,7 +27,7 @@ from workers.central.client import CentralPolicy
 from workers.central.exchange import exchange_of
 from workers.clocks import Clocks
 from workers.infos import slots_with_infos
-from workers.policy import LearnerGone, Policy, cpu_policy
+from workers.policy import LearnerGone, WorkerPolicy, cpu_policy
 from workers.processes.out_of_memory import failure_text
 from workers.rollout import Rollout, make_rollout
 from workers.weights import SharedWeights
@@ -123,7 +123,7 @@ def _check_ending(shared: SharedArrays) -> None:
         raise LearnerGone
 
 
-def _make_policy(task: WorkerTask, group: int) -> Policy:
+def _make_policy(task: WorkerTask, group: int) -> WorkerPolicy:
     if task.policy_pipes:
         descriptors = (pipe.fileno() for pipe in task.policy_pipes)
         return CentralPolicy(exchange_of(task.shared, task.worker, group), group, *descriptors)

@@ -14,7 +14,7 @@ from agents import AGENTS
 from agents.base import Agent
 from agents.bcq.agent import BCQAgent, BCQConfig
 from agents.bcq.network import BCQNetwork, BCQOutput, allowed_choices
-from agents.networks.actor_critic import RAW_ACTION, Policy
+from agents.networks.actor_critic import RAW_ACTION, PolicyNetwork
 from agents.networks.base import NetworkConfig, NetworkOutput, make_network
 from agents.networks.settings import NetworkSettings
 from agents.returns.gae import advantages_of
@@ -70,8 +70,8 @@ def test_an_entropy_bonus_keeps_the_policy_unsure() -> None:
 
 
 def test_a_squashed_policy_clones_the_drawn_values() -> None:
-    assert set(Policy.acting(_described(BOX, "squashed_gaussian")).fields) == {RAW_ACTION}
-    assert not Policy.acting(_described(BOX, "gaussian")).fields
+    assert set(PolicyNetwork.acting(_described(BOX, "squashed_gaussian")).fields) == {RAW_ACTION}
+    assert not PolicyNetwork.acting(_described(BOX, "gaussian")).fields
     agent = agent_of("bc", BOX, {"action_distribution": "squashed_gaussian", "log_std": "network"}, lr=0.05, lr_end_value=0.05)
     batch = random_batch()
     drawn = torch.full((*batch.action_used.shape, 2), 0.7)
@@ -83,7 +83,7 @@ def test_a_squashed_policy_clones_the_drawn_values() -> None:
 
 
 def _described(action: ActionSpace, distribution: str) -> NetworkConfig:
-    return NetworkConfig(NetworkSettings("mlp", action_distribution=distribution), (1, 5), action, Policy)
+    return NetworkConfig(NetworkSettings("mlp", action_distribution=distribution), (1, 5), action, PolicyNetwork)
 
 
 def test_marwil_prefers_actions_that_turned_out_well() -> None:

@@ -15,7 +15,7 @@ from agents import AGENTS
 from agents.base import Agent
 from agents.engine.guard import clip_gradients
 from agents.losses import Term
-from agents.networks.actor_critic import ActorCritic, Policy
+from agents.networks.actor_critic import ActorCritic, PolicyNetwork
 from learner.ranks.group import LearnerGroup
 from replay.batch import Batch
 from tests.agents.support import B, T, random_batch, tensors
@@ -28,7 +28,7 @@ RANKS = 2
 LEARNED = [
     name
     for name, agent in AGENTS.items()
-    if not agent.needs(agent.config_class()).window and issubclass(agent.network_class, Policy)
+    if not agent.needs(agent.config_class()).window and issubclass(agent.network_class, PolicyNetwork)
 ]
 SMOOTH: dict[str, Any] = {"optimizer": "rmsprop", "rmsprop_eps": 0.1, "lr": 0.1, "lr_end_value": 0.1}
 """An optimiser whose step is no sign of a tiny gradient, so that weights can be compared."""
