@@ -14,7 +14,7 @@ from agents.es.agent import ESAgent
 from agents.impact.agent import ImpactAgent
 from agents.linucb.agent import LinUCBAgent
 from agents.marwil.agent import MarwilAgent
-from agents.metrics import Report
+from agents.metrics import UpdateReport
 from agents.ppo.agent import PPOAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
@@ -24,7 +24,7 @@ from agents.user_agent import user_agent
 from agents.user_class import USER_CLASS
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
-__all__ = ["AGENTS", "USER_CLASS", "Agent", "Needs", "Report", "VTraceAgent", "VTraceConfig", "find_agent"]
+__all__ = ["AGENTS", "USER_CLASS", "Agent", "Needs", "UpdateReport", "VTraceAgent", "VTraceConfig", "find_agent"]
 
 AGENTS: dict[str, type[Agent]] = {
     "vtrace": VTraceAgent,

@@ -13,7 +13,7 @@ from agents.acting import Acting
 from agents.engine import saving
 from agents.engine.collectives import Collectives
 from agents.engine.stepper import Stepper
-from agents.metrics import Report
+from agents.metrics import UpdateReport
 from agents.networks.base import FeatureNetwork, NetworkConfig
 from agents.user_class import user_file
 from replay.batch import Batch, InitialErrors
@@ -159,7 +159,7 @@ class Agent(ABC):
             step: computes the network's outputs and takes the optimiser steps.
         """
 
-    def learn(self, batch: Batch, progress: float) -> Report:
+    def learn(self, batch: Batch, progress: float) -> UpdateReport:
         """Learn from a batch of the learner's loop. progress: the part of the run's budget that is used, in [0, 1].
 
         If a number of the update is not finite, the update is skipped: weights and optimiser stay as they were.

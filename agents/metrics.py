@@ -26,7 +26,7 @@ ACTOR_CRITIC_CHARTS: dict[str, list[str]] = {
 LARGEST_LOG_RHO = 20.0  # the square of a larger ratio would overflow
 
 
-class Report(NamedTuple):
+class UpdateReport(NamedTuple):
     """The result of one update, for the learner's loop.
 
     scalars: metrics as tensors on the device; reading them is left to the recorder, so no update waits.
@@ -41,7 +41,7 @@ class Report(NamedTuple):
     priorities: Tensor | None = None
 
 
-class Taken(NamedTuple):
+class OptimizerStep(NamedTuple):
     """One optimiser step, without gradient.
 
     applied: bool `[]`, false if the step was refused. terms, metrics, priorities: see `Losses`; terms only where all parameters
@@ -124,7 +124,7 @@ def replay_metrics(batch: Batch, chosen: Tensor, log_rhos: Tensor, trusted: Tens
     return metrics
 
 
-def results_of_steps(taken: Sequence[Taken], rows: int, limit: float) -> tuple[dict[str, Tensor], Tensor | None]:
+def results_of_steps(taken: Sequence[OptimizerStep], rows: int, limit: float) -> tuple[dict[str, Tensor], Tensor | None]:
     """The metrics of an update, as means over its steps, and the priorities of its columns.
 
     Args:

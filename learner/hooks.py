@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
-from agents import Report
+from agents import UpdateReport
 from replay.batch import HostBatch
 
 
@@ -26,7 +26,7 @@ class Hook:
         """A context of one stage of the loop: wait, batch, update or publish."""
         return nullcontext()
 
-    def on_batch(self, batch: HostBatch, report: Report) -> None:
+    def on_batch(self, batch: HostBatch, report: UpdateReport) -> None:
         """The agent has learned from a batch, whose memory may be reused after this call. The update is not counted yet.
 
         report: of the agent. A GPU may still compute it.

@@ -20,7 +20,7 @@ from learner.early_processes import EarlyProcesses
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.hooks import Hook, stage
 from learner.metrics.profiler import UpdateProfiler
-from learner.metrics.recorder import Recorder
+from learner.metrics.recorder import MetricsRecorder
 from learner.parts import Parts, build
 from learner.plan import Plan
 from learner.ranks.base import Learners, RankError
@@ -74,7 +74,7 @@ def _make_hooks(parts: Parts, run: RunDirectory, resumed: Checkpoint | None, to_
     hooks: list[Hook] = []
     if config.output.profile:
         hooks.append(UpdateProfiler(config.output.profile, run, counters, gpu=config.training.device == "cuda"))
-    hooks.append(recorder := Recorder(parts, run, to_fill_in))
+    hooks.append(recorder := MetricsRecorder(parts, run, to_fill_in))
     if config.evaluation.evaluates:
         now, add = partial(_checkpoint, parts), recorder.add_evaluation
         hooks.append(EvaluationSchedule(parts.plan, run, parts.network, counters, resumed, make_checkpoint=now, add=add))

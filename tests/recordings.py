@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from replay.recordings.recorder import Recorder
+from replay.recordings.recorder import EpisodeRecorder
 from replay.recordings.stream import RecordFields
 from replay.trajectory import Field
 from wrappers import make_spec, make_vector_env
@@ -33,7 +33,7 @@ def record(
     env: VectorEnv = make_vector_env(config, environments)
     generator, seen, everyone = np.random.default_rng(seed), [], np.arange(environments)
     observations = env.reset(seed)
-    with Recorder(folder, env.spec.to_json(), fields_of(config), {"player": "a test"}) as recorder:
+    with EpisodeRecorder(folder, env.spec.to_json(), fields_of(config), {"player": "a test"}) as recorder:
         for _ in range(steps):
             actions = player(observations, generator)
             shown = observations.copy()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from checked_files import is_plain_name, locked
-from replay.recordings.recorder import Recorder
+from replay.recordings.recorder import EpisodeRecorder
 from replay.recordings.recording import INDEX
 from replay.recordings.stream import RecordFields
 from wrappers.minari_data import Episodes, load_dataset, replayed
@@ -63,7 +63,7 @@ def _import(name: str, spec: EnvSpec, env: VectorEnv, episodes: Episodes, target
     partial = target.with_name(f".{target.name}")  # hidden, so that nothing reads it
     shutil.rmtree(partial, ignore_errors=True)  # of an import that did not end
     fields = RecordFields(spec.frame_shape, spec.frame_dtype, spec.action.shape, spec.action.dtype, {})
-    with Recorder(partial, spec.to_json(), fields, {"dataset": name, "source": "Minari"}) as recorder:
+    with EpisodeRecorder(partial, spec.to_json(), fields, {"dataset": name, "source": "Minari"}) as recorder:
         everyone = np.zeros(1, np.int64)
         observations = env.reset(1)
         while True:

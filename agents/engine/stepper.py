@@ -30,7 +30,7 @@ from agents.engine.optimizers import make_optimizer
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
-from agents.metrics import Report, Taken, results_of_steps
+from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
 from replay.batch import Batch
@@ -114,12 +114,12 @@ class Stepper:
         self.progress, self._progress = 0.0, torch.zeros((), dtype=torch.float64, device=self._device)
         self._outputs: Any = None  # of the last forward pass, as `passes` returned them
         self.inputs: dict[str, Tensor] = {}
-        self._taken: list[Taken] = []
+        self._taken: list[OptimizerStep] = []
         self._notes: dict[str, Tensor] = {}
 
     # Around the agent's update
 
-    def learn(self, batch: Batch, progress: float) -> Report:
+    def learn(self, batch: Batch, progress: float) -> UpdateReport:
         """Run one update of the agent. See `Agent.learn`."""
         self.progress = progress
         # Every update sets it anew, so a resumed run and a changed budget need nothing else.
@@ -140,7 +140,7 @@ class Stepper:
         steps = self.guard.end_update()
         if self._asked is not None:
             self._asked += steps
-        return Report(scalars, learning_rate, self.guard.steps if self.agent.several_steps else None, priorities)
+        return UpdateReport(scalars, learning_rate, self.guard.steps if self.agent.several_steps else None, priorities)
 
     def _learn(self, batch: Batch) -> tuple[Mapping[str, Tensor], Tensor | None]:
         """The part of an update that a CUDA graph may record. Returns metrics and priorities."""
@@ -261,7 +261,7 @@ class Stepper:
             numbers |= self.collectives.add_gradients(self.parameters, numbers, used, sums=sums)
         seen = {name: term._replace(value=term.value.detach()) for name, term in terms.items()}
         norm = clip_gradients(self.parameters, self._limit)
-        self._taken.append(Taken(self._step(numbers, norm), seen, metrics, norm, None, priorities))
+        self._taken.append(OptimizerStep(self._step(numbers, norm), seen, metrics, norm, None, priorities))
         return self._taken[-1].applied
 
     def take_rows(
@@ -297,13 +297,13 @@ class Stepper:
         norm, clipped = torch.linalg.vector_norm(norms), (norms > (self._limit or math.inf)).any()  # [] each
         applied = self._step(numbers, norm, moves_targets=moves_targets)
         metrics = {**{f"losses/{name}": value for name, value in values.items()}, **found.metrics}
-        self._taken.append(Taken(applied, {}, metrics, norm, clipped, found.priorities))
+        self._taken.append(OptimizerStep(applied, {}, metrics, norm, clipped, found.priorities))
         return applied
 
     def apply(self, numbers: Mapping[str, Tensor], change: Callable[[], None]) -> Tensor:
         """Call `change`, which is no step of the optimiser, if the inputs and these numbers are finite. Returns as `take`."""
         applied = self.guard.step({**self.inputs, **numbers}, change)
-        self._taken.append(Taken(applied, {}, {}, None))
+        self._taken.append(OptimizerStep(applied, {}, {}, None))
         return applied
 
     def turns(self, parts: Iterable[Part], most: int, stops_at: float = math.inf) -> Generator[Part, None, bool]:
@@ -326,7 +326,7 @@ class Stepper:
                 parameter.grad = torch.zeros_like(parameter)  # this learner adds nothing to the sum, but takes the step
             numbers = {**self.inputs, **self.collectives.add_gradients(self.parameters, self.inputs, 0, present=False)}
             norm = clip_gradients(self.parameters, self._limit)
-            self._taken.append(Taken(self._step(numbers, norm), {}, {}, norm))
+            self._taken.append(OptimizerStep(self._step(numbers, norm), {}, {}, norm))
         return False
 
     def exceeds(self, mean: Tensor, used: Used, limit: float) -> bool:
@@ -345,7 +345,7 @@ class Stepper:
         self._taken += taken
         return made
 
-    def _called(self, given: tuple[Any, dict[str, Tensor]]) -> tuple[Any, tuple[Taken, ...]]:
+    def _called(self, given: tuple[Any, dict[str, Tensor]]) -> tuple[Any, tuple[OptimizerStep, ...]]:
         """Call the function of `launch`. Returns its result and its steps."""
         before, self._taken = self._taken, []
         part, self.inputs = given

@@ -13,7 +13,7 @@ from torch import Tensor
 from agents.base import Agent, Needs
 from agents.engine.stepper import Stepper
 from agents.evolution.policy import GENERATION, MEMBER, PopulationPolicy
-from agents.metrics import Report
+from agents.metrics import UpdateReport
 from agents.networks.base import NetworkConfig
 from agents.unused_settings import OF_DEVIATIONS, OF_POLICIES, check_distribution, check_unused
 from replay.batch import Batch
@@ -75,7 +75,7 @@ class PopulationAgent(Agent):
     def value_meaning(cls, config: Any) -> str:
         return "see the agent's documentation"
 
-    def learn(self, batch: Batch, progress: float) -> Report:
+    def learn(self, batch: Batch, progress: float) -> UpdateReport:
         report = super().learn(batch, progress)
         return report._replace(optimizer_steps=int(self.network.generation) - 1)  # a generation makes one step
 

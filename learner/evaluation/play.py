@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from learner.metrics.infos import Ends, RunningInfos, Sums
-from replay.recordings.recorder import Recorder
+from replay.recordings.recorder import EpisodeRecorder
 from workers.evaluation_policy import EvaluationPolicy
 from workers.finite import check_environments, float_parts
 from wrappers import VectorEnv
@@ -51,7 +51,7 @@ def play(
     on_episode: Callable[[EpisodeResult], None],
     on_step: Callable[[int], None],
     stop: Callable[[], bool],
-    recorder: Recorder | None = None,
+    recorder: EpisodeRecorder | None = None,
 ) -> None:
     """Play until environment i has ended `quotas[i]` episodes, or `stop` returns true.
 

@@ -13,7 +13,7 @@ from learner.building import agent_class
 from learner.plan import Plan
 from learner.runs.directory import check_writable
 from learner.settings.declarations import NO_FOLDER
-from replay.recordings.recorder import Recorder, check_folder
+from replay.recordings.recorder import EpisodeRecorder, check_folder
 from replay.recordings.stream import RecordFields
 
 log = logging.getLogger("springbok")
@@ -30,16 +30,16 @@ def check_record_to(plan: Plan) -> None:
 
 
 @contextmanager
-def recorder_of(plan: Plan, about: Mapping[str, Any]) -> Iterator[Recorder | None]:
+def recorder_of(plan: Plan, about: Mapping[str, Any]) -> Iterator[EpisodeRecorder | None]:
     """The recorder of a test, or None if the settings name no folder. At the end a line says what was added.
 
-    about: plain data on the player, see `Recorder`.
+    about: plain data on the player, see `EpisodeRecorder`.
     """
     if (folder := plan.config.evaluation.record_to) == NO_FOLDER:
         yield None
         return
     about = {"agent": plan.config.agent, **about, "protocol": plan.protocol}
-    with Recorder(Path(folder), plan.spec.to_json(), _fields(plan), about) as recorder:
+    with EpisodeRecorder(Path(folder), plan.spec.to_json(), _fields(plan), about) as recorder:
         try:
             yield recorder
         finally:

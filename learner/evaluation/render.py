@@ -43,7 +43,7 @@ class Screen(ABC):
         """Release the screen. Returns the path of the video, or None if there is none."""
 
 
-class Window(Screen):
+class WindowScreen(Screen):
     """A live window at the pace of the environment. Closing it sets `closed`. Raises NoWindowError.
 
     The window of the emulator is not used: closing that one ends the whole process before the results are written.
@@ -93,7 +93,7 @@ class Window(Screen):
         self._root.destroy()
 
 
-class Recording(Screen):
+class VideoScreen(Screen):
     """A video of at most `VIDEO_SECONDS`, in the size of its first picture. Later pictures are ignored.
 
     `close` logs a failure to write it.
@@ -153,7 +153,7 @@ def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tup
     display, reason = describe_env(env).display, "no display found"
     if display_available():
         try:
-            window = Window(f"{env.env}, update {update:,}", display)
+            window = WindowScreen(f"{env.env}, update {update:,}", display)
         except NoWindowError as error:
             reason = str(error)
         else:
@@ -167,7 +167,7 @@ def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tup
         f"{episodes:,}",
         VIDEO_SECONDS / 60,
     )
-    return Recording(VideoWriter(folder, update, display.steps_per_second), display), shown
+    return VideoScreen(VideoWriter(folder, update, display.steps_per_second), display), shown
 
 
 def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:

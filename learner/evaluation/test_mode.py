@@ -26,7 +26,7 @@ from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
 from learner.runs.directory import RunDirectory, git_commit, package_versions
 from learner.signals import StopSignals
-from replay.recordings.recorder import Recorder
+from replay.recordings.recorder import EpisodeRecorder
 from workers import WorkerError
 from workers.evaluation_policy import EvaluationPolicy
 from workers.failures import failures_of
@@ -210,7 +210,7 @@ def _about(test: CheckpointTest) -> dict[str, Any]:
 
 
 def _play_unseen(
-    test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool], recorder: Recorder | None
+    test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool], recorder: EpisodeRecorder | None
 ) -> None:
     """Play the missing episodes in many environments together. recorder: keeps them, if there is one."""
     count = min(test.plan.config.evaluation.test_environments, tally.missing)

@@ -37,7 +37,7 @@ class PriorityFeedback:
     def put(self, tickets: BatchTickets, priorities: Tensor | None) -> None:
         """Set the priorities of the update before, if they are still on their way, and begin with those of this update.
 
-        priorities: `[B]`, as `Report.priorities`; None from an agent that has none.
+        priorities: `[B]`, as `UpdateReport.priorities`; None from an agent that has none.
         """
         self.settle()
         if not tickets or priorities is None:

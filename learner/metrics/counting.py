@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents import Report
+from agents import UpdateReport
 from learner.feeding.feeder import Arrivals
 from learner.metrics.statistics import EpisodeStatistics
 from learner.plan import Plan
@@ -10,7 +10,7 @@ from learner.runs.checkpoint import Checkpoint, Counters
 
 
 class Counting:
-    """Counts what a checkpoint holds beside the agent. A `Recorder` reports it.
+    """Counts what a checkpoint holds beside the agent. A `MetricsRecorder` reports it.
 
     Args:
         plan: of the run.
@@ -42,7 +42,7 @@ class Counting:
         counters.frames += steps * self._frames_per_step
         counters.episodes = self._episodes_before + self.episodes.count
 
-    def add_update(self, updated: Report) -> None:
+    def add_update(self, updated: UpdateReport) -> None:
         """Count an update."""
         self.learning_rate = updated.learning_rate
         self.counters.updates += 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from agents import Report
+from agents import UpdateReport
 from learner.building import agent_class
 from learner.evaluation.evaluator import Evaluation
 from learner.feeding.feeder import FEEDER_CLOCKS
@@ -41,7 +41,7 @@ ROWS = 20  # least rows of metrics of a whole run, so that a short run has a cur
 LOG_PERIOD = 60.0  # seconds between two progress lines if the output is not a terminal
 
 
-class Recorder(Hook):
+class MetricsRecorder(Hook):
     """Reports how a run proceeds.
 
     Args:
@@ -87,7 +87,7 @@ class Recorder(Hook):
         self._to_fill_in = to_fill_in
         self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
-    def on_batch(self, batch: HostBatch, report: Report) -> None:
+    def on_batch(self, batch: HostBatch, report: UpdateReport) -> None:
         # Rows of burn-in are not learned from, so their versions do not count.
         versions = batch.columns["policy_version"][:, self._parts.mixture.contract.overlap :]
         # The lag counts from the version that computed this update, which the counter does not count yet.

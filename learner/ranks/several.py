@@ -34,7 +34,7 @@ LISTED = 16
 CHECKSUM_BYTES = 64
 
 
-class Report(NamedTuple):
+class RoundReport(NamedTuple):
     """One learner's message in a round.
 
     Args:
@@ -75,7 +75,7 @@ class SeveralLearners(Learners):
         self._group = group
         self._whole_updates = whole_updates
         self._workers: Workers | None = None
-        self._reports = [Report(0.0, 0.0)] * group.count
+        self._reports = [RoundReport(0.0, 0.0)] * group.count
         self._started = self._stopping = self._left = False
         self._last_round = 0.0
         self._waited = 0.0
@@ -142,21 +142,21 @@ class SeveralLearners(Learners):
         Returns the first episodes of each learner, float64 `[count, LISTED, 2]`.
         """
         # In float32 the differences of large totals, such as CPU seconds, would be inexact.
-        row = torch.zeros(len(Report._fields) + 2 * LISTED, dtype=torch.float64)
+        row = torch.zeros(len(RoundReport._fields) + 2 * LISTED, dtype=torch.float64)
         own = self._report(asked, arrivals)
         row[: len(own)] = torch.tensor(own, dtype=torch.float64)
         if arrivals and arrivals.episodes:
             row[len(own) :] = _padded(arrivals.episodes, LISTED).flatten()
         rows = self._group.gather_on_host(row)
-        self._reports = [Report(*numbers[: len(own)]) for numbers in rows.tolist()]
+        self._reports = [RoundReport(*numbers[: len(own)]) for numbers in rows.tolist()]
         self._last_round = monotonic()
         listed: Tensor = rows[:, len(own) :].unflatten(1, (LISTED, 2))
         return listed
 
-    def _report(self, asked: Asked, arrivals: Arrivals | None) -> Report:
+    def _report(self, asked: Asked, arrivals: Arrivals | None) -> RoundReport:
         workers = self._workers
         seconds = cpu_seconds(workers.seconds) if workers else 0.0
-        return Report(
+        return RoundReport(
             ready=arrivals is not None,
             stop=asked(),
             trajectories=arrivals.trajectories if arrivals else 0,
@@ -216,7 +216,7 @@ class SeveralLearners(Learners):
     def restarts(self) -> int:
         return sum(int(report.restarts) for report in self._others())
 
-    def _others(self) -> Iterator[Report]:
+    def _others(self) -> Iterator[RoundReport]:
         return (report for rank, report in enumerate(self._reports) if rank != self.rank)
 
     def metrics(self) -> Mapping[str, float]:

@@ -32,7 +32,7 @@ def check_folder(folder: Path, spec: Mapping[str, Any], fields: RecordFields) ->
     return found
 
 
-class Recorder:
+class EpisodeRecorder:
     """Adds the episodes of some environments to a recording. A context manager.
 
     Only episodes that have ended are kept, so a recording holds whole episodes however its writer ends.
@@ -59,7 +59,7 @@ class Recorder:
         self._index["about"].append(dict(about))
         self._files: dict[int, StreamFile] = {}
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> EpisodeRecorder:
         return self
 
     def __exit__(self, *_: object) -> None:

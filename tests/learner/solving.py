@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.metrics.recorder import Recorder
+from learner.metrics.recorder import MetricsRecorder
 from learner.runs.checkpoint import Checkpoint
 from tests.learner.test_train import run_training
 
@@ -19,16 +19,16 @@ def train_until(wanted: float, folder: Path, **settings: Any) -> Checkpoint:
 
     The newest checkpoint holds these returns. The budget still sets the schedules.
     """
-    on_update = Recorder.on_update
+    on_update = MetricsRecorder.on_update
 
-    def report_and_stop(recorder: Recorder) -> None:
+    def report_and_stop(recorder: MetricsRecorder) -> None:
         on_update(recorder)
         returns = recorder.episodes.recent
         if len(returns) == returns.maxlen and np.mean(returns) > wanted:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "on_update", report_and_stop)
+        patch.setattr(MetricsRecorder, "on_update", report_and_stop)
         _, checkpoint = run_training(folder, **settings)
     assert len(checkpoint.returns) == 100
     return checkpoint

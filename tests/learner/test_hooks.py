@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents import Report
+from agents import UpdateReport
 from learner import train as module
 from learner.hooks import Hook
 from learner.parts import Parts
@@ -45,7 +45,7 @@ class Tape(Hook):
         yield
         self.note(f"end of {name}")
 
-    def on_batch(self, batch: HostBatch, report: Report) -> None:
+    def on_batch(self, batch: HostBatch, report: UpdateReport) -> None:
         assert batch.columns["policy_version"].max() <= self.counters.updates
         self.note(f"on_batch {self.counters.updates}")
 

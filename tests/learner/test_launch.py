@@ -254,7 +254,7 @@ def test_a_signal_outside_the_loop_names_the_newest_checkpoint(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(*((recorder.Recorder, "close") if after_the_last_save else (parts, "make_mixture")), interrupt)
+    monkeypatch.setattr(*((recorder.MetricsRecorder, "close") if after_the_last_save else (parts, "make_mixture")), interrupt)
     assert launch.run(command(tmp_path, "train")) == 130
     run = RunDirectory((tmp_path / "latest").resolve())
     last = capsys.readouterr().out.splitlines()[-1]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import main
-from agents import Agent, Report
+from agents import Agent, UpdateReport
 from agents.vtrace.agent import VTraceAgent
 from learner.metrics.writer import read_metrics
 from learner.plan import make_plan
@@ -124,7 +124,7 @@ def spoil_updates(
     """Put NaN into the rewards (or another field) of the batch of every update n of such an agent for which `is_bad(n)`."""
     learn, made = kind.learn, [made_before]
 
-    def spoilt(agent: Agent, batch: Batch, progress: float) -> Report:
+    def spoilt(agent: Agent, batch: Batch, progress: float) -> UpdateReport:
         made[0] += 1
         if is_bad(made[0]):
             tensor = batch.acting[field] if field in batch.acting else getattr(batch, field)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
-from agents.metrics import Report
+from agents.metrics import UpdateReport
 from agents.vtrace.agent import VTraceAgent
 from learner.early_processes import EarlyProcesses
 from learner.evaluation.evaluator import Evaluation
@@ -173,7 +173,7 @@ def test_schedules_begin_at_their_first_value_and_every_update_has_a_part_of_the
 ) -> None:
     learn, seen = VTraceAgent.learn, []
 
-    def record(agent: VTraceAgent, batch: Batch, progress: float) -> Report:
+    def record(agent: VTraceAgent, batch: Batch, progress: float) -> UpdateReport:
         seen.append(progress)
         return learn(agent, batch, progress)
 

@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Report:
+class CallReport:
     """The outcome of a call.
 
     Args:
@@ -66,16 +66,16 @@ class RolloutActor:
         """Where the actor runs; the first call, answered as soon as the actor is there."""
         return Place(ray.get_runtime_context().get_node_id(), os.getpid())
 
-    def build(self) -> Report:
+    def build(self) -> CallReport:
         """Make the environments and the policy, which takes seconds and needs no weights."""
         try:
             self._build()
         except BaseException as error:  # the boundary of the process: the learner reports the error
             self.close()
-            return Report(np.zeros(0), failure_text(error))
-        return Report(np.zeros(0))
+            return CallReport(np.zeros(0), failure_text(error))
+        return CallReport(np.zeros(0))
 
-    def collect(self, flat: np.ndarray, version: int) -> tuple[Report, Arrays]:
+    def collect(self, flat: np.ndarray, version: int) -> tuple[CallReport, Arrays]:
         """One trajectory of each environment, `[N, *shape]` each field, acted by these weights.
 
         flat: float32 `[count]`, of `SharedWeights.read_flat`. version: their update.
@@ -87,11 +87,11 @@ class RolloutActor:
             self._rollout.collect(0)
         except BaseException as error:
             self.close()
-            return Report(self._seconds - before, failure_text(error)), {}
+            return CallReport(self._seconds - before, failure_text(error)), {}
         slots = self._rollout.slots
         # Most environments report no numbers, so their rows need not travel.
         unused = () if slots[INFO_NAMES].any() else (INFOS,)
-        return Report(self._seconds - before), {name: array for name, array in slots.items() if name not in unused}
+        return CallReport(self._seconds - before), {name: array for name, array in slots.items() if name not in unused}
 
     def close(self) -> None:
         """Close environments that may hold processes."""

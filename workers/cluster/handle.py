@@ -25,7 +25,7 @@ import ray
 from replay.trajectory import Arrays
 from workers.base import Block, WorkerSetup, block_of
 from workers.clocks import CLOCKS
-from workers.cluster.actor import Place, Report, make_actor
+from workers.cluster.actor import CallReport, Place, make_actor
 from workers.cluster.connection import REASON, node_is_alive
 from workers.processes.handle import Handle
 from workers.processes.heartbeat import Heartbeat
@@ -124,7 +124,7 @@ class ActorHandle(Handle):
     def _have_place(self, place: Place) -> None:
         self._node, self.pid, self.placed = place.node, place.pid, True
 
-    def _have_built(self, report: Report) -> None:
+    def _have_built(self, report: CallReport) -> None:
         self._built = True
         self._have_report(report)
 
@@ -155,7 +155,7 @@ class ActorHandle(Handle):
         self._when_done(report, self._have_report)
         self._when_done(trajectories, partial(self._have_block, block))
 
-    def _have_report(self, report: Report) -> None:
+    def _have_report(self, report: CallReport) -> None:
         self._calling = False
         if report.error:
             self._fail(Cause(f"worker {self.worker} failed: {report.error.strip().splitlines()[-1]}", report.error.strip()))

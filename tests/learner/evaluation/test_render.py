@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from learner.evaluation import render
-from learner.evaluation.render import NoWindowError, Recording, Window, enlarge, open_screen
+from learner.evaluation.render import NoWindowError, VideoScreen, WindowScreen, enlarge, open_screen
 from learner.evaluation.video import VideoWriter
 from tests.support import REPOSITORY
 from wrappers import Display, EnvConfig, describe_env
@@ -53,7 +53,7 @@ def display() -> Iterator[str | None]:
 def window_closed_by_the_user() -> None:
     """The window shows pictures at the pace of the game until the user closes it."""
     window, shown = open_screen(CATCH, Path("unused"), 12, 1000)
-    assert isinstance(window, Window)
+    assert isinstance(window, WindowScreen)
     assert shown == 1000
     started = time.monotonic()
     for _ in range(6):
@@ -70,7 +70,7 @@ def window_closed_by_the_user() -> None:
 
 def window_closed_by_the_program() -> None:
     """The program may close the window twice."""
-    window = Window("Catch", SLOW)
+    window = WindowScreen("Catch", SLOW)
     window.show(SCREEN)
     window.close()
     window.close()
@@ -104,7 +104,7 @@ def test_a_display_that_does_not_answer_leads_to_a_video(
 ) -> None:
     monkeypatch.setenv("DISPLAY", ":987654")
     screen, _ = open_screen(CATCH, tmp_path, 12, 5)
-    assert isinstance(screen, Recording)
+    assert isinstance(screen, VideoScreen)
     assert len(lines) == 1
     assert "no display found" not in lines[0]
     assert ("display" if importlib.util.find_spec("tkinter") else "python3-tk") in lines[0]
@@ -112,7 +112,7 @@ def test_a_display_that_does_not_answer_leads_to_a_video(
 
 def test_a_recording_is_full_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "VIDEO_SECONDS", 2.0)
-    recording = Recording(VideoWriter(tmp_path, 1, 10.0), SLOW)
+    recording = VideoScreen(VideoWriter(tmp_path, 1, 10.0), SLOW)
     filled = []
     for _ in range(50):
         recording.show(SCREEN)
@@ -125,7 +125,7 @@ def test_a_recording_is_full_after_its_time(tmp_path: Path, monkeypatch: pytest.
 
 def test_pictures_of_another_size_get_that_of_the_first(tmp_path: Path) -> None:
     """Enlarged, the first picture has 480 by 240 pixels, and the others 432 by 432 and 500 by 500."""
-    recording = Recording(VideoWriter(tmp_path, 1, 10.0), SLOW)
+    recording = VideoScreen(VideoWriter(tmp_path, 1, 10.0), SLOW)
     for shape in ((80, 40), (72, 72), (500, 500)):
         recording.show(np.full((*shape, 3), 200, np.uint8))
     path = recording.close()
@@ -138,7 +138,7 @@ def test_pictures_of_another_size_get_that_of_the_first(tmp_path: Path) -> None:
 
 
 def test_a_video_that_cannot_be_written_is_only_a_warning(tmp_path: Path, lines: list[str]) -> None:
-    recording = Recording(VideoWriter(tmp_path / "nowhere", 1, 10.0), SLOW)
+    recording = VideoScreen(VideoWriter(tmp_path / "nowhere", 1, 10.0), SLOW)
     for _ in range(200):
         recording.show(SCREEN)
     assert recording.close() is None
@@ -182,10 +182,10 @@ def test_a_window_shows_the_game_at_its_pace_and_closes(display: str | None, che
     assert (done.returncode == 0) is (display is not None), done.stderr
     assert done.stdout.endswith("checked\n") is (display is not None)
     if display is None:
-        assert "isinstance(window, Window)" in done.stderr or "NoWindowError" in done.stderr
+        assert "isinstance(window, WindowScreen)" in done.stderr or "NoWindowError" in done.stderr
 
 
 def test_without_tkinter_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tkinter", None)
     with pytest.raises(NoWindowError, match="python3-tk"):
-        Window("Catch", SLOW)
+        WindowScreen("Catch", SLOW)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from checked_files import LOCK_NAME, LockedError
-from replay.recordings.recorder import Recorder, check_folder
+from replay.recordings.recorder import EpisodeRecorder, check_folder
 from replay.recordings.recording import INDEX, open_recording, read_index
 from replay.recordings.stream import STEP_FIELDS, RecordFields, StreamFile, read_stream
 from replay.trajectory import Field
@@ -95,7 +95,7 @@ def test_other_recordings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="^record_to: wanted a recording with spec .*Reach.* in .*, got .*Catch"):
         check_folder(tmp_path, make_spec(EnvConfig(env="Reach-v0", frames_stacked=1)).to_json(), fields)
     with pytest.raises(ValueError, match="^record_to: wanted a recording with fields .*'extra'.* in .*, got "):
-        Recorder(tmp_path, spec, fields._replace(acting={"extra": Field((), "float32")}), {})
+        EpisodeRecorder(tmp_path, spec, fields._replace(acting={"extra": Field((), "float32")}), {})
     with pytest.raises(ValueError, match="^record_to: wanted a recording with distribution beta in .*, got $"):
         check_folder(tmp_path, spec, fields._replace(distribution="beta"))
 
@@ -171,8 +171,8 @@ def test_one_process_records_into_a_folder(tmp_path: Path) -> None:
     """The index of the second would be without the episodes of the first."""
     spec, fields = make_spec(CATCH).to_json(), fields_of(CATCH)
     refused = pytest.raises(LockedError, match=rf"^record_to: .*{tmp_path}.* process {os.getpid()} ")
-    with Recorder(tmp_path, spec, fields, {}), refused:
-        Recorder(tmp_path, spec, fields, {})
+    with EpisodeRecorder(tmp_path, spec, fields, {}), refused:
+        EpisodeRecorder(tmp_path, spec, fields, {})
     record(tmp_path, CATCH, playing_at_random, steps=10)
     assert {path.suffix for path in tmp_path.iterdir() if path.name != LOCK_NAME} == {".json", ".npy"}
 
