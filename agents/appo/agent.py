@@ -89,7 +89,7 @@ class LogProbs(NamedTuple):
     target: Tensor | None
 
 
-class Estimates(NamedTuple):
+class AdvantageEstimates(NamedTuple):
     """An agent's ratios, advantages and value targets for a minibatch, `[T, b]` each.
 
     log_ratios: log R_t of the surrogate, with gradient. advantages: A_t, constants. targets: G_t, constants.
@@ -158,17 +158,19 @@ class APPOAgent(Agent):
             following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
             self.kl_weight.copy_(torch.where(self.target.is_due & step.applied, following, self.kl_weight))
 
-    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:
+    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> AdvantageEstimates:
         """The ratios, advantages and value targets of a minibatch. values: `[T+1, b]` of the current network, constants."""
         config = self.config
         log_ratios = log_probs.policy - log_probs.behaviour  # log R_t = log pi - log mu, [T, b]
         # GAE takes every ratio for 1, so its estimates are those of the policy that acted.
         if config.advantages == "gae":
-            return Estimates(log_ratios, *advantages_of(batch, values, config.gamma, config.vtrace_lambda), {})
+            return AdvantageEstimates(log_ratios, *advantages_of(batch, values, config.gamma, config.vtrace_lambda), {})
         # Without the gradient of the ratios: the surrogate alone moves the policy by them.
         vs = vtrace_of(batch, log_ratios.detach(), values, config).vs  # v_t [T, b]
         discounts = config.gamma * (~batch.terminated).to(values.dtype)  # d_t [T, b]
-        return Estimates(log_ratios, one_step_advantages(batch.rewards, discounts, values, vs, batch.action_used), vs, {})
+        return AdvantageEstimates(
+            log_ratios, one_step_advantages(batch.rewards, discounts, values, vs, batch.action_used), vs, {}
+        )
 
     def losses(self, batch: Columns, outputs: PolicyOutput) -> Losses:
         """The loss of a minibatch. outputs: for all T+1 rows, `[T+1, b, ...]` each."""
@@ -203,7 +205,7 @@ class APPOAgent(Agent):
         return Losses(terms, metrics)
 
     def _metrics(
-        self, batch: Columns, log_probs: LogProbs, found: Estimates, bounds: RatioBounds, values: Tensor
+        self, batch: Columns, log_probs: LogProbs, found: AdvantageEstimates, bounds: RatioBounds, values: Tensor
     ) -> dict[str, Tensor]:
         """Return metrics of the distance of the policies, of what the clipping removes, and of the values `[T, b]`."""
         part, used, log_ratios = batch.batch, batch.batch.action_used, found.log_ratios.detach()

@@ -24,7 +24,7 @@ from torch import Tensor
 from agents.base import Agent, Needs
 from agents.bcq.network import BCQNetwork, BCQOutput, allowed_choices
 from agents.distributions import ILLEGAL_LOGIT, make_distribution
-from agents.dqn.errors import Window, expected_errors, expected_targets
+from agents.dqn.errors import NStepTransitions, expected_errors, expected_targets
 from agents.engine.stepper import Stepper
 from agents.engine.targets import TargetNetwork
 from agents.imitation.losses import accuracy
@@ -153,11 +153,11 @@ class BCQAgent(Agent):
 
     def _targets(self, part: Transitions, step: Stepper) -> Tensor:
         """The targets y of N transitions, `[N]`, without gradient: the best of the actions that were recorded."""
-        window = Window(self._choices(part), part.returns, part.discounts)
+        steps = NStepTransitions(self._choices(part), part.returns, part.discounts)
         target: BCQOutput = step.passes.without_gradient(part.next_observations, network=self.target.network)  # Q'(x', .)
         online: BCQOutput = step.passes.without_gradient(part.next_observations)  # Q and G at x', [N, P]
         # The learned network selects among the actions that G allows AT x', and the target network values the choice.
-        return expected_targets(window, QOutput(target.q), self.network.constrained(online), self.network.counts)
+        return expected_targets(steps, QOutput(target.q), self.network.constrained(online), self.network.counts)
 
     def losses(self, part: Transitions, targets: Tensor) -> Losses:
         """The losses of N transitions, as means over them. targets: y, `[N]`."""

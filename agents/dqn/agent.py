@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agents.base import Agent, Needs
 from agents.dqn.config import DqnConfig
-from agents.dqn.errors import ERRORS, Output, Window, categorical_targets, expected_targets, quantile_targets
+from agents.dqn.errors import ERRORS, NStepTransitions, Output, categorical_targets, expected_targets, quantile_targets
 from agents.engine.stepper import Stepper
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
@@ -106,7 +106,7 @@ class DqnAgent(Agent):
     def _targets(self, part: Transitions, step: Stepper) -> Tensor:
         """The targets of N transitions, without gradient."""
         config, lagged = self.config, self.target.network
-        window = Window(self._choices(part), part.returns, part.discounts)  # actions [N, D], G and discounts [N]
+        steps = NStepTransitions(self._choices(part), part.returns, part.discounts)  # actions [N, D], G and discounts [N]
         lagged.draw_noise()
         target: Output = step.passes.without_gradient(part.next_observations, network=lagged)  # Q'(x', .), [N, P]
         selecting = target  # plain DQN: the target network selects as well
@@ -121,15 +121,15 @@ class DqnAgent(Agent):
         # The online network draws last, because the pass with gradient in `losses` uses this noise.
         self.network.draw_noise()
         if config.distributional == C51:
-            return categorical_targets(window, target, selecting, self.network.get_buffer("support"))
+            return categorical_targets(steps, target, selecting, self.network.get_buffer("support"))
         if config.distributional == QUANTILES:
-            return quantile_targets(window, target, selecting)
+            return quantile_targets(steps, target, selecting)
         if now is None:
-            return expected_targets(window, target, selecting, self.network.counts)
+            return expected_targets(steps, target, selecting, self.network.counts)
         return munchausen_targets(
-            window.returns,
-            window.discounts,
-            window.choices.squeeze(-1),
+            steps.returns,
+            steps.discounts,
+            steps.choices.squeeze(-1),
             now.q,  # [N, A]
             target.q,  # [N, A]
             temperature=config.munchausen_temperature,

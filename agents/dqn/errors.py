@@ -35,8 +35,8 @@ class Errors(NamedTuple):
     sizes: Tensor
 
 
-class Window(NamedTuple):
-    """B windows without their observations.
+class NStepTransitions(NamedTuple):
+    """The actions taken and n-step returns of B windows, without their observations.
 
     choices: int64 `[B, D]`, the actions taken. returns: G, `[B]`. discounts: D, `[B]`.
     """
@@ -46,18 +46,18 @@ class Window(NamedTuple):
     discounts: Tensor
 
 
-def expected_targets(window: Window, target: Output, selecting: Output, counts: tuple[int, ...]) -> Tensor:
+def expected_targets(steps: NStepTransitions, target: Output, selecting: Output, counts: tuple[int, ...]) -> Tensor:
     """y = G + D Q'(x', a'), `[B]`. The value of an action is the mean over its components.
 
     Args:
-        window: G and D.
+        steps: G and D.
         target: of the target network at x'.
         selecting: of the network that selects the next action, at x'.
         counts: values of each component.
     """
     # Without double learning `selecting` is the target network's own output, so this is its largest value.
     best = best_choices(selecting.q, counts)  # a' [B, D]
-    return q_targets(window.returns, window.discounts, chosen_values(target.q, best, counts).mean(-1))  # [B, D] -> [B]
+    return q_targets(steps.returns, steps.discounts, chosen_values(target.q, best, counts).mean(-1))  # [B, D] -> [B]
 
 
 def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
@@ -74,11 +74,11 @@ def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tu
     return Errors(huber(errors).mean(-1), errors.detach().abs().mean(-1))
 
 
-def categorical_targets(window: Window, target: Any, selecting: Output, atoms: Tensor) -> Tensor:
+def categorical_targets(steps: NStepTransitions, target: Any, selecting: Output, atoms: Tensor) -> Tensor:
     """C51: the probabilities m of the atoms, `[B, K]`. atoms: float32 `[K]`, their values. Others as for `expected_targets`."""
     # Expected values select the action; the target is the whole distribution of that action's return.
     probabilities = torch.softmax(_atoms_of(target, selecting.q.argmax(-1)), -1)  # p'(x', a') [B, K]
-    return project(window.returns, window.discounts, probabilities, atoms)
+    return project(steps.returns, steps.discounts, probabilities, atoms)
 
 
 def categorical_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
@@ -91,10 +91,10 @@ def categorical_errors(online: Any, targets: Tensor, choices: Tensor, counts: tu
     return Errors(losses, divergence(targets, losses.detach()))
 
 
-def quantile_targets(window: Window, target: Any, selecting: Output) -> Tensor:
+def quantile_targets(steps: NStepTransitions, target: Any, selecting: Output) -> Tensor:
     """QR-DQN: y_j = G + D theta'_j(x', a'), `[B, K]`, without gradient. Arguments as for `expected_targets`."""
     following = _atoms_of(target, selecting.q.argmax(-1))  # theta'(x', a') [B, K]
-    return q_targets(window.returns.unsqueeze(-1), window.discounts.unsqueeze(-1), following)
+    return q_targets(steps.returns.unsqueeze(-1), steps.discounts.unsqueeze(-1), following)
 
 
 def quantile_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from agents.appo.agent import APPOAgent, Estimates, LogProbs, vtrace_of
+from agents.appo.agent import AdvantageEstimates, APPOAgent, LogProbs, vtrace_of
 from agents.appo.config import SurrogateConfig
 from agents.losses import used_mean
 from agents.surrogate import Clip
@@ -50,7 +50,7 @@ class ImpactAgent(APPOAgent):
     has_target = True
     config: ImpactConfig
 
-    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> Estimates:
+    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> AdvantageEstimates:
         config = self.config
         assert log_probs.target is not None
         # The target network stands between the two policies: its ratio to mu corrects the targets, and changes rarely.
@@ -61,7 +61,7 @@ class ImpactAgent(APPOAgent):
         capped = log_probs.behaviour - log_probs.target > math.log(config.target_worker_clip)
         metrics = {"losses/capped_fraction": used_mean(capped.float(), batch.action_used)}
         # V-trace's own advantage, with min(1, pi_tgt / mu): times R_t = pi / pi_tgt that is pi / mu, once.
-        return Estimates(log_ratios, targets.pg_advantages, targets.vs, metrics)
+        return AdvantageEstimates(log_ratios, targets.pg_advantages, targets.vs, metrics)
 
 
 def impact_log_ratios(policy: Tensor, target: Tensor, behaviour: Tensor, target_worker_clip: float) -> Tensor:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Estimates(NamedTuple):
+class OffPolicyEstimates(NamedTuple):
     """Estimates of pi's mean return, and what they are made of. NaN where pi could not have played any of the episodes.
 
     recorded: mean return of mu. effective_episodes: (sum w)^2 / sum w^2 of the whole episodes' weights, at most their number.
@@ -33,7 +33,7 @@ class Estimates(NamedTuple):
     effective_episodes: float
 
 
-def estimate(log_ratios: Sequence[np.ndarray], rewards: Sequence[np.ndarray], gamma: float = 1.0) -> Estimates:
+def estimate(log_ratios: Sequence[np.ndarray], rewards: Sequence[np.ndarray], gamma: float = 1.0) -> OffPolicyEstimates:
     """Estimates from n episodes of one step or more. Raises ValueError if there is none, or lengths differ.
 
     Args:
@@ -55,7 +55,7 @@ def estimate(log_ratios: Sequence[np.ndarray], rewards: Sequence[np.ndarray], ga
     relative = _relative(last)  # [n]; a common factor cancels in every quotient below, so the weights may be relative
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         steps = _relative(weights_of)  # [n, steps], each column relative to its own largest
-        return Estimates(
+        return OffPolicyEstimates(
             recorded=float(returns.mean()),
             importance_sampling=float(_product(last, returns).mean()),  # mean of w_last G
             weighted=float((relative * returns).sum() / relative.sum()),  # sum w_last G / sum w_last

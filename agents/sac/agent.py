@@ -109,7 +109,7 @@ class Temperature(nn.Module):
         return self.log_alpha.detach().exp()  # alpha is a constant of the other losses
 
 
-class Found(NamedTuple):
+class SACLossInputs(NamedTuple):
     """The quantities of N transitions that the losses of SAC are made of.
 
     q: `[2, N]`, Q-values of the actions taken, with gradient. targets: `[N]`. actor_loss: `[]`, with gradient. entropy: `[]`,
@@ -204,7 +204,7 @@ class SACAgent(Agent):
         # Drawn here and not in the losses, which several threads compute: the numbers would depend on their order.
         return (torch.randn((len(part.actions), 2, *part.actions.shape[1:]), device=part.actions.device),)
 
-    def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor, next_normals: Tensor) -> Found:
+    def _numbers(self, part: Transitions, alpha: Tensor, normals: Tensor, next_normals: Tensor) -> SACLossInputs:
         """For actions of D real numbers. normals, next_normals: `[N, D]`, which draw the policy's actions."""
         network, distribution = self.network, self.network.distribution
         assert isinstance(distribution, SquashedGaussian)
@@ -221,9 +221,9 @@ class SACAgent(Agent):
         # The actor's loss passes through the critics to the actions. It changes neither the critics nor a shared encoder.
         actions, log_probs = distribution.reparametrised(network.policy(part.observations, encoded), normals)  # [N, D], [N]
         actor_loss = soft_policy_loss(self.critics(encoded.detach(), actions), log_probs, alpha)
-        return Found(q, targets, actor_loss, -log_probs.detach().mean(), -float(actions.shape[-1]))
+        return SACLossInputs(q, targets, actor_loss, -log_probs.detach().mean(), -float(actions.shape[-1]))
 
-    def _choice(self, part: Transitions, alpha: Tensor) -> Found:
+    def _choice(self, part: Transitions, alpha: Tensor) -> SACLossInputs:
         """For one choice. An illegal action has probability 0, so its value counts nowhere."""
         network = self.network
         encoded = network.encode(part.observations)  # [N, F]
@@ -239,4 +239,4 @@ class SACAgent(Agent):
         # The largest entropy of a state is the logarithm of its LEGAL actions: a target above it would let alpha grow for ever.
         legal = (logits.detach() > ILLEGAL_LOGIT / 2).sum(-1)  # [N]
         usual_entropy = CHOICE_ENTROPY * legal.log().mean()  # mean 0.98 log A
-        return Found(q.gather(-1, index).squeeze(-1), targets, loss, mean_entropy(logits), usual_entropy)
+        return SACLossInputs(q.gather(-1, index).squeeze(-1), targets, loss, mean_entropy(logits), usual_entropy)

@@ -46,7 +46,7 @@ from agents.settings import (
     ValueWeight,
 )
 from agents.surrogate import LARGEST_LOG_RATIO
-from agents.trpo.region import Found, TrustRegion, line_search, natural_step
+from agents.trpo.region import LineSearchResult, TrustRegion, line_search, natural_step
 from replay.batch import Batch
 from setting import Setting
 
@@ -175,16 +175,16 @@ class TRPOAgent(Agent):
         )
         for weights in self.network.parameters():
             weights.grad = None  # the optimiser has no part in this step, so the guard must count none of its steps
-        searches: list[Found] = []
+        searches: list[LineSearchResult] = []
         # Gradient and objective are checked first. A refused step leaves the policy, and the values are fitted all the same.
         step.apply(region.numbers, lambda: searches.append(self._search(region)))
         step.note(self._metrics(region, rows, used, searches))
 
-    def _search(self, region: TrustRegion) -> Found:
+    def _search(self, region: TrustRegion) -> LineSearchResult:
         """Move the policy to the first good step, or leave it where it is."""
         config = self.config
         if not region.gradient.any():  # no step is used, or all advantages are equal
-            return Found(False, 0)
+            return LineSearchResult(False, 0)
         step = natural_step(
             lambda vector: region.product(vector) + config.cg_damping * vector,  # (F + c I) v
             region.gradient,
@@ -224,7 +224,7 @@ class TRPOAgent(Agent):
         return policy
 
     @torch.no_grad()
-    def _metrics(self, region: TrustRegion, rows: Rows, used: Tensor, searches: list[Found]) -> dict[str, Tensor]:
+    def _metrics(self, region: TrustRegion, rows: Rows, used: Tensor, searches: list[LineSearchResult]) -> dict[str, Tensor]:
         """Metrics of the policy's step. searches: its line search; empty if the step was refused."""
         distribution = self.network.distribution
         errors = (distribution.log_prob(region.old, rows.drawn) - rows.log_mu).expm1().abs()  # |R - 1| [T, B]

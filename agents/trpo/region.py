@@ -28,7 +28,7 @@ Product = Callable[[Tensor], Tensor]
 """Returns the product of a symmetric positive matrix with a vector `[n]`."""
 
 
-class Found(NamedTuple):
+class LineSearchResult(NamedTuple):
     """The end of a line search. tried: steps with the accepted one. gain: of the objective. divergence: mean, in nats."""
 
     accepted: bool
@@ -64,7 +64,9 @@ def natural_step(product: Product, gradient: Tensor, max_kl: float, iterations: 
     return (2 * max_kl / (direction @ product(direction))).sqrt() * direction  # sqrt(2 delta / x.(F + c I)x) x
 
 
-def line_search(measure: Callable[[float], tuple[float, float]], max_kl: float, coefficient: float, most: int) -> Found:
+def line_search(
+    measure: Callable[[float], tuple[float, float]], max_kl: float, coefficient: float, most: int
+) -> LineSearchResult:
     """Find the first of the steps shortened by 1, coefficient, coefficient^2, .. that stays in the region and gains.
 
     Args:
@@ -76,8 +78,8 @@ def line_search(measure: Callable[[float], tuple[float, float]], max_kl: float, 
     for tried in range(most):
         gain, divergence = measure(coefficient**tried)
         if divergence <= max_kl and gain > 0:  # NaN passes neither
-            return Found(True, tried + 1, gain, divergence)
-    return Found(False, most)
+            return LineSearchResult(True, tried + 1, gain, divergence)
+    return LineSearchResult(False, most)
 
 
 class TrustRegion:

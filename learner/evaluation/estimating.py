@@ -15,7 +15,7 @@ from torch import Tensor
 from agents.networks.actor_critic import BEHAVIOUR_POLICY, RAW_ACTION, PolicyNetwork, distribution_name, distribution_of
 from agents.networks.base import FeatureNetwork, make_network
 from agents.networks.cores import zeroed
-from agents.returns.estimates import Estimates, estimate
+from agents.returns.estimates import OffPolicyEstimates, estimate
 from learner.evaluation.results import write_results
 from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint
@@ -125,7 +125,7 @@ def _log_ratios(network: FeatureNetwork, records: np.ndarray) -> Iterator[Tensor
         yield distribution.log_prob(policy, drawn) - distribution.log_prob(behaviour, drawn)
 
 
-def table(found: Estimates, episodes: int) -> list[str]:
+def table(found: OffPolicyEstimates, episodes: int) -> list[str]:
     """The estimates as lines of text."""
     named = {
         "of the recorded policy": found.recorded,

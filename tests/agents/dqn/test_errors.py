@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agents.dqn.errors import (
-    Window,
+    NStepTransitions,
     categorical_errors,
     categorical_targets,
     expected_errors,
@@ -53,7 +53,9 @@ def test_the_whole_chain_of_rainbow(case: dict[str, Any]) -> None:
     windows = windows_of_rows(rewards, terminated, used, case["n"], case["gamma"])
     now = torch.arange(case["T"]).unsqueeze(-1).expand(-1, case["B"])
     behind = now + windows.rows
-    window = Window(torch.tensor(given["actions"]).view(-1, 1), windows.returns.flatten(), windows.discounts.flatten())
+    window = NStepTransitions(
+        torch.tensor(given["actions"]).view(-1, 1), windows.returns.flatten(), windows.discounts.flatten()
+    )
     following = [DistributionalOutput(*(at(behind, part.detach()) for part in output)) for output in (target, online)]
     targets = categorical_targets(window, *following, atoms)
     errors = categorical_errors(
@@ -83,7 +85,7 @@ def drawn_weights(case: dict[str, Any], errors: np.ndarray) -> tuple[np.ndarray,
 
 def test_double_values_take_the_action_of_the_network_that_learns() -> None:
     target, selecting = QOutput(torch.tensor([[1.0, 5.0, 2.0]])), QOutput(torch.tensor([[0.0, 1.0, 3.0]]))
-    window = Window(torch.tensor([[0]]), torch.tensor([10.0]), torch.tensor([0.5]))
+    window = NStepTransitions(torch.tensor([[0]]), torch.tensor([10.0]), torch.tensor([0.5]))
     assert float(expected_targets(window, target, target, (3,))) == 12.5
     assert float(expected_targets(window, target, selecting, (3,))) == 11.0
 
@@ -91,7 +93,7 @@ def test_double_values_take_the_action_of_the_network_that_learns() -> None:
 def test_components_share_the_mean_of_their_best_values_as_target() -> None:
     counts, choices = (2, 3), torch.tensor([[1, 0]])
     target = QOutput(torch.tensor([[1.0, 2.0, 6.0, 0.0, 5.0]]))
-    window = Window(choices, torch.tensor([1.0]), torch.tensor([1.0]))
+    window = NStepTransitions(choices, torch.tensor([1.0]), torch.tensor([1.0]))
     targets = expected_targets(window, target, target, counts)
     assert float(targets) == 5.0
     online = QOutput(torch.tensor([[0.0, 4.5, 2.0, 0.0, 0.0]], requires_grad=True))
@@ -103,7 +105,7 @@ def test_components_share_the_mean_of_their_best_values_as_target() -> None:
 def test_quantiles_move_with_the_return_and_the_priority_is_that_of_their_means() -> None:
     online = DistributionalOutput(torch.zeros(1, 2), torch.tensor([[[0.0, 1.0], [9.0, 9.0]]], requires_grad=True))
     following = DistributionalOutput(torch.tensor([[0.0, 1.0]]), torch.tensor([[[7.0, 7.0], [1.0, 3.0]]]))
-    window = Window(torch.tensor([[0]]), torch.tensor([2.0]), torch.tensor([0.5]))
+    window = NStepTransitions(torch.tensor([[0]]), torch.tensor([2.0]), torch.tensor([0.5]))
     errors = quantile_errors(online, quantile_targets(window, following, following), window.choices, (2,))
     assert float(errors.sizes) == 2.5  # targets 2.5 and 3.5
     # u = y - theta: 2.5 and 3.5 for the first quantile (tau 1/4), 1.5 and 2.5 for the second (tau 3/4).

@@ -12,7 +12,7 @@ from torch import Tensor
 from agents.bcq.agent import mean_square_of_legal
 from agents.bcq.network import allowed_choices
 from agents.distributions import ILLEGAL_LOGIT, Categorical, DiagonalGaussian
-from agents.dqn.errors import Window, expected_errors, expected_targets
+from agents.dqn.errors import NStepTransitions, expected_errors, expected_targets
 from agents.imitation.losses import accuracy, advantage_weights, cloning_loss, squared_scale
 from agents.networks.q_network import ILLEGAL_VALUE, QOutput
 from agents.returns.gae import gae
@@ -113,7 +113,7 @@ def test_targets_and_losses_of_bcq(name: str) -> None:
     assert torch.equal(allowed, wanted["allowed"].bool())
     selecting = QOutput(torch.where(allowed, given["next_q_online"], ILLEGAL_VALUE))
     assert torch.equal(selecting.q.argmax(-1), wanted["next_actions"].long())
-    window = Window(given["actions"].unsqueeze(-1), given["returns"], given["discounts"])
+    window = NStepTransitions(given["actions"].unsqueeze(-1), given["returns"], given["discounts"])
     targets = expected_targets(window, QOutput(given["next_q_target"]), selecting, counts)
     close(targets, wanted["targets"])
     q, behaviour = given["q_online"].requires_grad_(), given["behaviour_logits"].requires_grad_()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agents.distributions import Categorical, DiagonalGaussian, Distribution
 from agents.engine.collectives import Collectives
-from agents.trpo.region import Found, TrustRegion, conjugate_gradient, line_search, natural_step
+from agents.trpo.region import LineSearchResult, TrustRegion, conjugate_gradient, line_search, natural_step
 from tests.agents.support import each_golden_case
 from tests.support import golden
 
@@ -118,4 +118,6 @@ def test_conjugate_gradients_stop_at_a_small_residual() -> None:
 def test_a_step_must_gain_and_stay_in_the_region(gains: list[float], divergences: list[float], tried: int | None) -> None:
     results = iter(zip(gains, divergences, strict=True))
     found = line_search(lambda fraction: next(results), 1.0, 0.5, 2)
-    assert found == (Found(False, 2) if tried is None else Found(True, tried, gains[tried - 1], divergences[tried - 1]))
+    assert found == (
+        LineSearchResult(False, 2) if tried is None else LineSearchResult(True, tried, gains[tried - 1], divergences[tried - 1])
+    )

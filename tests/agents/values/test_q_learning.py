@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents.dqn.errors import Window, expected_targets
+from agents.dqn.errors import NStepTransitions, expected_targets
 from agents.networks.q_network import QOutput
 from agents.values.dueling import dueling
 from agents.values.q_learning import (
@@ -37,7 +37,7 @@ def test_targets_bootstrap_from_the_row_behind_the_window(case: dict[str, Any]) 
     rows = torch.tensor(wanted["bootstrap_rows"])
     columns = torch.arange(rows.shape[1]).expand_as(rows)
     target_output, online_output = (QOutput(values[rows, columns]) for values in (target, online))
-    window, counts = Window(torch.tensor(given["actions"]), returns, discounts), (target.shape[-1],)
+    window, counts = NStepTransitions(torch.tensor(given["actions"]), returns, discounts), (target.shape[-1],)
     plain = expected_targets(window, target_output, target_output, counts) * valid
     double = expected_targets(window, target_output, online_output, counts) * valid
     torch.testing.assert_close(plain, torch.tensor(wanted["targets_max"], dtype=F64))
