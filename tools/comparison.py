@@ -21,7 +21,7 @@ from tools.aggregates import (
     interquartile_mean,
     mean,
 )
-from tools.runs import Run
+from tools.runs import LoadedRun
 from wrappers import atari
 
 PUBLISHED_FILE = Path(__file__).with_name("published.json")
@@ -37,7 +37,7 @@ class Result:
     """
 
     setting: str
-    runs: list[Run]
+    runs: list[LoadedRun]
     scores: np.ndarray
     areas: np.ndarray
     minutes: np.ndarray
@@ -79,7 +79,7 @@ class Published:
     source: str
 
 
-def choose_runs(runs: Sequence[Run], *, with_unfinished: bool) -> tuple[list[Run], list[str]]:
+def choose_runs(runs: Sequence[LoadedRun], *, with_unfinished: bool) -> tuple[list[LoadedRun], list[str]]:
     """Return the runs that can be compared, and one line for each run that is left out or unfinished.
 
     Raises ValueError if no run can be compared.
@@ -101,12 +101,12 @@ def choose_runs(runs: Sequence[Run], *, with_unfinished: bool) -> tuple[list[Run
     return chosen, notes
 
 
-def compare(runs: Sequence[Run], threshold: float | None) -> list[Game]:
+def compare(runs: Sequence[LoadedRun], threshold: float | None) -> list[Game]:
     """Group runs by game and setting, both in order of first appearance. threshold: a return, None for none."""
     return [_compare_game(env, [run for run in runs if run.env == env], threshold) for env in _unique(run.env for run in runs)]
 
 
-def _compare_game(env: str, runs: list[Run], threshold: float | None) -> Game:
+def _compare_game(env: str, runs: list[LoadedRun], threshold: float | None) -> Game:
     horizon = float(min(run.frames[-1] for run in runs))
     results = []
     for setting in _unique(run.setting for run in runs):
@@ -126,7 +126,7 @@ def _compare_game(env: str, runs: list[Run], threshold: float | None) -> Game:
     return Game(env, horizon, results)
 
 
-def _steps_to(run: Run, threshold: float, horizon: float) -> float:
+def _steps_to(run: LoadedRun, threshold: float, horizon: float) -> float:
     inside = run.frames <= horizon
     return first_reached(run.steps[inside], run.returns[inside], threshold)
 

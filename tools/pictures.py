@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from learner.metrics.curve import frames_unit, time_unit
 from tools.aggregates import Estimate, mean_curve, on_grid
 from tools.comparison import Game, Overall, Result
-from tools.runs import Run
+from tools.runs import LoadedRun
 
 # Okabe and Ito's colours, which all kinds of colour vision distinguish. Their yellow is left out: it is too light on white.
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
@@ -53,7 +53,7 @@ def draw_curves(game: Game, picture: Path, threshold: float | None) -> None:
     figure.savefig(picture, dpi=110)
 
 
-def _draw_side(axis: Axes, game: Game, x_of: Callable[[Run], np.ndarray], right: float, label: str) -> None:
+def _draw_side(axis: Axes, game: Game, x_of: Callable[[LoadedRun], np.ndarray], right: float, label: str) -> None:
     """Draw every setting's curve against `x_of` its runs, from 0 to `right`."""
     for number, result in enumerate(game.results):
         until = max(np.interp(game.horizon, run.frames, x_of(run)) for run in result.runs)
@@ -80,7 +80,7 @@ def draw_mean(axis: Axes, number: int, x: np.ndarray, curves: np.ndarray, label:
     axis.plot(x, centre, color=colour, linestyle=dashes, linewidth=1.6, label=label)
 
 
-def _up_to_horizon(game: Game, run: Run, x: np.ndarray, grid: np.ndarray) -> np.ndarray:
+def _up_to_horizon(game: Game, run: LoadedRun, x: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """The run's curve on `grid`: NaN before it begins, constant after the frames at which all runs are compared."""
     before = run.frames < game.horizon
     ends = [np.interp(game.horizon, run.frames, values) for values in (x, run.returns)]

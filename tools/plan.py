@@ -48,7 +48,7 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """One run of a suite. settings: of its variant. folder: for everything of this run."""
 
     suite: str
@@ -137,10 +137,12 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     return {**plan, "settings": rename_settings(plan["settings"])}
 
 
-def plan_runs(suite: Suite, folder: Path) -> list[Plan]:
+def plan_runs(suite: Suite, folder: Path) -> list[PlannedRun]:
     """Return all runs of the suite: all variants with one seed before the next seed, so that partial results compare fairly."""
     return [
-        Plan(suite.name, variant, env, seed, settings, folder / _folder_name(env) / _folder_name(variant) / f"seed_{seed}")
+        PlannedRun(
+            suite.name, variant, env, seed, settings, folder / _folder_name(env) / _folder_name(variant) / f"seed_{seed}"
+        )
         for env in suite.envs
         for seed in suite.seeds
         for variant, settings in suite.variants.items()

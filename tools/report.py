@@ -23,7 +23,7 @@ from tools.aggregates import RESAMPLES
 from tools.comparison import Game, Overall, choose_runs, compare, notes_on, over_games
 from tools.page import bullets, folded, heading, html_table, page, paragraph, picture
 from tools.pictures import draw_curves, draw_overall, draw_scores
-from tools.runs import Run, find_runs, load_runs
+from tools.runs import LoadedRun, find_runs, load_runs
 from tools.tables import Table, game_table, markdown, overall_table, published_table
 from tools.termination import end_with
 
@@ -101,7 +101,7 @@ def _game_part(game: Game, out: Path, threshold: float | None) -> list[str]:
     return parts
 
 
-def _circumstances(runs: Sequence[Run]) -> list[str]:
+def _circumstances(runs: Sequence[LoadedRun]) -> list[str]:
     """Lines with commits, machines and versions, each with its number of runs."""
     lines: Counter[str] = Counter()
     for run in runs:
@@ -114,7 +114,7 @@ def _circumstances(runs: Sequence[Run]) -> list[str]:
     return [f"{line} ({count} run{'s' * (count > 1)})" for line, count in sorted(lines.items())]
 
 
-def _runs_table(runs: Sequence[Run]) -> Table:
+def _runs_table(runs: Sequence[LoadedRun]) -> Table:
     rows = [
         [run.env, run.setting, str(run.seed), run.path.name, f"python {shlex.join(map(str, run.config.get('command', [])))}"]
         for run in runs

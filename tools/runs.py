@@ -28,7 +28,7 @@ REPLAYS = "replay_parameters"
 
 
 @dataclass(frozen=True)
-class Run:
+class LoadedRun:
     """One run. frames, steps, seconds, returns: points `[n]` of its curve, which begins with the first ended episode.
 
     returns: mean raw return of the last `return_window` training episodes. config: the content of config.json.
@@ -70,7 +70,7 @@ def _is_superseded(run: Path) -> bool:
     return newest is not None and newest.path != run
 
 
-def load_runs(paths: Sequence[Path]) -> list[Run]:
+def load_runs(paths: Sequence[Path]) -> list[LoadedRun]:
     """Read every run. Its setting is named by the suite's variant, or else by its difference from the other runs."""
     configs = [_read_config(path) for path in paths]
     plans = [read_plan(path.parent) for path in paths]
@@ -96,7 +96,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
+def _load_run(path: Path, config: dict[str, Any], setting: str) -> LoadedRun:
     directory = RunDirectory(path)
     columns = read_metrics(directory.metrics, X_AXES) if directory.metrics.is_file() else {}
     returns = columns.get(RETURN, np.zeros(0))
@@ -106,7 +106,7 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
     frames, steps, seconds = (columns[name][known] if len(returns) else returns for name in ("frames", "steps", "seconds"))
     if len(frames) and not (np.isfinite([frames, steps, seconds]).all() and (np.diff(frames, prepend=0.0) > 0).all()):
         raise ValueError(f"{directory.metrics}: wanted rows in the order of frames, got others")
-    return Run(
+    return LoadedRun(
         path=path,
         setting=setting,
         env=config["settings"]["env"],
@@ -120,7 +120,7 @@ def _load_run(path: Path, config: dict[str, Any], setting: str) -> Run:
     )
 
 
-def _place(run: Run) -> int:
+def _place(run: LoadedRun) -> int:
     """The position of the run's variant in the suite file, whose order a report keeps."""
     plan = read_plan(run.path.parent)
     if plan is None or not (suite := run.path.parents[3] / SUITE_FILE).is_file():

@@ -22,14 +22,14 @@ from checked_files import locked
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.metrics.writer import X_AXES, read_metrics
 from learner.signals import StopSignals
-from tools.plan import SUITE_FILE, Plan, Suite, check_suite, plan_runs, read_suite
+from tools.plan import SUITE_FILE, PlannedRun, Suite, check_suite, plan_runs, read_suite
 from tools.summary import read_config
 from tools.termination import REPOSITORY, end_with
 
 LOOK_SECONDS = 1.0
 STOPPING = "Stopping: the run saves first. Press Ctrl-C again to stop at once without saving."
 
-Runner = Callable[[Plan, Callable[[str], None], Callable[[], bool]], int]
+Runner = Callable[[PlannedRun, Callable[[str], None], Callable[[], bool]], int]
 """Makes one run. Takes the plan, a function that shows progress, and one that says whether to stop. Returns the exit code."""
 
 
@@ -39,7 +39,7 @@ class ProgramRunner:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, plan: Plan, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
+    def __call__(self, plan: PlannedRun, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
         with (plan.folder / "console.txt").open("ab") as console:
             self._process = process = subprocess.Popen(
                 [sys.executable, "main.py", *plan.arguments()],
@@ -68,7 +68,7 @@ class ProgramRunner:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def progress_of(plan: Plan) -> str:
+def progress_of(plan: PlannedRun) -> str:
     """Return a line on the progress of a run, by its last row of metrics."""
     run = plan.run()
     try:
@@ -93,7 +93,7 @@ def progress_of(plan: Plan) -> str:
     )
 
 
-def run_plans(plans: list[Plan], runner: Runner, should_stop: Callable[[], bool]) -> int:
+def run_plans(plans: list[PlannedRun], runner: Runner, should_stop: Callable[[], bool]) -> int:
     """Make every run that is not finished, and print one line for each. Returns the number of failed runs."""
     failed = 0
     line = ProgressLine()
@@ -117,7 +117,7 @@ def run_plans(plans: list[Plan], runner: Runner, should_stop: Callable[[], bool]
     return failed
 
 
-def _outcome(plan: Plan) -> str:
+def _outcome(plan: PlannedRun) -> str:
     summary = plan.summary()
     mean = summary["mean_return"]
     shown = "no episode ended" if mean is None else f"return {mean:.2f}"

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from wrappers.gymnasium_parts import Part
+from wrappers.gymnasium_parts import ObservationEntry
 from wrappers.gymnasium_spaces import TRUE, ObservationPlan
 
 STEP = "observation, reward, terminated, truncated, info"
@@ -81,7 +81,7 @@ def check_observation(plan: ObservationPlan, observation: Any, batch: tuple[int,
         _check_part(name, part, value, (*batch, *part.shape))
 
 
-def _check_part(name: str, part: Part, value: Any, shape: tuple[int, ...]) -> None:
+def _check_part(name: str, part: ObservationEntry, value: Any, shape: tuple[int, ...]) -> None:
     try:
         array = np.asarray(value)
     except CONVERSIONS:

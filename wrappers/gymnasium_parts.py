@@ -23,7 +23,7 @@ FEW = 3
 
 
 @dataclass(frozen=True)
-class Part:
+class ObservationEntry:
     """One entry of an observation.
 
     Args:
@@ -104,7 +104,7 @@ LAYOUTS: Mapping[str, Callable[[tuple[int, ...]], bool]] = {
 """Value of `observation_layout` -> whether an image of a shape has its channels first."""
 
 
-def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[Part]:
+def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[ObservationEntry]:
     """The entries of an observation space. Raises ValueError for one that has no fixed number of numbers."""
     if isinstance(space, spaces.Dict):
         for key, each in space.spaces.items():
@@ -113,18 +113,18 @@ def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[Part]:
         for index, each in enumerate(space.spaces):
             yield from parts_of(each, (*path, index))
     elif isinstance(space, spaces.Discrete):
-        yield Part(path, (), (int(space.start),), (int(space.n),))
+        yield ObservationEntry(path, (), (int(space.start),), (int(space.n),))
     elif isinstance(space, spaces.MultiDiscrete):
         counts = tuple(map(int, np.ravel(space.nvec)))
         starts = tuple(map(int, np.ravel(space.start)))
-        yield Part(path, space.nvec.shape, starts, counts)
+        yield ObservationEntry(path, space.nvec.shape, starts, counts)
     elif isinstance(space, spaces.MultiBinary):
-        yield Part(path, space.shape)
+        yield ObservationEntry(path, space.shape)
     elif isinstance(space, spaces.Box):
         is_bool = space.dtype == np.bool_
         dimensions = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}.get(np.dtype(space.dtype), ())
         is_image = len(space.shape) in dimensions and min(space.shape) > 0
-        yield Part(path, space.shape, is_image=is_image, is_bool=is_bool, dtype=str(space.dtype))
+        yield ObservationEntry(path, space.shape, is_image=is_image, is_bool=is_bool, dtype=str(space.dtype))
     else:
         entry = f" in its entry {'/'.join(map(str, path))}" if path else ""
         hint = f"; --ignored_observations={path[0]} leaves it out" if path and isinstance(path[0], str) else ""
@@ -134,7 +134,7 @@ def parts_of(space: spaces.Space[Any], path: Path = ()) -> Iterator[Part]:
         )
 
 
-def image_line(part: Part) -> str:
+def image_line(part: ObservationEntry) -> str:
     """How an image is read."""
     height, width, *channels = (*part.image_shape, 1)[:3]
     text = f"{_title(part)}: image {height}x{width} with {channels[0]} channel{'s' * (channels[0] > 1)}"
@@ -144,16 +144,16 @@ def image_line(part: Part) -> str:
     return f"{text} ({layout.replace('_', ' ')}; otherwise --observation_layout={other})"
 
 
-def is_like_an_image(part: Part) -> bool:
+def is_like_an_image(part: ObservationEntry) -> bool:
     """Whether a part is an array of numbers that is no image, but has the shape of one."""
     return bool(part.dtype) and len(part.shape) > 1 and sorted(part.shape)[-2] >= SMALLEST_SIDE
 
 
-def array_line(part: Part) -> str:
+def array_line(part: ObservationEntry) -> str:
     """How such an array is read."""
     shape = "x".join(map(str, part.shape))
     return f"{_title(part)}: {shape} numbers of {part.dtype}, flattened (images have dtype uint8, or bool and three dimensions)"
 
 
-def _title(part: Part) -> str:
+def _title(part: ObservationEntry) -> str:
     return f"observation {part.name}" if part.path else "observations"

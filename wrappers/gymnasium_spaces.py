@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from wrappers.gymnasium_parts import LAYOUTS, Part, array_line, image_line, is_like_an_image, parts_of
+from wrappers.gymnasium_parts import LAYOUTS, ObservationEntry, array_line, image_line, is_like_an_image, parts_of
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
 from wrappers.spec import AUTO_NAME, CHANNELS_FIRST, CHANNELS_LAST, NO_NAME
 
@@ -105,7 +105,9 @@ def _is_text(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Text) or (not isinstance(space, known) and isinstance(space.sample(), str))
 
 
-def _find_mask(parts: list[Part], mask_size: int, mask: str, info: Mapping[str, Any]) -> tuple[list[Part], str | None]:
+def _find_mask(
+    parts: list[ObservationEntry], mask_size: int, mask: str, info: Mapping[str, Any]
+) -> tuple[list[ObservationEntry], str | None]:
     """The parts of the mask in the observation, or its name in info; no parts and None if there is no mask."""
     if mask == NO_NAME or (mask == AUTO_NAME and not mask_size):
         return [], None
@@ -133,7 +135,7 @@ def joined(mask: Any) -> np.ndarray:
     return np.concatenate([joined(part) for part in mask]) if has_parts else np.ravel(mask)
 
 
-def _image_name(part: Part) -> str:
+def _image_name(part: ObservationEntry) -> str:
     name = part.name if part.path else "image"
     # Other leaves may have these names, and the names of leaves must differ.
     return f"{name}_image" if name in (VECTOR, ACTION_MASK, "previous_action", "previous_reward") else name

@@ -30,7 +30,7 @@ ROWS = 256
 """Rows that pass the network together."""
 
 
-class Episode(NamedTuple):
+class EpisodeRatios(NamedTuple):
     """One recorded episode: log pi - log mu of each used action, float64 `[steps]`, and its rewards `[steps]`."""
 
     log_ratios: np.ndarray
@@ -88,14 +88,14 @@ def estimate_score(plan: Plan, checkpoint: Checkpoint, path: Path, folder: Path)
 
 
 @torch.inference_mode()
-def episodes_of(network: FeatureNetwork, records: np.ndarray) -> Iterator[Episode]:
+def episodes_of(network: FeatureNetwork, records: np.ndarray) -> Iterator[EpisodeRatios]:
     """The whole episodes of one stream. Steps whose action was ignored have no ratio, and belong to none."""
     steps = len(records) - 1
     ratios = np.concatenate([part.double().cpu().numpy() for part in _log_ratios(network, records)])
     begin = 0
     for end in (np.flatnonzero(records["episode_length"][:steps] > 0) + 1).tolist():
         used = records["action_used"][begin:end]
-        yield Episode(ratios[begin:end][used], records["rewards"][begin:end][used].astype(np.float64))
+        yield EpisodeRatios(ratios[begin:end][used], records["rewards"][begin:end][used].astype(np.float64))
         begin = end
 
 

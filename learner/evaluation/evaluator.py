@@ -38,7 +38,7 @@ CLOSE_SECONDS = 2.0  # for environments that must be closed
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """The result of one evaluation.
 
     update, steps: the counters of the evaluated policy. returns: raw returns of whole episodes, at least one.
@@ -119,7 +119,7 @@ class Evaluator:
         self._under_way = Counters(steps=counters.steps, updates=counters.updates)
         self._send_request()
 
-    def take(self) -> Evaluation | None:
+    def take(self) -> EvaluationResult | None:
         """Return the result that has arrived, if any. Restarts a process that has died or hangs."""
         if self._process is None:
             return None
@@ -144,7 +144,7 @@ class Evaluator:
         self._end_process()
         self._shared.close()
 
-    def _receive(self, message: Answer | str) -> Evaluation | None:
+    def _receive(self, message: Answer | str) -> EvaluationResult | None:
         if isinstance(message, str):
             log.debug("%s", message)
             self._fail(f"failed: {message.strip().splitlines()[-1]}")
@@ -156,7 +156,7 @@ class Evaluator:
         if not message.returns:
             return None
         animation = self._setup.animation if message.animated else None
-        return Evaluation(counters.updates, counters.steps, message.returns, animation, message.infos)
+        return EvaluationResult(counters.updates, counters.steps, message.returns, animation, message.infos)
 
     def _fail(self, reason: str) -> None:
         """End the process, and start another unless it has failed too often."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from learner.evaluation.evaluator import Evaluation, Evaluator
+from learner.evaluation.evaluator import EvaluationResult, Evaluator
 from learner.hooks import Hook
 from learner.metrics.summary import evaluation_lines
 from learner.plan import Plan
@@ -51,7 +51,7 @@ class EvaluationSchedule(Hook):
         resumed: Checkpoint | None,
         *,
         make_checkpoint: Callable[[], Checkpoint],
-        add: Callable[[Evaluation], None],
+        add: Callable[[EvaluationResult], None],
     ) -> None:
         settings = plan.config.evaluation
         self._period, self._seconds = settings.eval_period, settings.eval_seconds
@@ -135,7 +135,7 @@ class EvaluationLog:
             log.warning("The checkpoint under evaluation was not saved: %s", error.strerror or error)
             self.discard()
 
-    def settle(self, evaluation: Evaluation) -> None:
+    def settle(self, evaluation: EvaluationResult) -> None:
         """Write the result. The candidate becomes the best checkpoint if its mean return is higher than any before."""
         line = {
             "update": evaluation.update,

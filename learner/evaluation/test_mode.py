@@ -64,7 +64,7 @@ class CheckpointTest:
     seeds: Seeds
 
 
-class Tally:
+class PlayedEpisodes:
     """The finished episodes, and the progress line about them. wanted: number of episodes to play."""
 
     def __init__(self, wanted: int) -> None:
@@ -157,19 +157,19 @@ def evaluate(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, run: Run
     test = CheckpointTest(plan, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))
     policy = load_policy(plan, checkpoint, test.seeds.actions)
     _announce(test)
-    tally = Tally(config.evaluation.test_episode_count)
+    played = PlayedEpisodes(config.evaluation.test_episode_count)
     video: Path | None = None
     failed = False
     with ExitStack() as exits:
         recorder = exits.enter_context(recorder_of(plan, _about(test)))
-        signals = exits.enter_context(StopSignals(at_once=tally.clear_line, first=STOP_MESSAGE))
+        signals = exits.enter_context(StopSignals(at_once=played.clear_line, first=STOP_MESSAGE))
         stop = Stop(signals)
         try:
             with failures_of("the test"):
                 if config.evaluation.render:
-                    video = _play_shown(test, policy, tally, stop)
-                if tally.missing and not stop():
-                    _play_unseen(test, policy, tally, stop, recorder)
+                    video = _play_shown(test, policy, played, stop)
+                if played.missing and not stop():
+                    _play_unseen(test, policy, played, stop, recorder)
         except WorkerError as error:
             # Numbers that are not finite are named already; other errors have a traceback in the detailed log.
             log.error(
@@ -177,17 +177,17 @@ def evaluate(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, run: Run
             )
             failed = True
         finally:
-            tally.clear_line()
-    if tally.missing:
+            played.clear_line()
+    if played.missing:
         log.warning(
             "Stopped after %s of %s episodes. Unfinished episodes do not count, so short episodes are over-represented.",
-            f"{len(tally.episodes):,}",
-            f"{tally.wanted:,}",
+            f"{len(played.episodes):,}",
+            f"{played.wanted:,}",
         )
-    if not tally.episodes:
+    if not played.episodes:
         log.warning("There is no score: no episode was finished.")
         return int(failed)
-    return _report(test, tally, video) or int(failed)
+    return _report(test, played, video) or int(failed)
 
 
 def make_seeds(seed: int) -> Seeds:
@@ -210,20 +210,24 @@ def _about(test: CheckpointTest) -> dict[str, Any]:
 
 
 def _play_unseen(
-    test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Callable[[], bool], recorder: EpisodeRecorder | None
+    test: CheckpointTest,
+    policy: EvaluationPolicy,
+    played: PlayedEpisodes,
+    stop: Callable[[], bool],
+    recorder: EpisodeRecorder | None,
 ) -> None:
     """Play the missing episodes in many environments together. recorder: keeps them, if there is one."""
-    count = min(test.plan.config.evaluation.test_environments, tally.missing)
+    count = min(test.plan.config.evaluation.test_environments, played.missing)
     env = make_vector_env(describe_env(test.plan.config.env).evaluation_config, count, num_threads=detect_machine().cores)
     seed = test.seeds.vector
     try:
         play(
             env,
             policy,
-            divide_episodes(tally.missing, count),
+            divide_episodes(played.missing, count),
             seed,
-            on_episode=lambda episode: tally.add(episode, first_seed=seed, shown=False),
-            on_step=tally.count_steps,
+            on_episode=lambda episode: played.add(episode, first_seed=seed, shown=False),
+            on_step=played.count_steps,
             stop=stop,
             recorder=recorder,
         )
@@ -231,21 +235,21 @@ def _play_unseen(
         close_quietly(env)
 
 
-def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, stop: Stop) -> Path | None:
+def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, played: PlayedEpisodes, stop: Stop) -> Path | None:
     """Show episodes one after the other. Returns the path of the video, or None if there is none."""
     config = test.plan.config.env
     env = make_single_env(describe_env(config).evaluation_config, "rgb_array")
-    screen, episodes = open_screen(config, test.folder, test.checkpoint.counters.updates, tally.wanted)
+    screen, episodes = open_screen(config, test.folder, test.checkpoint.counters.updates, played.wanted)
     stop.screen = screen
 
     def show_step(steps: int) -> None:
-        tally.count_steps(steps)
+        played.count_steps(steps)
         if screen.full:
             return
         try:
             screen.show(env.render())
         except Exception as error:  # drivers and users' code may raise anything; the score still counts
-            tally.clear_line()
+            played.clear_line()
             log.warning("The environment could not be drawn, so no more pictures are shown: %s", describe(error))
             screen.full = True
 
@@ -257,11 +261,11 @@ def _play_shown(test: CheckpointTest, policy: EvaluationPolicy, tally: Tally, st
                 break
 
             def count(episode: EpisodeResult, first_seed: int = first_seed) -> None:
-                tally.add(episode, first_seed=first_seed, shown=True)
+                played.add(episode, first_seed=first_seed, shown=True)
 
             play(env, policy, np.ones(1, dtype=np.int64), first_seed, on_episode=count, on_step=show_step, stop=stop)
     finally:
-        tally.clear_line()
+        played.clear_line()
         if not screen.closed:
             stop.screen = None  # the program closes it, which is no request to stop
         video = screen.close()
@@ -281,11 +285,11 @@ def _announce(test: CheckpointTest) -> None:
     log.info("Protocol: %s", describe_protocol(test.plan.config.env, test.plan.spec, test.plan.protocol))
 
 
-def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
+def _report(test: CheckpointTest, played: PlayedEpisodes, video: Path | None) -> int:
     """Print the table and write the results. Returns the exit code."""
     config, counters = test.plan.config, test.checkpoint.counters
-    summary = summarise(tally.episodes, config.env.env)
-    for line in (*table(summary, config.env.env), *info_lines(tally.infos)):
+    summary = summarise(played.episodes, config.env.env)
+    for line in (*table(summary, config.env.env), *info_lines(played.infos)):
         log.info("%s", line)
     content = {
         "env": config.env.env,
@@ -293,20 +297,20 @@ def _report(test: CheckpointTest, tally: Tally, video: Path | None) -> int:
         "training": asdict(counters),
         "protocol": test.plan.protocol,
         "summary": summary,
-        "success_rate": success_rate(tally.infos),
-        "info": tally.infos,
-        "episodes_wanted": tally.wanted,
-        "complete": tally.missing == 0,
-        "seconds": round(tally.seconds, 3),
+        "success_rate": success_rate(played.infos),
+        "info": played.infos,
+        "episodes_wanted": played.wanted,
+        "complete": played.missing == 0,
+        "seconds": round(played.seconds, 3),
         "seed": config.training.seed,
         "seeds": test.seeds._asdict(),
-        "environments": min(config.evaluation.test_environments, tally.wanted),
+        "environments": min(config.evaluation.test_environments, played.wanted),
         "device": config.training.device,
         "network": config.network,
         "video": video.name if video else None,
         "versions": package_versions(),
         "git_commit": git_commit(),
-        "episodes": tally.episodes,
+        "episodes": played.episodes,
     }
     try:
         path = write_results(test.folder, counters.updates, content)

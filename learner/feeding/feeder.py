@@ -15,7 +15,7 @@ import numpy as np
 
 from learner.feeding.host_buffers import HostBuffers
 from learner.metrics.infos import Sums, added, sums_of
-from learner.metrics.statistics import Episode, Record, ended_episodes
+from learner.metrics.statistics import EndedEpisode, Record, ended_episodes
 from replay.batch import HostBatch
 from replay.mixture import Mixture
 from workers import Block, Workers
@@ -33,7 +33,7 @@ class Arrivals:
     """Fresh trajectories that arrived since the batch before, the episodes that ended in them, and sums of their infos."""
 
     trajectories: int
-    episodes: list[Episode]
+    episodes: list[EndedEpisode]
     infos: Sums = field(default_factory=dict)
 
 
@@ -105,7 +105,7 @@ class BatchFeeder(Feeder):
         self.seconds = np.zeros(len(FEEDER_CLOCKS))
         self._pending: deque[tuple[Block, int]] = deque()  # block, and how many of its trajectories were inserted
         self._trajectories = 0
-        self._episodes: list[Episode] = []
+        self._episodes: list[EndedEpisode] = []
         self._infos: Sums = {}
 
     @property
@@ -161,7 +161,7 @@ class BatchFeeder(Feeder):
         self._pending = deque((block_of(config, worker, number), taken) for worker, number, taken in state["pending"])
         self._held = [block_of(config, worker, number) for worker, number in state.get("held", [])]  # earlier files have none
         self._trajectories = state["trajectories"]
-        self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._episodes = [EndedEpisode(*episode) for episode in state["episodes"]]
         self._infos = {name: (total, count) for name, (total, count) in state.get("infos", {}).items()}
 
     @contextmanager

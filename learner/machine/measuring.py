@@ -17,7 +17,7 @@ from learner.building import agent_class, make_agent
 from learner.feeding.host_buffers import HostBuffers
 from learner.machine.costs import Costs
 from learner.machine.fit import acting_precision, is_small
-from learner.machine.timing import Clock, Part, seconds_of_steps
+from learner.machine.timing import Clock, TimedPart, seconds_of_steps
 from learner.plan import Plan, make_plan
 from learner.settings.config import AUTO, Config, Settings
 from learner.settings.schema import MEASURED_SETTINGS
@@ -90,7 +90,7 @@ def measure_costs(plan: Plan, seconds: float, *, brief: bool = False) -> Costs:
         unroll_length = min(config.training.unroll_length, FEW_STEPS)
         batch = batch if config.needs.window else min(batch, FEW_STEPS // unroll_length)
         plan = make_plan(replace(config, training=replace(config.training, unroll_length=unroll_length)), plan.spec)
-    parts: dict[str, Part] = {}
+    parts: dict[str, TimedPart] = {}
     try:
         parts["env"] = stepping(config, stepped, 1)
         parts["act"] = acting(plan, at_once)
@@ -129,7 +129,7 @@ def fresh_part(config: Config) -> float:
     return sum(replay.sample_ratio * replay.fresh_part for replay in config.replays)
 
 
-def stepping(config: Config, num_envs: int, threads: int) -> Part:
+def stepping(config: Config, num_envs: int, threads: int) -> TimedPart:
     """Native steps of environments with random actions, in CPU time on one thread, in wall time on several."""
     with failures_of("random play before training"), ExitStack() as undo:
         env = make_vector_env(config.env, num_envs, threads)
@@ -143,10 +143,10 @@ def stepping(config: Config, num_envs: int, threads: int) -> Part:
         with failures_of("random play before training"):
             shown = env.step(random_actions(env.spec, shown, generator)).observations
 
-    return Part(step, num_envs, time.process_time if threads == 1 else time.perf_counter, partial(close_quietly, env))
+    return TimedPart(step, num_envs, time.process_time if threads == 1 else time.perf_counter, partial(close_quietly, env))
 
 
-def acting(plan: Plan, num_envs: int) -> Part:
+def acting(plan: Plan, num_envs: int) -> TimedPart:
     """Inference for `num_envs` environments at once, in CPU time on one core or wall time on a GPU."""
     if plan.config.workers.worker_kind == "central":
         return acting_for_all(plan, num_envs)
@@ -154,10 +154,10 @@ def acting(plan: Plan, num_envs: int) -> Part:
     weights = SharedWeights(SharedArrays(weights_layout(network)))
     policy = CpuPolicy(network.only_act(), weights, seed=1)
     observations = random_frames(plan.spec, (num_envs, plan.spec.frames_stacked))
-    return Part(lambda: policy.act(observations), num_envs, time.process_time)
+    return TimedPart(lambda: policy.act(observations), num_envs, time.process_time)
 
 
-def acting_for_all(plan: Plan, num_envs: int, *, compiled: bool = False) -> Part:
+def acting_for_all(plan: Plan, num_envs: int, *, compiled: bool = False) -> TimedPart:
     """The central policy alone: copies the newest frames to the learner's device and the actions back."""
     config, device = plan.config, torch.device(plan.config.training.device)
     network = replace(plan.network, precision=config.training.precision)
@@ -168,10 +168,10 @@ def acting_for_all(plan: Plan, num_envs: int, *, compiled: bool = False) -> Part
     policy = DevicePolicy(setup, weights, num_envs, device, seed=1)
     frames = random_frames(plan.spec, (num_envs,))
     first, everyone = np.zeros(num_envs, bool), np.arange(num_envs)
-    return Part(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
+    return TimedPart(lambda: policy.act([frames], [first], [everyone]), num_envs, _clock(device), device=device)
 
 
-def learning(plan: Plan, batch_size: int) -> Part:
+def learning(plan: Plan, batch_size: int) -> TimedPart:
     """Batches and updates as in a run, in CPU time on one core or wall time on a GPU. batch_size: columns of each batch."""
     config, contract = plan.config, plan.contract
     device = torch.device(config.training.device)
@@ -198,7 +198,7 @@ def learning(plan: Plan, batch_size: int) -> Part:
             torch.cuda.synchronize(device)
 
     rows = config.needs.window or config.training.unroll_length
-    return Part(update, updates * batch_size * rows, _clock(device), device=device)
+    return TimedPart(update, updates * batch_size * rows, _clock(device), device=device)
 
 
 def random_frames(spec: EnvSpec, dims: tuple[int, ...]) -> np.ndarray:

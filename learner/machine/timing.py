@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class TimedPart:
     """One part of the work, built and alone.
 
     Args:
@@ -73,7 +73,7 @@ class Part:
         return [first] if first.own >= SLOW_CALL else []
 
 
-def seconds_of_steps(parts: Mapping[str, Part], budget: float) -> dict[str, float]:
+def seconds_of_steps(parts: Mapping[str, TimedPart], budget: float) -> dict[str, float]:
     """Median seconds of one step of each part.
 
     Args:

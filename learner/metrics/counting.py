@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agents import UpdateReport
 from learner.feeding.feeder import Arrivals
-from learner.metrics.statistics import EpisodeStatistics
+from learner.metrics.statistics import ReturnStatistics
 from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint, Counters
 
@@ -25,7 +25,7 @@ class Counting:
     def __init__(self, plan: Plan, counters: Counters, resumed: Checkpoint | None = None) -> None:
         self.counters = counters
         self.learning_rate = resumed.learning_rate if resumed else 0.0
-        self.episodes = EpisodeStatistics(plan.config.output.return_window)
+        self.episodes = ReturnStatistics(plan.config.output.return_window)
         self.episodes.recent.extend(resumed.returns if resumed else [])
         self.episodes.infos.add(resumed.infos if resumed else [], {})
         self._unroll_length = plan.config.training.unroll_length

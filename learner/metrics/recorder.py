@@ -13,7 +13,7 @@ import torch
 
 from agents import UpdateReport
 from learner.building import agent_class
-from learner.evaluation.evaluator import Evaluation
+from learner.evaluation.evaluator import EvaluationResult
 from learner.feeding.feeder import FEEDER_CLOCKS
 from learner.hooks import Hook
 from learner.machine.detect import available_cores
@@ -95,7 +95,7 @@ class MetricsRecorder(Hook):
         self._updates.add(report.scalars)
         self._optimizer_steps = report.optimizer_steps
 
-    def add_evaluation(self, evaluation: Evaluation) -> None:
+    def add_evaluation(self, evaluation: EvaluationResult) -> None:
         """Log the result of an evaluation; the next record holds its numbers."""
         self._write_evaluation()
         self._last_evaluation = evaluation.mean_return

@@ -48,7 +48,7 @@ class UpdateMetrics:
         return {name: total / count for name, (total, count) in totals.items() if count}
 
 
-class Episode(NamedTuple):
+class EndedEpisode(NamedTuple):
     """A whole episode: its raw return, its length in steps, and the numbers in the info of its last step."""
 
     episode_return: float
@@ -56,25 +56,25 @@ class Episode(NamedTuple):
     infos: Ends = {}
 
 
-def ended_episodes(trajectory: Mapping[str, np.ndarray], infos: Infos | None = None) -> list[Episode]:
+def ended_episodes(trajectory: Mapping[str, np.ndarray], infos: Infos | None = None) -> list[EndedEpisode]:
     """The episodes that ended in a trajectory (each field `[*shape]`). infos: its numbers, with values `[T, names]`."""
     returns, lengths = trajectory["episode_return"], trajectory["episode_length"]
     return [
-        Episode(float(returns[row]), int(lengths[row]), row_of(infos, row) if infos else {})
+        EndedEpisode(float(returns[row]), int(lengths[row]), row_of(infos, row) if infos else {})
         for row in np.flatnonzero(lengths).tolist()
     ]
 
 
-class EpisodeStatistics:
+class ReturnStatistics:
     """Raw returns and lengths of whole episodes. window: episodes of the running mean. infos: numbers of infos."""
 
     def __init__(self, window: int) -> None:
         self.count = 0
         self.recent: deque[float] = deque(maxlen=window)
         self.infos = InfoStatistics(window)
-        self._new: list[Episode] = []
+        self._new: list[EndedEpisode] = []
 
-    def add(self, episodes: Sequence[Episode], infos: Mapping[str, tuple[float, int]] | None = None) -> None:
+    def add(self, episodes: Sequence[EndedEpisode], infos: Mapping[str, tuple[float, int]] | None = None) -> None:
         """Add episodes that ended. infos: sums over the steps since the last call, see `learner.metrics.infos`."""
         self.infos.add([episode.infos for episode in episodes], infos or {})
         for episode in episodes:

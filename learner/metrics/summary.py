@@ -16,7 +16,7 @@ from learner.metrics.bottleneck import Bottleneck
 from learner.metrics.curve import draw_learning_curve
 from learner.metrics.infos import PREFIX, success_rate
 from learner.metrics.progress import format_duration, steps_and_frames
-from learner.metrics.statistics import EpisodeStatistics
+from learner.metrics.statistics import ReturnStatistics
 from learner.runs.checkpoint import Counters
 from learner.runs.directory import RunDirectory
 from learner.settings.config import Config
@@ -31,7 +31,7 @@ def write_summary(
     run: RunDirectory,
     config: Config,
     counters: Counters,
-    episodes: EpisodeStatistics,
+    episodes: ReturnStatistics,
     *,
     checkpoint: Path | None,
     interrupted: bool,
@@ -89,7 +89,7 @@ def evaluation_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def log_result(
-    counters: Counters, episodes: EpisodeStatistics | None, bottleneck: Bottleneck | None, *, interrupted: bool
+    counters: Counters, episodes: ReturnStatistics | None, bottleneck: Bottleneck | None, *, interrupted: bool
 ) -> None:
     """Log how far the run has come, its mean return, and what limited its speed.
 
@@ -107,7 +107,7 @@ def log_result(
         log.info("%s", bottleneck.line)
 
 
-def _mean_return(episodes: EpisodeStatistics) -> str:
+def _mean_return(episodes: ReturnStatistics) -> str:
     if (mean := episodes.mean_return) is None:
         return "no episode has ended yet"
     count, rate = len(episodes.recent), success_rate(episodes.infos.at_end)

@@ -19,7 +19,7 @@ from torch import Tensor
 from agents import Agent
 from learner.feeding.feeder import Arrivals
 from learner.metrics.infos import Ends, Sums, added
-from learner.metrics.statistics import Episode
+from learner.metrics.statistics import EndedEpisode
 from learner.ranks.base import Asked, Learners
 from learner.ranks.group import LearnerGroup
 from workers import InProcessWorkers, Workers
@@ -175,7 +175,7 @@ class SeveralLearners(Learners):
             listed = self._group.gather_on_host(_padded(arrivals.episodes, most))
         sums, ends = self._all_infos(arrivals)
         episodes = [
-            Episode(episode_return, int(length), infos)
+            EndedEpisode(episode_return, int(length), infos)
             for report, rows, of_rank in zip(self._reports, listed.tolist(), ends, strict=True)
             for (episode_return, length), infos in zip(rows[: int(report.episodes)], of_rank, strict=True)
         ]
@@ -251,7 +251,7 @@ def _infos_as_text(arrivals: Arrivals) -> bytes:
     return json.dumps([arrivals.infos, [episode.infos for episode in arrivals.episodes]]).encode()
 
 
-def _padded(episodes: Sequence[Episode], count: int) -> Tensor:
+def _padded(episodes: Sequence[EndedEpisode], count: int) -> Tensor:
     """The first `count` episodes, float64 `[count, 2]`, with zeros behind the last."""
     rows = torch.zeros(count, 2, dtype=torch.float64)
     if shown := episodes[:count]:

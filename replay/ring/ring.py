@@ -69,7 +69,7 @@ class Ring:
         self._retention = retention
         self._growing = [GrowingArray((self.storage.capacity,), "int64") for _ in range(4)]
         self.draws, self._inserted_at, self._slots, self._positions = (growing.array for growing in self._growing)
-        self._tally = Tally()
+        self._means = MetricMeans()
         self.index: RowIndex | None = None
         if make_index:
             self.index = make_index(self.storage.capacity)
@@ -191,10 +191,10 @@ class Ring:
         """
         # Most draws are with replacement, so a slot may occur twice, and `draws[slots] += 1` would count it once.
         np.add.at(self.draws, slots, 1)
-        self._tally.add("age", self.ages(slots))
-        self._tally.add("draws", self.draws[slots])
+        self._means.add("age", self.ages(slots))
+        self._means.add("draws", self.draws[slots])
         if distances is not None:
-            self._tally.add("distance", distances)
+            self._means.add("distance", distances)
         return self.storage.read(slots, out)
 
     def uniform_rows(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -213,8 +213,8 @@ class Ring:
         does. slots, rows: int64 `[n]`.
         """
         np.add.at(self.draws, slots, 1)
-        self._tally.add("age", self.ages(slots))
-        self._tally.add("draws", self.draws[slots])
+        self._means.add("age", self.ages(slots))
+        self._means.add("draws", self.draws[slots])
         frames = self.storage.read_window(slots, rows, out)
         if self.hindsight:
             self.hindsight.relabel(slots, rows, out)
@@ -225,7 +225,7 @@ class Ring:
 
         They are the mean age in inserts, the mean and largest number of draws, and the mean distance if there was one.
         """
-        return self._tally.read()
+        return self._means.read()
 
     def state_dict(self) -> dict[str, Any]:
         slots = self.slots
@@ -364,7 +364,7 @@ class Retention(ABC):
         """Continue from the `state_dict()` of a retention of the same kind."""
 
 
-class Tally:
+class MetricMeans:
     """Sums values by name until their means are read, with the largest number of draws."""
 
     def __init__(self) -> None:

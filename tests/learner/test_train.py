@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import IMAGES, Event
 from agents.metrics import UpdateReport
 from agents.vtrace.agent import VTraceAgent
 from learner.early_processes import EarlyProcesses
-from learner.evaluation.evaluator import Evaluation
+from learner.evaluation.evaluator import EvaluationResult
 from learner.metrics.writer import read_metrics
 from learner.plan import make_plan
 from learner.runs.checkpoint import Checkpoint, Counters, load_checkpoint
@@ -282,12 +282,12 @@ class ImmediateEvaluator:
     def ask(self, network: torch.nn.Module, counters: Counters) -> None:
         self.asked = replace(counters)
 
-    def take(self) -> Evaluation | None:
+    def take(self) -> EvaluationResult | None:
         asked, self.asked = self.asked, None
         if asked is None:
             return None
         Image.new("L", (2, 2), asked.updates).save(self.animation)
-        return Evaluation(asked.updates, asked.steps, (float(-asked.updates), 0.0), self.animation)
+        return EvaluationResult(asked.updates, asked.steps, (float(-asked.updates), 0.0), self.animation)
 
     def stop(self) -> None:
         pass

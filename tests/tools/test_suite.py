@@ -17,7 +17,7 @@ import pytest
 from checked_files import LockedError, locked
 from tests.support import CATCH
 from tests.tools.support import BUDGET, SUITE, add_checkpoint, write_run, write_suite
-from tools.plan import Plan, plan_runs, read_suite
+from tools.plan import PlannedRun, plan_runs, read_suite
 from tools.suite import main, progress_of, run_plans, run_suite
 
 
@@ -28,7 +28,7 @@ class FakeRunner:
         self.codes = codes
         self.done: list[str] = []
 
-    def __call__(self, plan: Plan, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
+    def __call__(self, plan: PlannedRun, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
         assert (plan.folder / "plan.json").is_file()
         self.done.append(plan.title)
         code = self.codes.get(f"{plan.variant}_{plan.seed}", 0)
@@ -36,7 +36,7 @@ class FakeRunner:
         return code
 
 
-def settings_of_run(plan: Plan) -> dict[str, Any]:
+def settings_of_run(plan: PlannedRun) -> dict[str, Any]:
     return {**plan.settings, "seed": plan.seed}
 
 
@@ -45,11 +45,11 @@ def never() -> bool:
 
 
 @pytest.fixture
-def plans(tmp_path: Path) -> list[Plan]:
+def plans(tmp_path: Path) -> list[PlannedRun]:
     return plan_runs(read_suite(write_suite(tmp_path, common={"environment_max_steps": BUDGET})), tmp_path)
 
 
-def test_all_runs_are_made_once(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_runs_are_made_once(plans: list[PlannedRun], capsys: pytest.CaptureFixture[str]) -> None:
     runner = FakeRunner()
     assert run_plans(plans, runner, never) == 0
     assert runner.done == [plan.title for plan in plans]
@@ -68,7 +68,7 @@ def test_a_suite_runs_once_at_a_time(tmp_path: Path) -> None:
         run_suite(write_suite(tmp_path), tmp_path / "results")
 
 
-def test_interrupted_runs_are_made_again(plans: list[Plan]) -> None:
+def test_interrupted_runs_are_made_again(plans: list[PlannedRun]) -> None:
     write_run(plans[1].folder / "Catch-v0_50", finished=False, **settings_of_run(plans[1]))
     for number in (0, 2):
         write_run(plans[number].folder / "Catch-v0_50", **settings_of_run(plans[number]))
@@ -77,20 +77,20 @@ def test_interrupted_runs_are_made_again(plans: list[Plan]) -> None:
     assert runner.done == [plans[1].title, plans[3].title]
 
 
-def test_a_failed_run_is_reported_and_the_others_are_made(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_reported_and_the_others_are_made(plans: list[PlannedRun], capsys: pytest.CaptureFixture[str]) -> None:
     runner = FakeRunner(queue_1=1)
     assert run_plans(plans, runner, never) == 1
     assert len(runner.done) == 4
     assert "seed 1: failed with exit code 1, see " in capsys.readouterr().out.splitlines()[0]
 
 
-def test_no_run_starts_after_a_stop(plans: list[Plan]) -> None:
+def test_no_run_starts_after_a_stop(plans: list[PlannedRun]) -> None:
     runner = FakeRunner()
     assert run_plans(plans, runner, lambda: len(runner.done) == 2) == 0
     assert len(runner.done) == 2
 
 
-def test_progress_is_read_from_the_last_row_and_the_budget_from_the_run(plans: list[Plan]) -> None:
+def test_progress_is_read_from_the_last_row_and_the_budget_from_the_run(plans: list[PlannedRun]) -> None:
     assert progress_of(plans[0]) == "starting"
     write_run(plans[0].folder / "Catch-v0_1", returns=(None, None), frames=4000, finished=None, environment_max_steps=3000)
     assert progress_of(plans[0]).startswith("no episode yet | steps 1,000 of 3,000 | frames 4,000 | 40 frames/s | left 3:20")
@@ -131,6 +131,6 @@ def test_a_bad_suite_file_is_one_line_and_exit_code_2(
     assert said.out == ""
 
 
-def test_a_checkpoint_of_an_unfinished_run_is_used(plans: list[Plan]) -> None:
+def test_a_checkpoint_of_an_unfinished_run_is_used(plans: list[PlannedRun]) -> None:
     add_checkpoint(write_run(plans[0].folder / "Catch-v0_7", finished=False, **settings_of_run(plans[0])))
     assert f"--load={plans[0].folder / 'Catch-v0_7'}" in plans[0].arguments()

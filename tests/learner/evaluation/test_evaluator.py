@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from learner.evaluation import evaluator as module
-from learner.evaluation.evaluator import HANG_SECONDS, MAX_FAILURES, Evaluation, Evaluator
+from learner.evaluation.evaluator import HANG_SECONDS, MAX_FAILURES, EvaluationResult, Evaluator
 from learner.evaluation.evaluator_process import LOWEST_PRIORITY, Answer
 from learner.plan import make_plan
 from learner.runs.checkpoint import Counters
@@ -53,7 +53,7 @@ def make_evaluator(tmp_path: Path) -> Iterator[Callable[..., Evaluator]]:
         evaluator.stop()
 
 
-def wait_for(evaluator: Evaluator, done: Callable[[], bool] = lambda: False) -> Evaluation | None:
+def wait_for(evaluator: Evaluator, done: Callable[[], bool] = lambda: False) -> EvaluationResult | None:
     """Return the first evaluation that arrives, or None as soon as `done` returns true."""
     end = monotonic() + PATIENCE
     while monotonic() < end and not done():
@@ -224,5 +224,5 @@ def test_a_step_may_take_as_long_as_in_workers(
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:
-    assert Evaluation(1, 1, (1.0, 3.0, 5.0, 7.0)).standard_error == pytest.approx(math.sqrt(20 / 3 / 4))
-    assert math.isnan(Evaluation(1, 1, (1.0,)).standard_error)
+    assert EvaluationResult(1, 1, (1.0, 3.0, 5.0, 7.0)).standard_error == pytest.approx(math.sqrt(20 / 3 / 4))
+    assert math.isnan(EvaluationResult(1, 1, (1.0,)).standard_error)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from learner.evaluation import schedule as module
-from learner.evaluation.evaluator import Evaluation
+from learner.evaluation.evaluator import EvaluationResult
 from learner.evaluation.schedule import EvaluationLog, EvaluationSchedule
 from learner.metrics.summary import evaluation_lines
 from learner.runs.checkpoint import Counters, load_checkpoint
@@ -32,7 +32,7 @@ class RecordingEvaluator:
 
     def __init__(self, *_: object) -> None:
         self.alive = self.ready = True
-        self.found: Evaluation | None = None
+        self.found: EvaluationResult | None = None
         self.asked: list[int] = []
 
     def start(self) -> None:
@@ -41,7 +41,7 @@ class RecordingEvaluator:
     def ask(self, network: torch.nn.Module, counters: Counters) -> None:
         self.asked.append(counters.updates)
 
-    def take(self) -> Evaluation | None:
+    def take(self) -> EvaluationResult | None:
         found, self.found = self.found, None
         return found
 
@@ -61,7 +61,7 @@ class Schedule(EvaluationSchedule):
 
     def __init__(self, run: RunDirectory, eval_period: int, update: int = 0, eval_seconds: float = 0.0) -> None:
         plan = small_plan(eval_period=eval_period, eval_seconds=eval_seconds)
-        self.added: list[Evaluation] = []
+        self.added: list[EvaluationResult] = []
         self.updates = Counters(updates=update)
         super().__init__(
             plan,
@@ -116,9 +116,9 @@ def test_the_result_belongs_to_the_checkpoint_of_the_request(run: RunDirectory, 
     schedule = Schedule(run, eval_period=10)
     schedule.step(10)
     assert best(run) is None
-    evaluator.found = Evaluation(10, 400, (1.0,))
+    evaluator.found = EvaluationResult(10, 400, (1.0,))
     schedule.step(17)
-    assert schedule.added == [Evaluation(10, 400, (1.0,))]
+    assert schedule.added == [EvaluationResult(10, 400, (1.0,))]
     assert best(run) == 10
 
 
@@ -131,12 +131,12 @@ class AnsweringEvaluator(RecordingEvaluator):
         super().ask(network, counters)
         self.ready, self.looks = False, 0
 
-    def take(self) -> Evaluation | None:
+    def take(self) -> EvaluationResult | None:
         self.looks += 1
         if self.ready or self.looks < 3:
             return None
         self.ready = True
-        return Evaluation(self.asked[-1], 10 * self.asked[-1], (float(self.asked[-1]),))
+        return EvaluationResult(self.asked[-1], 10 * self.asked[-1], (float(self.asked[-1]),))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_stopping_discards_the_candidate(run: RunDirectory, evaluator: Recording
 
 def settle(log: EvaluationLog, update: int, *returns: float) -> None:
     log.propose(make_checkpoint(update))
-    log.settle(Evaluation(update, 10 * update, returns))
+    log.settle(EvaluationResult(update, 10 * update, returns))
 
 
 def best(run: RunDirectory) -> int | None:

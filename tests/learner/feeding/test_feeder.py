@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from learner.feeding import feeder as module
-from learner.metrics.statistics import Episode
+from learner.metrics.statistics import EndedEpisode
 from replay.trajectory import poison_arrays
 from tests.learner.support import SLOTS, feeder_of, mixture_of, never, numbers_of, take
 from workers import WorkerError
@@ -103,7 +103,9 @@ def test_arrivals_belong_to_the_batch_they_arrived_for() -> None:
         assert batch is not None
         new = inserted[counted:]
         assert batch.arrivals.trajectories == len(new)
-        assert batch.arrivals.episodes == [Episode(number, number) for number in new if number]  # a length of 0 marks no end
+        assert batch.arrivals.episodes == [
+            EndedEpisode(number, number) for number in new if number
+        ]  # a length of 0 marks no end
         counted = len(inserted)
     assert counted > 40
 

@@ -11,7 +11,7 @@ from learner.machine import measuring, timing
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import fresh_part, measure_costs, random_frames, wants_preflight
-from learner.machine.timing import Part
+from learner.machine.timing import TimedPart
 from learner.plan import Plan, make_plan
 from learner.settings.config import DEFAULTS, Config, make_config
 from tests.support import small_config, small_plan
@@ -33,11 +33,11 @@ class Known:
     def read(self) -> float:
         return self.now
 
-    def part(self, seconds: float) -> Part:
+    def part(self, seconds: float) -> TimedPart:
         def call() -> None:
             self.now += seconds
 
-        return Part(call, 1, self.read)
+        return TimedPart(call, 1, self.read)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_interrupted_measurement_closes_its_environments(place: str, monkeypa
 def test_a_central_policy_is_measured_with_a_group_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once: list[int] = []
 
-    def acting_for_all(plan: Plan, num_envs: int) -> Part:
+    def acting_for_all(plan: Plan, num_envs: int) -> TimedPart:
         at_once.append(num_envs)
         return real(plan, num_envs)
 
@@ -110,11 +110,11 @@ def test_a_brief_measurement_takes_few_environments_and_steps(
 ) -> None:
     learned_from, stepped = [], []
 
-    def stepping(config: Config, num_envs: int, threads: int) -> Part:
+    def stepping(config: Config, num_envs: int, threads: int) -> TimedPart:
         stepped.append(num_envs)
         return known.part(1.0)
 
-    def learning(plan: Plan, batch_size: int) -> Part:
+    def learning(plan: Plan, batch_size: int) -> TimedPart:
         learned_from.append((batch_size, plan.config.training.unroll_length))
         return known.part(1.0)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learner.machine import timing
-from learner.machine.timing import Part, seconds_of_steps
+from learner.machine.timing import TimedPart, seconds_of_steps
 
 
 class FakeClock:
@@ -34,8 +34,8 @@ class Calls:
         self.made.append(self.clock.now)
         self.clock.now += self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
 
-    def part(self, device: str = "cpu") -> Part:
-        return Part(self, 1, self.clock.read, device=torch.device(device))
+    def part(self, device: str = "cpu") -> TimedPart:
+        return TimedPart(self, 1, self.clock.read, device=torch.device(device))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_busy_moment_spoils_no_part(clock: FakeClock) -> None:
     def call() -> None:
         clock.now += 0.004 if 0.05 < clock.now < 0.25 else 0.001
 
-    found = seconds_of_steps({name: Part(call, 1, clock.read) for name in ("env", "act", "learn")}, 0.2)
+    found = seconds_of_steps({name: TimedPart(call, 1, clock.read) for name in ("env", "act", "learn")}, 0.2)
     assert found == {name: pytest.approx(0.001) for name in ("env", "act", "learn")}
 
 
@@ -90,17 +90,17 @@ def test_the_first_calls_of_a_gpu_do_not_count_however_long_they_take(clock: Fak
 
 @pytest.mark.parametrize("tick", [0.0001, 0.01, 0.5])
 def test_a_clock_that_stands_still_during_a_call_is_replaced_by_the_wall(clock: FakeClock, tick: float) -> None:
-    part = Part(Calls(clock, 0.003), 1, lambda: tick * (clock.now // tick))
+    part = TimedPart(Calls(clock, 0.003), 1, lambda: tick * (clock.now // tick))
     assert part.seconds_a_step(0.2) == pytest.approx(0.003, rel=0.1)
 
 
 def test_seconds_are_those_of_one_step(clock: FakeClock) -> None:
-    assert Part(Calls(clock, 0.03), 10, clock.read).seconds_a_step(0.1) == pytest.approx(0.003)
+    assert TimedPart(Calls(clock, 0.03), 10, clock.read).seconds_a_step(0.1) == pytest.approx(0.003)
 
 
 def test_work_that_waits_is_measured_by_the_wall(clock: FakeClock) -> None:
     """As an environment that asks a simulator: 10 ms of which the CPU works one."""
-    waiting = Part(Calls(clock, 0.010), 1, lambda: clock.now / 10)
+    waiting = TimedPart(Calls(clock, 0.010), 1, lambda: clock.now / 10)
     assert waiting.seconds_a_step(0.2) == pytest.approx(0.010)
 
 
@@ -112,4 +112,4 @@ def test_a_busy_machine_does_not_look_like_waiting(clock: FakeClock) -> None:
         work[0] += 0.001
         clock.now += 0.001 if round(work[0] / 0.001) % 3 == 0 else 0.005
 
-    assert Part(call, 1, lambda: work[0]).seconds_a_step(0.2) == pytest.approx(0.001)
+    assert TimedPart(call, 1, lambda: work[0]).seconds_a_step(0.2) == pytest.approx(0.001)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.metrics.statistics import EpisodeStatistics, LagStatistics, TimeFractions, UpdateMetrics, ended_episodes
+from learner.metrics.statistics import LagStatistics, ReturnStatistics, TimeFractions, UpdateMetrics, ended_episodes
 
 
 def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:
@@ -22,7 +22,7 @@ def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int =
 
 
 def test_only_whole_episodes_count() -> None:
-    episodes = EpisodeStatistics(window=10)
+    episodes = ReturnStatistics(window=10)
     episodes.add(ended_episodes(trajectory_with({})))
     assert (episodes.count, episodes.mean_return, episodes.read()) == (0, None, {})
     episodes.add(ended_episodes(trajectory_with({0: (-21.0, 800), 5: (3.0, 1000)})))
@@ -36,14 +36,14 @@ def test_only_whole_episodes_count() -> None:
 
 
 def test_a_record_without_an_episode_has_only_the_running_mean() -> None:
-    episodes = EpisodeStatistics(window=10)
+    episodes = ReturnStatistics(window=10)
     episodes.add(ended_episodes(trajectory_with({1: (4.0, 10)})))
     episodes.read()
     assert episodes.read() == {"charts/episodic_return_mean": 4.0}
 
 
 def test_the_mean_is_over_the_last_episodes() -> None:
-    episodes = EpisodeStatistics(window=2)
+    episodes = ReturnStatistics(window=2)
     for episode_return in (100.0, 1.0, 2.0):
         episodes.add(ended_episodes(trajectory_with({3: (episode_return, 5)})))
     assert episodes.mean_return == 1.5

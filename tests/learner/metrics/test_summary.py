@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from learner.metrics.bottleneck import Bottleneck
-from learner.metrics.statistics import Episode, EpisodeStatistics
+from learner.metrics.statistics import EndedEpisode, ReturnStatistics
 from learner.metrics.summary import log_next_commands, log_result, write_summary
 from learner.runs.checkpoint import Counters
 from learner.runs.directory import RunDirectory
@@ -24,13 +24,13 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 @pytest.fixture
-def episodes() -> EpisodeStatistics:
-    episodes = EpisodeStatistics(window=10)
-    episodes.add([Episode(1.0, 9), Episode(2.0, 9)])
+def episodes() -> ReturnStatistics:
+    episodes = ReturnStatistics(window=10)
+    episodes.add([EndedEpisode(1.0, 9), EndedEpisode(2.0, 9)])
     return episodes
 
 
-def test_the_summary_holds_counters_speed_and_mean_return(run: RunDirectory, episodes: EpisodeStatistics) -> None:
+def test_the_summary_holds_counters_speed_and_mean_return(run: RunDirectory, episodes: ReturnStatistics) -> None:
     checkpoint = run.checkpoint_path(25)
     assert not write_summary(run, small_config(), COUNTERS, episodes, checkpoint=checkpoint, interrupted=True)
     summary = json.loads(run.summary.read_text())
@@ -39,7 +39,7 @@ def test_the_summary_holds_counters_speed_and_mean_return(run: RunDirectory, epi
 
 
 def test_a_run_without_an_episode_or_a_second_has_a_summary(run: RunDirectory) -> None:
-    write_summary(run, small_config(), Counters(), EpisodeStatistics(window=10), checkpoint=None, interrupted=False)
+    write_summary(run, small_config(), Counters(), ReturnStatistics(window=10), checkpoint=None, interrupted=False)
     summary = json.loads(run.summary.read_text())
     assert (summary["mean_return"], summary["frames_per_second"], summary["checkpoint"]) == (None, 0.0, None)
     assert summary["evaluation"] is summary["best_evaluation"] is None
@@ -54,14 +54,14 @@ def test_the_summary_holds_the_newest_and_the_best_evaluation_of_its_protocol(ru
     later = line(26, "b", 50.0)  # the run was resumed from before it
     lines = [line(1, "a", 90.0), line(2, "b", 7.0, 9.0), line(3, "b", 5.0), later, line(4, "b", float("inf")), '{"upd']
     run.evaluations.write_text("\n".join(lines))
-    write_summary(run, small_config(), COUNTERS, EpisodeStatistics(window=10), checkpoint=None, interrupted=False)
+    write_summary(run, small_config(), COUNTERS, ReturnStatistics(window=10), checkpoint=None, interrupted=False)
     summary = json.loads(run.summary.read_text())
     assert summary["evaluation"] == {"update": 3, "steps": 120, "mean_return": 5.0, "episodes": 1}
     assert summary["best_evaluation"] == {"update": 2, "steps": 80, "mean_return": 8.0, "episodes": 2}
 
 
 def test_a_summary_that_cannot_be_written_is_one_warning(
-    run: RunDirectory, episodes: EpisodeStatistics, lines: list[str]
+    run: RunDirectory, episodes: ReturnStatistics, lines: list[str]
 ) -> None:
     run.summary.mkdir()
     assert not write_summary(run, small_config(), COUNTERS, episodes, checkpoint=None, interrupted=False)
@@ -69,7 +69,7 @@ def test_a_summary_that_cannot_be_written_is_one_warning(
     assert "Is a directory" in line
 
 
-def test_the_result_ends_with_the_bottleneck(episodes: EpisodeStatistics, lines: list[str]) -> None:
+def test_the_result_ends_with_the_bottleneck(episodes: ReturnStatistics, lines: list[str]) -> None:
     log_result(COUNTERS, episodes, Bottleneck("learning", "Limited by the learner"), interrupted=False)
     assert lines[0].startswith("Finished after 0:08: 1,000 steps = 4,000 frames, 25 updates, 7 episodes")
     assert lines[0].endswith("1.50")

@@ -11,7 +11,7 @@ import torch
 
 from agents import Agent
 from learner.feeding.feeder import Arrivals
-from learner.metrics.statistics import Episode
+from learner.metrics.statistics import EndedEpisode
 from learner.ranks import group as module
 from learner.ranks.base import RankError
 from learner.ranks.group import LearnerGroup
@@ -46,7 +46,7 @@ def wait_for_batch(learners: SeveralLearners, asked: Callable[[], bool], seconds
 
 @pytest.mark.parametrize("many", [3, 40])
 def test_arrivals_of_all_learners_are_counted_on_each(many: int) -> None:
-    episodes = [[Episode(float(index), 10 + index) for index in range(count)] for count in (many, 0, 1)]
+    episodes = [[EndedEpisode(float(index), 10 + index) for index in range(count)] for count in (many, 0, 1)]
 
     def learner(group: LearnerGroup) -> Arrivals | None:
         return several(group).meet(Arrivals(2 + group.rank, episodes[group.rank]), never)
@@ -56,8 +56,8 @@ def test_arrivals_of_all_learners_are_counted_on_each(many: int) -> None:
 
 def test_the_numbers_of_infos_are_those_of_all_learners() -> None:
     own = [
-        Arrivals(1, [Episode(1.0, 5, {"cost": 2.0}), Episode(2.0, 6)], {"cost": (3.0, 2), "left_out": (0.0, 0)}),
-        Arrivals(1, [Episode(3.0, 7)]),
+        Arrivals(1, [EndedEpisode(1.0, 5, {"cost": 2.0}), EndedEpisode(2.0, 6)], {"cost": (3.0, 2), "left_out": (0.0, 0)}),
+        Arrivals(1, [EndedEpisode(3.0, 7)]),
         Arrivals(1, [], {"cost": (1.5, 1)}),
     ]
 
