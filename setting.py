@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 AUTO = "auto"
 TRAINING_MODES = ("train", "train_w_load")
 SERVING_MODES = (*TRAINING_MODES, "serve")
-MODES = (*TRAINING_MODES, "test", "export")
+MODES = (*TRAINING_MODES, "test", "export", "serve")
 """The values of `--op_mode` that use settings. `train_w_load` resumes a run."""
 TOOL_MODES = ("list", "new")
 """The values of `--op_mode` that use none."""

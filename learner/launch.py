@@ -64,6 +64,7 @@ TITLES = {
     "train_w_load": "Training on",
     "test": "Testing on",
     "export": "Exporting the policy for",
+    "serve": "Serving the policy for",
 }
 
 
@@ -106,7 +107,8 @@ def _run(job: Job) -> int:
     if job.trains:
         return _train(job)
     _introduce(job)
-    return _test(job) if job.op_mode == "test" else _export(job)
+    doing = {"test": _test, "export": _export, "serve": _serve}[job.op_mode]
+    return doing(job)
 
 
 def _introduce(job: Job) -> None:
@@ -149,6 +151,17 @@ def _export(job: Job) -> int:
         keep_library_output(run.log)
     with mirror_new_files(job.config.output, job.addresses, run):
         return export_policy(job.plan, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
+
+
+def _serve(job: Job) -> int:
+    from learner.policy_server import serve_policy
+
+    assert job.checkpoint is not None
+    assert job.checkpoint_path is not None
+    run = run_of_checkpoint(job.checkpoint_path)
+    if run:
+        keep_library_output(run.log)
+    return serve_policy(job.plan, job.checkpoint, job.checkpoint_path, run)
 
 
 def _train(job: Job) -> int:

@@ -51,12 +51,14 @@ from learner.settings.schema import DEFAULTS, agent_of, build
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
+from serve.run import check_address
 from setting import TRAINING_MODES
 from workers.base import NO_RECORDING
 from workers.minari_import import PREFIX
 from workers.recorded import fitting_recording
 from workers.recorded_values import check_values
 from wrappers import EnvConfig, EnvSpec, env_notes, family_of, make_single_env, make_spec
+from wrappers.served import spaces_of
 
 BYTES_A_WEIGHT = 28  # a weight in float32, its gradient, up to two moments, and the last good weight and moments
 PARTS_OF_BUDGET = 10  # the first of them is `learning_starts` if the usual one takes the whole budget
@@ -207,6 +209,9 @@ def check(job: Job) -> None:
     _check_environment(plan, job.machine)
     if job.op_mode == "test":
         _check_test(plan)
+    if job.op_mode == "serve":
+        check_address(plan.config.server)
+        spaces_of(plan.config.env)
     if checkpoint:
         check_fit(plan, checkpoint, load_optimizer=job.trains and plan.config.loading.load_optimizer)
     if job.trains:

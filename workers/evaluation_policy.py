@@ -51,6 +51,14 @@ class EvaluationPolicy:
         exploration = None if self._epsilon is None else torch.full((count, 1), self._epsilon)
         return self._network.choose(inferred, self._generator, exploration, greedy=self._greedy)
 
+    def take_weights(self, other: EvaluationPolicy) -> None:
+        """Act by the weights of another policy from now on. States are kept."""
+        self._network = other._network
+
+    def forget(self, environment: int) -> None:
+        """Forget the core's state of an environment."""
+        self._states.pop(environment, None)
+
     def _state_before(self, first: Tensor, environments: np.ndarray) -> Tensor | None:
         """The core's state for these environments, `[N, K]`; None without a core."""
         if not self._network.state_size:

@@ -17,11 +17,12 @@ from gymnasium import spaces
 
 from wrappers.facts import probe
 from wrappers.gymnasium_env import NAME as GYMNASIUM
+from wrappers.gymnasium_env import matches as is_of_gymnasium
 from wrappers.gymnasium_env import translate
 from wrappers.gymnasium_spaces import translate_actions
 from wrappers.gymnasium_vector import Translation
 from wrappers.space_json import space_from_json, space_to_json
-from wrappers.spaces import ACTION_MASK
+from wrappers.spaces import ACTION_MASK, Box, Discrete, MultiDiscrete
 from wrappers.spec import EnvConfig, EnvDescription, EnvSpec, VectorEnv
 
 PREFIX = "served:"
@@ -88,10 +89,30 @@ def spaces_of(config: EnvConfig) -> ServedSpaces:
     """
     if matches(config.env):
         return parse_spaces(config.spaces)
+    if not is_of_gymnasium(config.env):
+        return _spaces_of_spec(config)
     found = probe(GYMNASIUM, config).spaces
     if found.startswith("wanted"):
         raise ValueError(f"worker_kind: wanted spaces that clients can send, got those of {config.env}: {found}")
     return parse_spaces(found)
+
+
+def _spaces_of_spec(config: EnvConfig) -> ServedSpaces:
+    """The spaces of frames and actions of a family that has no spaces of Gymnasium. Raises ValueError if frames have parts."""
+    from wrappers import make_spec as spec_of  # this package imports the families
+
+    spec = spec_of(config)
+    if spec.leaves:
+        raise ValueError(f"env: wanted an environment whose observations are one array, got {config.env}")
+    low, high = (0, 255) if spec.frame_dtype == "uint8" else (-np.inf, np.inf)
+    observation = spaces.Box(low, high, spec.frame_shape, np.dtype(spec.frame_dtype).type)
+    action = spec.action
+    if isinstance(action, Discrete):
+        return ServedSpaces(observation, spaces.Discrete(action.count))
+    if isinstance(action, MultiDiscrete):
+        return ServedSpaces(observation, spaces.MultiDiscrete(list(action.counts)))
+    assert isinstance(action, Box)
+    return ServedSpaces(observation, spaces.Box(np.array(action.low, np.float32), np.array(action.high, np.float32)))
 
 
 def translation_of(config: EnvConfig) -> Translation:

@@ -14,7 +14,7 @@ from learner.stores.store import NO_STORE, URL
 from setting import TRAINING_MODES, Setting
 
 TEST_ONLY = ("test",)
-LOADING_MODES = ("train_w_load", "test", "export")
+LOADING_MODES = ("train_w_load", "test", "export", "serve")
 RESUMING_MODES = ("train_w_load",)
 DEFAULT_AGENT = "vtrace"
 

@@ -134,7 +134,9 @@ def test_parts_of_a_batch_give_the_step_of_the_whole_batch(case: str) -> None:
 def test_no_agent_was_forgotten() -> None:
     assert {name for name, _ in CASES.values()} == set(LEARNED)
     alone = {name for name, kind in AGENTS.items() if kind.needs(kind.config_class()).alone}
-    elsewhere = {"linucb"}  # tests/agents/linucb/test_agent.py
+    # The mean gradient of parts gives another step if a loss is no sum over steps, because it compares those of a batch. Such
+    # an agent is named here, and its own file tests what its learners exchange (tests/agents/linucb/test_agent.py).
+    elsewhere = {"linucb"}
     assert AGENTS.keys() - alone - elsewhere == set(LEARNED) | {name for name in AGENTS_AND_BATCHES if "," not in name}
     assert alone == {"es", "cem"}
 

@@ -1,0 +1,275 @@
+"""`--op_mode=serve`: a trained policy answers clients over the network, also while its run goes on training."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learner.evaluation.test_mode import load_policy, make_seeds
+from learner.plan import Plan
+from learner.runs.checkpoint import Checkpoint, load_checkpoint
+from learner.runs.directory import RunDirectory, update_of
+from learner.signals import StopSignals
+from serve.app import ClientServer, Receive, Scope, Send, send_body, send_json
+from serve.frames import ProtocolError, pack, shown, truth, unpack
+from serve.run import listen, run, serve
+from serve.session import Busy, Host, Outcome, Session
+from serve.settings import ServerConfig
+from serve.values import read_mask, wire_action
+from workers.evaluation_policy import EvaluationPolicy
+from wrappers.gymnasium_spaces import FrameBuffer
+from wrappers.served import spaces_of, translation_of
+
+log = logging.getLogger("springbok")
+
+MOST_SEATS = 4096  # of all clients, and names of single requests
+MOST_WAITING = 1024  # observations that wait for an action; further single requests are refused
+LOOK_SECONDS = 1.0  # between two looks for newer weights
+Reply = Callable[[Any, int], None]
+"""Takes an action of the environment, and the version of the weights that chose it."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An observation that waits for an action. stack: `[S, *frame_shape]`. first: whether it is its episode's first."""
+
+    seat: int
+    stack: np.ndarray
+    first: bool
+    reply: Reply
+
+
+class PolicyHost(Host):
+    """Acts by the policy of a checkpoint for all seats. Nothing is learned, so every seat exploits."""
+
+    def __init__(self, plan: Plan, policy: EvaluationPolicy, version: int) -> None:
+        super().__init__(plan.config.agent, spaces_of(plan.config.env))
+        self.policy, self.version, self.steps = policy, version, 0
+        self._translation = translation_of(plan.config.env)
+        self._buffer = FrameBuffer(self._translation.plan, 1)
+        self._sessions: dict[int, Session] = {}
+        self._stacks: dict[int, np.ndarray] = {}
+        self._names: dict[str, int] = {}
+        self._unused = 0
+        self.waiting: list[Waiting] = []
+        self.came = asyncio.Event()
+
+    def new_seat(self) -> int:
+        """A seat that nobody has. Raises Busy."""
+        if len(self._stacks) >= MOST_SEATS:
+            raise Busy(1.0)
+        self._unused += 1
+        self._stacks[self._unused] = np.zeros(self._translation.spec.observation_shape, self._translation.spec.frame_dtype)
+        return self._unused
+
+    def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
+        if len(self._stacks) + count > MOST_SEATS:
+            raise Busy(1.0)
+        seats = [self.new_seat() for _ in range(count)]
+        self._sessions.update(dict.fromkeys(seats, session))
+        return seats
+
+    def begin(self, seat: int, outcome: Outcome) -> None:
+        self._ask_for_session(seat, outcome, first=True)
+
+    def take(self, seat: int, outcome: Outcome) -> None:
+        if not outcome.ended:
+            self._ask_for_session(seat, outcome, first=False)
+
+    def _ask_for_session(self, seat: int, outcome: Outcome, *, first: bool) -> None:
+        session = self._sessions[seat]
+        self.ask(seat, outcome, first=first, reply=lambda action, version: session.answer(seat, action, version))
+
+    def leave(self, seat: int) -> None:
+        self._sessions.pop(seat, None)
+        self._stacks.pop(seat, None)
+        self.policy.forget(seat)
+
+    def ask(self, seat: int, outcome: Outcome, *, first: bool, reply: Reply) -> None:
+        """Let an observation wait for the next pass of the network."""
+        name = self._translation.plan.mask_in_info
+        info = {name: outcome.mask} if name and outcome.mask is not None else {}
+        self._buffer.put(0, outcome.observation, info)
+        stack = self._stacks[seat]
+        if first:
+            stack[:] = 0
+        else:
+            stack[:-1] = stack[1:].copy()
+        stack[-1] = self._buffer.frame(0)
+        self.waiting.append(Waiting(seat, stack.copy(), first, reply))
+        self.came.set()
+
+    def act(self) -> None:
+        """Act on all observations that wait, in one pass of the network."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        stacks, first = np.stack([each.stack for each in waiting]), np.array([each.first for each in waiting])
+        chosen = self.policy.choose(stacks, first, np.array([each.seat for each in waiting]))
+        action = self._translation.spec.action
+        decoded = self._translation.decode(action.check(chosen.actions.numpy(), len(waiting)))
+        self.steps += len(waiting)
+        for each, answer in zip(waiting, decoded, strict=True):
+            each.reply(answer, self.version)
+
+
+class ActRequests:
+    """Answers `POST /act`. Requests that arrive together are one batch."""
+
+    def __init__(self, host: PolicyHost, config: ServerConfig) -> None:
+        self._host = host
+        self._most_bytes = int(1e6 * config.client_megabytes)
+        self._timeout = config.client_timeout
+        self._names: dict[str, tuple[int, float]] = {}  # name of a seat -> seat, and when it was used last
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self._host.waiting) >= MOST_WAITING:
+            error = ProtocolError("busy", f"wanted fewer than {MOST_WAITING} requests at once, got more")
+            await send_json(send, 503, {"error": error.to_message()}, ((b"retry-after", b"1"),))
+            return
+        binary = dict(scope["headers"]).get(b"content-type", b"").startswith(b"application/msgpack")
+        try:
+            body = await self._body(receive)
+            answer = await self._act(unpack(body if binary else body.decode()))
+        except (ProtocolError, UnicodeDecodeError) as error:
+            told = error if isinstance(error, ProtocolError) else ProtocolError("message", "body: wanted JSON in UTF-8")
+            await send_json(send, 413 if told.code == "size" else 400, {"error": told.to_message()})
+            return
+        except Busy as busy:
+            await send_json(send, 503, {"error": {"code": "busy", "message": str(busy)}}, ((b"retry-after", b"1"),))
+            return
+        packed = pack(answer, binary=binary)
+        kind = "application/msgpack" if binary else "application/json"
+        await send_body(send, 200, kind, packed if isinstance(packed, bytes) else packed.encode())
+
+    async def _body(self, receive: Receive) -> bytes:
+        parts, more, size = [], True, 0
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise ProtocolError("message", "wanted a whole body, got a part")
+            parts.append(event.get("body", b""))
+            size, more = size + len(parts[-1]), event.get("more_body", False)
+            if size > self._most_bytes:
+                raise ProtocolError("size", f"body: wanted at most {self._most_bytes} bytes, got more")
+        return b"".join(parts)
+
+    async def _act(self, message: Any) -> dict[str, Any]:
+        if not isinstance(message, Mapping) or ("observation" in message) == ("observations" in message):
+            raise ProtocolError("message", f"wanted an object with observation or observations, got {shown(message)}")
+        if "observation" in message:
+            action, version = await self._answer_to(message, message["observation"], message.get("mask"))
+            return {"action": action, "version": version}
+        many, masks = message["observations"], message.get("masks")
+        if not isinstance(many, list) or not 0 < len(many) <= MOST_WAITING:
+            raise ProtocolError("message", f"observations: wanted an array of 1 to {MOST_WAITING}, got {shown(many)}")
+        if masks is None:
+            masks = [None] * len(many)
+        if not isinstance(masks, list) or len(masks) != len(many) or "seat" in message:
+            raise ProtocolError("message", "masks: wanted one for each observation, and no seat")
+        answers = [self._answer_to(message, each, mask) for each, mask in zip(many, masks, strict=True)]
+        found = await asyncio.gather(*answers)
+        return {"actions": [action for action, _ in found], "version": found[-1][1]}
+
+    async def _answer_to(self, message: Mapping[str, Any], observation: Any, mask: Any) -> tuple[Any, int]:
+        """The action for one observation, and the version of the weights. Raises ProtocolError or Busy."""
+        host = self._host
+        read = host.read_observation(observation, "observation")
+        if host.spaces.has_mask and mask is None:
+            raise ProtocolError("message", f"mask: wanted {host.mask_size} numbers, got none")
+        outcome = Outcome(read, {}, read_mask(mask, host.mask_size) if host.spaces.has_mask else None)
+        name = message.get("seat")
+        if name is not None and (not isinstance(name, str) or not 0 < len(name) <= 64):
+            raise ProtocolError("message", f"seat: wanted a name of at most 64 characters, got {shown(name)}")
+        seat, is_new = self._seat_of(name)
+        answered: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+
+        def reply(action: Any, version: int) -> None:
+            if not answered.done():
+                answered.set_result((wire_action(action), version))
+
+        host.ask(seat, outcome, first=is_new or truth(message, "first", default=False), reply=reply)
+        try:
+            return await answered
+        finally:
+            if name is None:
+                host.leave(seat)
+
+    def _seat_of(self, name: str | None) -> tuple[int, bool]:
+        """The seat of a name, or a new one without a name; and whether nothing was kept of it. Raises Busy."""
+        if name is None:
+            return self._host.new_seat(), True
+        is_new = name not in self._names
+        seat = self._host.new_seat() if is_new else self._names[name][0]
+        self._names[name] = seat, asyncio.get_running_loop().time()
+        return seat, is_new
+
+    def forget_unused(self) -> None:
+        """Forget what was kept of names that were not used for a while."""
+        now = asyncio.get_running_loop().time()
+        for name in [name for name, (_, used) in self._names.items() if now - used > self._timeout]:
+            self._host.leave(self._names.pop(name)[0])
+
+
+def serve_policy(plan: Plan, checkpoint: Checkpoint, path: Path, directory: RunDirectory | None) -> int:
+    """Serve until a signal asks to stop. Returns the exit code.
+
+    path: the file of the checkpoint. directory: of its run, whose newer checkpoints are taken up.
+    """
+    config = plan.config.server
+    listening = listen(config)
+
+    async def work() -> None:
+        seed = make_seeds(plan.config.training.seed).actions
+        host = PolicyHost(plan, load_policy(plan, checkpoint, seed), checkpoint.counters.updates)
+        requests = ActRequests(host, config)
+        server = ClientServer(host, config, lambda: {"steps": host.steps, "version": host.version}, requests)
+        tasks = [asyncio.ensure_future(_act(host)), asyncio.ensure_future(_look(plan, host, requests, path, directory))]
+        try:
+            await serve(server, listening, _wait(signals))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    with StopSignals(at_once=lambda: None, first="Stopping.") as signals:
+        log.info("Serving update %s at %s", f"{checkpoint.counters.updates:,}", config.url)
+        run(work(), fast=True)
+    return 0
+
+
+async def _wait(signals: StopSignals) -> None:
+    while not signals.requested:
+        await asyncio.sleep(0.1)
+
+
+async def _act(host: PolicyHost) -> None:
+    """Answer for ever. All that arrived in one turn of the event loop is one batch."""
+    while True:
+        await host.came.wait()
+        host.came.clear()
+        host.act()
+
+
+async def _look(plan: Plan, host: PolicyHost, requests: ActRequests, path: Path, directory: RunDirectory | None) -> None:
+    """Take up newer checkpoints of the run, for ever."""
+    newest = update_of(path) if directory and path in directory.checkpoint_paths() else None
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        requests.forget_unused()
+        if newest is None or directory is None:
+            continue
+        found = directory.checkpoint_paths()[-1:]
+        if not found or update_of(found[0]) == newest:
+            continue
+        with suppress(ValueError):  # one that is damaged, or was removed meanwhile
+            loaded = await asyncio.to_thread(load_checkpoint, found[0])
+            host.policy.take_weights(load_policy(plan, loaded, 1))
+            host.version = newest = update_of(found[0])
+            log.info("Serving update %s", f"{newest:,}")

@@ -1,0 +1,141 @@
+"""A served policy answers requests and clients as test mode acts, keeps what seats remember, and takes up new weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from learner import launch
+from learner.evaluation.test_mode import load_policy
+from learner.runs.checkpoint import load_checkpoint
+from tests.learner.launching import trained
+from tests.serve.playing import Player, free_port, playing
+
+RUN = {"env": "CartPole-v1", "agent": "ppo", "core": "gru", "core_size": 8, "environment_max_steps": 200, "unroll_length": 10}
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("served"), **RUN, frames_stacked=2).path
+
+
+def ask(port: int, body: Any, path: str = "/act") -> tuple[int, Any]:
+    """A request's status and answer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data if path == "/act" else None, 10) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def while_served(run: Path, work: Callable[[int], None], **given: Any) -> None:
+    """Serve the run here while `work` talks to it in another thread. Raises the error of `work`."""
+    port, errors = free_port(), list[BaseException]()
+
+    def talk() -> None:
+        try:
+            end = time.monotonic() + 20
+            while time.monotonic() < end:
+                try:
+                    ask(port, None, "/health")
+                    break
+                except OSError:
+                    time.sleep(0.05)
+            work(port)
+        except BaseException as error:  # the test's thread raises it
+            errors.append(error)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=talk)
+    job = launch.prepare("serve", {"load": str(run), "bind": f"127.0.0.1:{port}", "greedy": True, **given}, ["main.py"])
+    thread.start()
+    assert launch.run(job) == 0
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_requests_are_answered_as_test_mode_acts(run_folder: Path) -> None:
+    checkpoint = load_checkpoint(sorted((run_folder / "checkpoints").glob("update_*.pt"))[-1])
+    plan = launch.prepare("test", {"load": str(run_folder), "greedy": True}, ["main.py"]).plan
+    policy = load_policy(plan, checkpoint, 1)
+    observations = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    stacks = [np.stack([observations[t - 1] if t else np.zeros(4, np.float32), observations[t]]) for t in range(6)]
+    remembered = [int(policy.choose(stack[None], np.array([t == 0])).actions[0]) for t, stack in enumerate(stacks)]
+    alone = [int(policy.choose(np.stack([np.zeros(4, np.float32), each])[None]).actions[0]) for each in observations]
+
+    def work(port: int) -> None:
+        for _ in range(2):  # `first` begins an episode anew
+            found = [
+                ask(port, {"observation": each.tolist(), "seat": "robot", "first": t == 0})[1]["action"]
+                for t, each in enumerate(observations)
+            ]
+            assert found == remembered
+        assert ask(port, {"observations": observations.tolist()})[1]["actions"] == alone
+        for body, code in (
+            ({"observation": [1, 2, 3]}, "value"),
+            ({"observation": [1, 2, 3, None]}, "value"),
+            ({}, "message"),
+            (b"\xff", "message"),
+            ({"observations": []}, "message"),
+            ({"observation": [0] * 4, "seat": 7}, "message"),
+        ):
+            status, answer = ask(port, body)
+            assert (status, answer["error"]["code"]) == (400, code)
+        status, answer = ask(port, b" " * 300_000)
+        assert (status, answer["error"]["code"]) == (413, "size")
+        assert ask(port, None, "/spaces")[1]["action"] == {"type": "discrete", "n": 2, "start": 0}
+        assert ask(port, None, "/nowhere")[0] == 404
+        assert ask(port, None, "/status")[1]["version"] == checkpoint.counters.updates
+
+    while_served(run_folder, work, client_megabytes=0.2)
+
+
+def test_clients_play_and_new_weights_are_taken_up(run_folder: Path) -> None:
+    def work(port: int) -> None:
+        ended = threading.Event()
+        player = Player(f"ws://127.0.0.1:{port}", lambda: gymnasium.make("CartPole-v1"), seats=3, stop=ended.is_set)
+        with playing(player):
+            end = time.monotonic() + 20
+            while len(player.returns) < 3 and time.monotonic() < end:
+                time.sleep(0.02)
+            newest = sorted((run_folder / "checkpoints").glob("update_*.pt"))[-1]
+            copy = newest.with_name("update_000009999.pt")
+            copy.write_bytes(newest.read_bytes())
+            while ask(port, None, "/status")[1]["version"] != 9999:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            copy.unlink()
+            ended.set()
+        assert len(player.returns) >= 3
+
+    while_served(run_folder, work)
+
+
+def test_a_token_is_wanted(run_folder: Path, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+
+    def work(port: int) -> None:
+        assert ask(port, {"observation": [0] * 4})[0] == 401
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/act", b'{"observation": [0, 0, 0, 0]}', {"Authorization": "Bearer secret"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
+
+    while_served(run_folder, work, token_file=str(token))
