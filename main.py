@@ -19,6 +19,7 @@ USAGE = """Trains, resumes, tests and exports agents:
   python main.py --op_mode=train_w_load --load=RUN        resume from a checkpoint
   python main.py --op_mode=test --render --load=RUN       watch and measure what was learned
   python main.py --op_mode=export --load=RUN              write it as PyTorch and ONNX files for use elsewhere
+  python main.py --op_mode=serve --load=RUN               answer clients over the network by what was learned
   python main.py --op_mode=list                           list agents, presets, environments, replays and templates
   python main.py --op_mode=new --app=NAME --template=T    begin an app of your own in the folder NAME
 

@@ -125,10 +125,10 @@ def test_words_that_are_no_choice_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [*MODES, *TOOL_MODES])
-def test_modes_are_six(mode: str) -> None:
+def test_the_modes_are_known(mode: str) -> None:
     assert op_mode(parse(f"--op_mode={mode}")) == mode
-    assert (*MODES, *TOOL_MODES) == ("train", "train_w_load", "test", "export", "list", "new")
-    with pytest.raises(ValueError, match="^op_mode: wanted train, train_w_load, test, export, list or new, got 'play'$"):
+    assert (*MODES, *TOOL_MODES) == ("train", "train_w_load", "test", "export", "serve", "list", "new")
+    with pytest.raises(ValueError, match="^op_mode: wanted train, train_w_load, test, export, serve, list or new, got 'play'$"):
         op_mode(parse("--op_mode=play"))
 
 
