@@ -22,7 +22,7 @@ PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none)
 
 BIN := $(VENV)/bin
 LIBRARY := wrappers replay agents serve workers learner springbok
-PACKAGES := $(LIBRARY) tools benchmarks
+PACKAGES := $(LIBRARY) tools benchmarks clients/python/springbok_client
 
 # Bytecode is kept: the tests start many processes, and each would compile the program again.
 PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal

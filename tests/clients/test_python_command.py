@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def server() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder of a user, whose package has the name of one of Springbok's."""
     package = tmp_path / "agents"
     package.mkdir()
@@ -61,17 +63,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "springbok_client", *flags]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "clients" / "python")}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_an_environment_of_a_package_called_agents_is_played(server: FakeServer, folder: Path) -> None:
     flags = (f"--url={server.url}", "--seats=2", "--episodes=6", "--env_args", '{"length": 4}', "--json", "--seed=3")
-    process = start(folder, "agents:Toy-v0", *flags)
-    printed, errors = process.communicate(timeout=60)
+    with started(folder, "agents:Toy-v0", *flags) as process:
+        printed, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     last = json.loads(printed.splitlines()[-1])
     assert (last["episodes"], last["steps"], last["return_mean"], last["given_up"]) == (6, 24, 4.0, 0)
@@ -84,11 +91,11 @@ def test_an_environment_of_a_package_called_agents_is_played(server: FakeServer,
 
 
 def test_ctrl_c_ends_with_the_last_numbers(server: FakeServer, folder: Path) -> None:
-    process = start(folder, "agents:Toy-v0", f"--url={server.url}")
-    while len(server.messages) < 20 and process.poll() is None:
-        pass
-    process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=60)
+    with started(folder, "agents:Toy-v0", f"--url={server.url}") as process:
+        while len(server.messages) < 20 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert printed.splitlines()[-1].startswith("steps=")
     assert server.messages[-1] == {"type": "close"}
