@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from springbok_client import ServerError
 
 import main
 from agents import AGENTS
@@ -17,6 +18,7 @@ from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.presets import PRESETS
 from replay import REPLAYS
+from tests.clients.fake_server import FakeServer, running
 from tests.support import same
 from tools.new import describe_templates, write_app
 
@@ -54,15 +56,18 @@ def test_the_commands_of_a_new_app_run(template: str) -> None:
     assert list(newest().path.glob("evaluation_*.json"))
 
 
-def test_the_client_begins_a_game_and_needs_its_package_only_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_begins_a_game_and_plays_it() -> None:
     write_app({"app": "far_game", "template": "client"})
     module = runpy.run_path("far_game/client.py")
     game = module["Corridor"]()
     returns = [game.step(game.goal > 0) for _ in range(abs(game.goal))]
     assert returns[-1] == (1.0, True, False)
-    monkeypatch.setitem(sys.modules, "springbok_client", None)
-    with pytest.raises(ModuleNotFoundError, match="springbok_client"):
-        module["main"]("ws://127.0.0.1:1")
+    with running(FakeServer()) as server:
+        server.error_at = {100: "rate"}
+        with pytest.raises(ServerError, match="rate"):
+            module["main"](server.url)
+    assert [message["type"] for message in server.messages[:2]] == ["reset", "step"]
+    assert {"step", "reset"} == {message["type"] for message in server.messages[40:]}
 
 
 @pytest.mark.parametrize("name", AGENTS)

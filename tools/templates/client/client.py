@@ -8,12 +8,9 @@ from __future__ import annotations
 import random
 import sys
 
-URL = "ws://127.0.0.1:7001/connect"
-SPACES = {
-    "observation": {"type": "box", "shape": [2], "dtype": "float32", "low": -1, "high": 1},
-    "action": {"type": "discrete", "n": 2},
-    "mask": False,
-}
+URL = "ws://127.0.0.1:7001"
+OBSERVATION = {"type": "box", "shape": [2], "dtype": "float32", "low": -1, "high": 1}
+ACTION = {"type": "discrete", "n": 2}
 LENGTH, TIME_LIMIT = 8, 40
 
 
@@ -40,15 +37,13 @@ def main(url: str) -> None:
     """Play episodes until the program is stopped. url: of the trainer."""
     from springbok_client import RemoteAgent
 
-    agent = RemoteAgent(url, name="my_app", spaces=SPACES)
-    while True:
-        game = Corridor()
-        action = agent.reset(game.observe())
-        ended = False
-        while not ended:
-            reward, terminated, truncated = game.step(action)
-            ended = terminated or truncated
-            action = agent.step(game.observe(), reward, terminated=terminated, truncated=truncated)
+    with RemoteAgent(url, OBSERVATION, ACTION, name="my_app") as agent:
+        while True:
+            game = Corridor()
+            action = agent.reset(game.observe())
+            while action is not None:  # None: the episode has ended, or the connection broke
+                reward, terminated, truncated = game.step(action)
+                action = agent.step(game.observe(), reward, terminated, truncated)
 
 
 if __name__ == "__main__":
