@@ -24,8 +24,6 @@ SLOW = (
     "tests/agents/engine/test_passes.py::test_a_compiled_pass",
     "tests/benchmarks/",
     "tests/tools/",
-    "tests/clients/test_javascript",
-    "tests/clients/test_page",
     "tests/clients/test_python_command.py",
     "tests/gpu/",
     "tests/learner/evaluation/",

@@ -81,7 +81,7 @@ def test_arguments_reach_pytest() -> None:
 
 def test_coverage_is_measured_in_the_packages_of_the_library() -> None:
     measured = {word.removeprefix("--cov=") for word in commands("coverage")[-1] if word.startswith("--cov=")}
-    assert measured == {"wrappers", "replay", "agents", "workers", "learner", "springbok"}
+    assert measured == {"wrappers", "replay", "agents", "serve", "workers", "learner", "springbok"}
 
 
 def test_hooks_run_the_targets_lint_and_types() -> None:
