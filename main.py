@@ -59,7 +59,11 @@ def main(command: list[str], *, apart: bool = False) -> int:
             if (text := tool_text(values)) is not None:
                 show(f"{text}\n")
                 return 0
-            job = job_of(values, agent, command)
+            try:
+                job = job_of(values, agent, command)
+            except launch.FinishedError as done:
+                show(f"{done}\n")
+                return 0
         except (ImportError, MemoryError) as error:
             if (line := unfit_libraries(error)) is None:
                 raise

@@ -30,6 +30,7 @@ from learner.runs.checkpoint import remove_partial_files
 from learner.runs.directory import RunDirectory, run_of_checkpoint
 from learner.runs.lock import locked
 from learner.runs.resuming import ResumeError, load_saved_replay
+from learner.runs.resuming_newest import FinishedError
 from learner.runs.sent_environment import keep_environment
 from learner.settings.config import make_config
 from learner.settings.declarations import NO_FOLDER
@@ -46,7 +47,7 @@ from wrappers.answering import allow
 from wrappers.journal import ReplayStopped
 from wrappers.spec import NoAnswerError
 
-__all__ = ["Job", "measured", "prepare", "run"]
+__all__ = ["FinishedError", "Job", "measured", "prepare", "run"]
 
 log = logging.getLogger("springbok")
 

@@ -4,6 +4,7 @@ A setting's value passes five stages. Each is a function below that reads the re
 
 | stage     | result                                                                 | where it lies                      |
 |-----------|------------------------------------------------------------------------|------------------------------------|
+|           | with `--resume_if_exists`: the run that the command resumes, if any    | runs/resuming_newest               |
 | `parse`   | what the command and its preset give, without credentials              | option_flags.py, settings/presets  |
 | `load`    | the checkpoint that they name                                          | stores/fetching, runs/loading      |
 | `fill_in` | all settings: given, saved, or the defaults of environment and agent   | runs/loading, settings/settle      |
@@ -40,6 +41,7 @@ from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory, check_run_folder, check_writable, run_of_checkpoint
 from learner.runs.loading import check_finite, check_fit, load_newest, merge_settings
 from learner.runs.resuming import trajectories_to_fill_in
+from learner.runs.resuming_newest import check_unfinished, resume_if_exists
 from learner.runs.sent_environment import find_environment
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
@@ -47,7 +49,7 @@ from learner.settings.declarations import NO_FOLDER
 from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes, without_unused
 from learner.settings.presets import NO_PRESET, apply_preset
-from learner.settings.schema import DEFAULTS, agent_of, build
+from learner.settings.schema import DEFAULTS, MORE, TOTAL, agent_of, build
 from learner.settings.settle import settle
 from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.store import redacted
@@ -134,10 +136,13 @@ def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence
         given: the settings that the command gives; the others come from the preset, the checkpoint and the defaults.
         command: the command line.
         remarks: lines for the user on parts of it that have no effect.
+
+    Raises FinishedError too, see `learner.runs.resuming_newest`.
     """
     keep_freed_memory()  # before PyTorch starts threads: a thread that has a heap of its own keeps it
     machine = detect_machine()
-    asked = load(parse(op_mode, given, command, remarks))
+    op_mode, given, found = resume_if_exists(op_mode, given)
+    asked = load(parse(op_mode, given, command, [*remarks, *found]))
     if asked.op_mode == "train":
         asked = replace(asked, given=settle_served(asked.given))
     job = fit(asked, *fill_in(asked), machine)
@@ -232,6 +237,8 @@ def _settle_resumed(settings: Settings, asked: Command) -> tuple[Settings, list[
     saved, run = asked.checkpoint.settings, run_of_checkpoint(asked.checkpoint_path)
     check_same_protocol(settings, saved)
     settings, notes = settle_as_before(settings, saved, asked.given, run)
+    if asked.given.get("resume_if_exists") and MORE not in asked.typed:
+        check_unfinished(run, asked.checkpoint.counters.steps, settings[TOTAL])
     settings, lines = settle_budget(settings, asked.typed, saved, asked.checkpoint.counters.steps)
     if not settings["load_optimizer"]:
         lines.append("load_optimizer=False (the optimiser's moments start at zero)")

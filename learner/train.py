@@ -27,7 +27,7 @@ from learner.ranks.base import Learners, RankError
 from learner.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from learner.runs.directory import RunDirectory
 from learner.runs.resuming import continued, restore_under_way, trajectories_to_fill_in
-from learner.runs.saving import replay_to_save
+from learner.runs.saving import SaveTimes, replay_to_save
 from learner.signals import TRAINING_STOPS, StopSignals
 from learner.skipping import SkippingError
 from replay.batch import make_batch
@@ -144,6 +144,7 @@ def _start(
 def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> None:
     """Run the loop, one update per iteration."""
     settings, counters, learners = parts.plan.config.training, parts.counting.counters, parts.learners
+    saves = SaveTimes(parts.plan.config.output, learners)
 
     def should_stop() -> bool:
         for hook in hooks:
@@ -179,8 +180,9 @@ def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> 
         for hook in hooks:
             hook.on_update()
         # No checkpoint is written in a streak of skipped updates, since it would not hold the length of the streak.
-        if counters.updates % parts.plan.config.output.checkpoint_period == 0 and parts.skipped.newest_is_sound():
+        if saves.due(counters.updates) and parts.skipped.newest_is_sound():
             _save(parts, hooks)
+            saves.saved()
             parts.skipped.keep()
 
 

@@ -165,7 +165,7 @@ def train(
 
 
 def _trained(mode: str, settings: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Run:
-    return Run(_commanded(mode, settings, r"Run directory: (.+)", variables))
+    return Run(_commanded(mode, settings, r".*?Run directory: (.+)", variables))
 
 
 def _commanded(mode: str, settings: Mapping[str, Any], wanted: str, variables: Mapping[str, str] | None = None) -> str:

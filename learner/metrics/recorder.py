@@ -87,6 +87,10 @@ class MetricsRecorder(Hook):
         self._to_fill_in = to_fill_in
         self._started = self._last_record = self._last_shown = self._last_logged = time.monotonic()
 
+    def on_start(self) -> None:
+        if self.config.output.log_graph:
+            self._writer.add_graph(self._parts.network, self._parts.plan.spec)
+
     def on_batch(self, batch: HostBatch, report: UpdateReport) -> None:
         # Rows of burn-in are not learned from, so their versions do not count.
         versions = batch.columns["policy_version"][:, self._parts.mixture.contract.overlap :]

@@ -50,12 +50,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from learner.metrics.graph import trace
 from learner.metrics.statistics import Record
 from learner.metrics.tensorboard import Charts, add_animation, open_tensorboard
 from learner.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+    from agents.networks.base import FeatureNetwork
+    from wrappers import EnvSpec
 
 log = logging.getLogger("springbok")
 
@@ -116,6 +120,15 @@ class MetricsWriter:
         with self._open_tensorboard() as tensorboard:
             for name, value in record.items():
                 tensorboard.add_scalar(name, value, int(counters["steps"]))
+
+    def add_graph(self, network: FeatureNetwork, spec: EnvSpec) -> None:
+        """Show the graph of the network in TensorBoard; one line says why if that is not possible."""
+        self._attempt(self._add_graph, network, spec)
+
+    def _add_graph(self, network: FeatureNetwork, spec: EnvSpec) -> None:
+        with self._open_tensorboard() as tensorboard:
+            if reason := trace(network, spec, tensorboard):
+                log.warning("log_graph: wanted a network that can be traced, got %s", reason)
 
     def _add_animation(self, name: str, path: Path, steps: int) -> None:
         gif = path.read_bytes()

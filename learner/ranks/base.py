@@ -57,6 +57,10 @@ class Learners:
         """Wait until each learner has its batch. Returns the arrivals of all, or None if the run stops before the update."""
         return arrivals
 
+    def of_first(self, flag: bool) -> bool:
+        """The flag of rank 0. All learners call it after the same update."""
+        return flag
+
     def replay_checksums(self) -> Sequence[str | None]:
         """The checksums of the replay files that ranks 1 and up have written for the checkpoint that is being saved."""
         return ()

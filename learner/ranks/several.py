@@ -195,6 +195,9 @@ class SeveralLearners(Learners):
         ]
         return added(sums for sums, _ in sent), [ends for _, ends in sent]
 
+    def of_first(self, flag: bool) -> bool:
+        return bool(self._group.gather_on_host(torch.tensor([flag], dtype=torch.uint8))[0].item())
+
     def replay_checksums(self) -> Sequence[str | None]:
         return self.share_checksum(None)[1:]
 

@@ -7,18 +7,42 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from learner.feeding.feeder import BatchFeeder, Feeder
+from learner.ranks.base import Learners
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, remove_partial_files, save_checkpoint, save_replay
 from learner.runs.directory import RunDirectory, put_aside, second_name, update_of
 from learner.settings.config import Config
+from learner.settings.declarations import OutputConfig
 from replay import Mixture
 from workers import InProcessWorkers, Workers
 
 log = logging.getLogger("springbok")
+
+
+class SaveTimes:
+    """Says when a run is saved: every `checkpoint_period` updates, and `checkpoint_seconds` after the last checkpoint.
+
+    learners: of the run. Rank 0's clock decides, because all learners must save after the same update.
+    """
+
+    def __init__(self, output: OutputConfig, learners: Learners) -> None:
+        self._period, self._seconds, self._learners = output.checkpoint_period, output.checkpoint_seconds, learners
+        self._saved = monotonic()
+
+    def due(self, updates: int) -> bool:
+        """Whether to save now. Every learner calls it after every update. updates: of the run so far."""
+        has_passed = self._seconds > 0 and self._learners.of_first(monotonic() - self._saved >= self._seconds)
+        return has_passed or updates % self._period == 0
+
+    def saved(self) -> None:
+        """A checkpoint was written."""
+        self._saved = monotonic()
+
 
 UNDER_WAY = "under_way"
 """Key of the environments, pending trajectories and workers' random states in a replay file."""

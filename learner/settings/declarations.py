@@ -163,6 +163,17 @@ class OutputConfig:
     checkpoint_period: Annotated[
         int, Setting("Updates between checkpoints.", "a whole number of updates >= 1", 1, 1e12, kind="output")
     ] = 1000
+    checkpoint_seconds: Annotated[
+        float,
+        Setting(
+            "Seconds after a checkpoint at which the next one is saved, if --checkpoint_period does not save earlier; 0: none.",
+            "a number of seconds >= 0",
+            0,
+            1e9,
+            kind="output",
+            modes=TRAINING_MODES,
+        ),
+    ] = 0.0
     checkpoints_kept: Annotated[
         int,
         Setting(
@@ -220,6 +231,10 @@ class OutputConfig:
             1e6,
         ),
     ] = 100
+    log_graph: Annotated[
+        bool,
+        Setting("Show the graph of the network in TensorBoard, under Graphs.", kind="command", modes=TRAINING_MODES),
+    ] = False
     profile: Annotated[
         int,
         Setting(
@@ -341,6 +356,15 @@ class LoadingConfig:
             modes=LOADING_MODES,
         ),
     ] = "latest"
+    resume_if_exists: Annotated[
+        bool,
+        Setting(
+            "With train: resume the newest run of this environment and agent in results_dir, if there is one; a finished run "
+            "is left as it is. So a command can be repeated until the run is finished.",
+            kind="command",
+            modes=TRAINING_MODES,
+        ),
+    ] = False
     more_steps: Annotated[
         int,
         Setting(

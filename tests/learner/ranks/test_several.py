@@ -44,6 +44,14 @@ def wait_for_batch(learners: SeveralLearners, asked: Callable[[], bool], seconds
     return True
 
 
+def test_the_flag_of_rank_0_holds_for_all() -> None:
+    def learner(group: LearnerGroup) -> list[bool]:
+        learners = several(group)
+        return [learners.of_first(group.rank == 0), learners.of_first(group.rank > 0)]
+
+    assert together(3, learner) == [[True, False]] * 3
+
+
 @pytest.mark.parametrize("many", [3, 40])
 def test_arrivals_of_all_learners_are_counted_on_each(many: int) -> None:
     episodes = [[EndedEpisode(float(index), 10 + index) for index in range(count)] for count in (many, 0, 1)]

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from learner.ranks.base import Learners
 from learner.runs import saving as module
 from learner.runs.checkpoint import Checkpoint, load_checkpoint, load_replay
 from learner.runs.directory import RunDirectory
-from learner.runs.saving import Saver
+from learner.runs.saving import Saver, SaveTimes
+from learner.settings.declarations import OutputConfig
 from tests.learner.runs.support import make_checkpoint
 
 
@@ -33,6 +35,22 @@ def with_returns(update: int, *returns: float) -> Checkpoint:
 
 def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("seconds", "saved_at"), [(0.0, [4, 8]), (2.5, [3, 4, 7, 8]), (100.0, [4, 8])])
+def test_a_run_is_saved_by_updates_and_by_seconds_since_the_last_checkpoint(
+    seconds: float, saved_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update lasts a second, and every fourth one is saved."""
+    now = 50.0
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    times, found = SaveTimes(OutputConfig(checkpoint_period=4, checkpoint_seconds=seconds), Learners()), []
+    for update in range(1, 9):
+        now += 1
+        if times.due(update):
+            found.append(update)
+            times.saved()
+    assert found == saved_at
 
 
 def test_only_the_newest_are_kept(run: RunDirectory) -> None:
