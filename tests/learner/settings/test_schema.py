@@ -24,7 +24,7 @@ def test_machine_settings_are_auto_by_default_and_batch_size_is_none_of_them() -
 
 
 def test_command_settings_belong_to_one_command() -> None:
-    loading = {"load", "load_optimizer", "resume_in"}
+    loading = {"load", "load_optimizer", "resume_in", "resume_if_exists"}
     store = {"checkpoint_store", "store_wait"}
     assert set(COMMAND_SETTINGS) == loading | store | {
         "results_dir",
@@ -34,6 +34,7 @@ def test_command_settings_belong_to_one_command() -> None:
         "estimate_from",
         "preflight",
         "profile",
+        "log_graph",
     }
 
 
