@@ -18,14 +18,14 @@ from learner.plan import Plan
 from learner.prepare import prepare
 from learner.runs.checkpoint import ACTING_MODULE
 from workers.finite import NotFiniteError
-from wrappers import close_quietly, make_single_env, make_spec
+from wrappers import close_quietly, make_single_env
 from wrappers.folder import FolderEnv
 from wrappers.gymnasium_contract import ContractError, check_observation
 from wrappers.gymnasium_spaces import FrameBuffer
 from wrappers.gymnasium_vector import TranslatedEnv, Translation
 from wrappers.previous import OBSERVATION, PREVIOUS_ACTION, PREVIOUS_REWARD, encode_actions
 from wrappers.spaces import Box, Packing
-from wrappers.spec import EnvConfig
+from wrappers.spec import EnvConfig, EnvSpec
 
 
 class PolicyState(NamedTuple):
@@ -42,20 +42,21 @@ class Policy:
     Args:
         plan: of the run.
         network: with the trained weights.
+        inner: the spec of the environment without the inputs of a core.
         translation: of the environment's observations and actions; None for a family whose own frames are the observations.
         seed: of actions that are sampled.
 
     env: the environment's id.
     """
 
-    def __init__(self, plan: Plan, network: FeatureNetwork, translation: Translation | None, seed: int) -> None:
+    def __init__(self, plan: Plan, network: FeatureNetwork, inner: EnvSpec, translation: Translation | None, seed: int) -> None:
         self.env = plan.spec.env
         self._spec = plan.spec
         self._network = network.eval()
         self._translation = translation
         self._packing = Packing(plan.spec.leaves) if plan.spec.leaves else None
         self._has_previous = plan.config.env.core_inputs
-        self._inner = make_spec(replace(plan.config.env, core_inputs=False))
+        self._inner = inner
         self._epsilon = plan.config.epsilon or 0.0
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -151,13 +152,13 @@ def load_policy(load: str, seed: int = 1) -> Policy:
         raise ValueError(f"load: wanted finite weights, got a checkpoint whose training diverged: {job.checkpoint_path}")
     network = make_network(job.plan.network)
     network.load_state_dict(weights)
-    return Policy(job.plan, network, _translation_of(job.config.env), seed)
+    return Policy(job.plan, network, *_translation_of(job.config.env), seed)
 
 
-def _translation_of(config: EnvConfig) -> Translation | None:
-    """How the environment's observations and actions are translated; None if they are not. Raises ValueError."""
+def _translation_of(config: EnvConfig) -> tuple[EnvSpec, Translation | None]:
+    """The environment's spec, and how its observations and actions are translated, if they are. Raises ValueError."""
     made = env = make_single_env(replace(config, core_inputs=False))
     close_quietly(made)
     while isinstance(env, FolderEnv):
         env = env.env
-    return env.translation if isinstance(env, TranslatedEnv) else None
+    return env.spec, env.translation if isinstance(env, TranslatedEnv) else None

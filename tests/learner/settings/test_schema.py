@@ -51,7 +51,16 @@ def test_a_measurement_decides_three_settings() -> None:
 
 
 def test_what_is_written_or_tested_does_not_change_what_is_learned() -> None:
-    written = {"log_period", "checkpoint_period", "checkpoints_kept", "save_replay", "greedy", "ray_address", "ray_runtime_env"}
+    written = {
+        "log_period",
+        "checkpoint_period",
+        "checkpoint_seconds",
+        "checkpoints_kept",
+        "save_replay",
+        "greedy",
+        "ray_address",
+        "ray_runtime_env",
+    }
     written |= {"recording", "more_steps", *settings_of(ServerConfig)}
     assert set(UNLEARNED_SETTINGS) - set(COMMAND_SETTINGS) == written | {"test_episode_count", "test_environments"}
 
