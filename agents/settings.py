@@ -133,7 +133,7 @@ BatchesAtOnce = Annotated[
         1024,
     ),
 ]
-TargetRate = Annotated[
+PolyakRate = Annotated[
     float,
     Setting(
         "Rate tau at which a target network follows the learned one: target = (1 - tau) target + tau learned.",

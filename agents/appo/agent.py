@@ -63,7 +63,7 @@ CHARTS: dict[str, list[str]] = {
 }
 
 
-class Columns(NamedTuple):
+class MinibatchColumns(NamedTuple):
     """The part of an update that one step learns from.
 
     Args:
@@ -146,7 +146,7 @@ class APPOAgent(Agent):
         target = step.without_gradient(batch, self.target.network, last_row=False).policy if self.target else None
         most = config.epochs * min(config.minibatches, batch.action_used.shape[1])
         for columns in step.turns(self._minibatches(batch), most):
-            part = Columns(batch, target, clip) if columns is ALL else _taken(batch, target, columns, clip)
+            part = MinibatchColumns(batch, target, clip) if columns is ALL else _taken(batch, target, columns, clip)
             terms, metrics, _ = self.losses(part, step.forward(part.batch))
             step.take(terms, metrics, used=part.batch.action_used)
             divergences += [metrics["losses/target_kl"]] if "losses/target_kl" in metrics else []
@@ -172,7 +172,7 @@ class APPOAgent(Agent):
             log_ratios, one_step_advantages(batch.rewards, discounts, values, vs, batch.action_used), vs, {}
         )
 
-    def losses(self, batch: Columns, outputs: PolicyOutput) -> Losses:
+    def losses(self, batch: MinibatchColumns, outputs: PolicyOutput) -> Losses:
         """The loss of a minibatch. outputs: for all T+1 rows, `[T+1, b, ...]` each."""
         config, distribution, part = self.config, self.network.distribution, batch.batch
         # Row T has an observation and a value to bootstrap from, but no action.
@@ -205,7 +205,7 @@ class APPOAgent(Agent):
         return Losses(terms, metrics)
 
     def _metrics(
-        self, batch: Columns, log_probs: LogProbs, found: AdvantageEstimates, bounds: RatioBounds, values: Tensor
+        self, batch: MinibatchColumns, log_probs: LogProbs, found: AdvantageEstimates, bounds: RatioBounds, values: Tensor
     ) -> dict[str, Tensor]:
         """Return metrics of the distance of the policies, of what the clipping removes, and of the values `[T, b]`."""
         part, used, log_ratios = batch.batch, batch.batch.action_used, found.log_ratios.detach()
@@ -219,7 +219,7 @@ class APPOAgent(Agent):
             **{name: value for name, value in effective.items() if name.endswith("effective_sample_size")},
         }
 
-    def _log_probs(self, batch: Columns, policy: Tensor) -> LogProbs:
+    def _log_probs(self, batch: MinibatchColumns, policy: Tensor) -> LogProbs:
         part, distribution = batch.batch, self.network.distribution
         drawn = drawn_actions(part.actions, part.acting)  # [T, b], or [T, b, D]
 
@@ -271,6 +271,6 @@ def vtrace_of(batch: Batch, log_rhos: Tensor, values: Tensor, config: Any) -> VT
     )
 
 
-def _taken(batch: Batch, target_policy: Tensor | None, columns: Tensor, clip: float) -> Columns:
+def _taken(batch: Batch, target_policy: Tensor | None, columns: Tensor, clip: float) -> MinibatchColumns:
     target = None if target_policy is None else target_policy.index_select(1, columns)  # [T, b, P]
-    return Columns(batch.take_columns(columns), target, clip)
+    return MinibatchColumns(batch.take_columns(columns), target, clip)

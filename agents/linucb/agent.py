@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agents.base import Agent, Needs
 from agents.engine.stepper import Stepper
-from agents.linucb.arms import Sums, estimates_and_widths, solved, sums_of
+from agents.linucb.arms import ArmSums, estimates_and_widths, solved, sums_of
 from agents.linucb.network import LinUCBNetwork
 from agents.losses import used_mean
 from agents.networks.base import NetworkConfig
@@ -71,7 +71,7 @@ class LinUCBAgent(Agent):
 
     def __init__(self, config: LinUCBConfig, network: LinUCBNetwork, *arguments: Any, **options: Any) -> None:
         theta, inverse = network.theta.double(), network.inverse.double()
-        self.sums = Sums(torch.zeros_like(inverse), torch.zeros_like(theta))
+        self.sums = ArmSums(torch.zeros_like(inverse), torch.zeros_like(theta))
         state = {SUMS: self.sums._asdict()}
         super().__init__(config, network, *arguments, extra_state=state, checks_on_host=True, **options)
 
@@ -102,13 +102,13 @@ class LinUCBAgent(Agent):
         # [learners, numbers] -> [numbers]
         together = step.collectives.gather(torch.cat([part.flatten() for part in pulled]) + poison.double()).sum(0)
         parts = zip(self.sums, together.split([part.numel() for part in pulled]), strict=True)
-        sums = Sums(*(kept + added.view_as(kept) for kept, added in parts))  # A and b of all pulls so far
+        sums = ArmSums(*(kept + added.view_as(kept) for kept, added in parts))  # A and b of all pulls so far
         known = bool(together.isfinite().all())  # otherwise the factorisation could not be computed
         theta, inverse = solved(sums, self.config.ridge) if known else (self.network.theta, self.network.inverse)
         numbers = {"the sums of all learners": together, "inverse matrices": inverse}
         step.apply(numbers, lambda: self._take(sums, theta, inverse))
 
-    def _take(self, sums: Sums, theta: Tensor, inverse: Tensor) -> None:
+    def _take(self, sums: ArmSums, theta: Tensor, inverse: Tensor) -> None:
         for kept, new in zip((*self.sums, self.network.theta, self.network.inverse), (*sums, theta, inverse), strict=True):
             kept.copy_(new)
 

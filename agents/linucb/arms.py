@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 
-class Sums(NamedTuple):
+class ArmSums(NamedTuple):
     """Sums over the pulls of each of n arms. matrices: sum x x', `[n, F, F]`. vectors: sum r x, `[n, F]`."""
 
     matrices: Tensor
     vectors: Tensor
 
 
-def sums_of(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> Sums:
+def sums_of(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> ArmSums:
     """The sums over N pulls.
 
     Args:
@@ -33,10 +33,10 @@ def sums_of(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> Sums
         count: n, the number of arms.
     """
     pulls = [(contexts[arms == arm], rewards[arms == arm]) for arm in range(count)]  # [pulls, F] and [pulls] of each arm
-    return Sums(torch.stack([x.T @ x for x, _ in pulls]), torch.stack([x.T @ r for x, r in pulls]))  # sum x x', sum r x
+    return ArmSums(torch.stack([x.T @ x for x, _ in pulls]), torch.stack([x.T @ r for x, r in pulls]))  # sum x x', sum r x
 
 
-def solved(sums: Sums, ridge: float) -> tuple[Tensor, Tensor]:
+def solved(sums: ArmSums, ridge: float) -> tuple[Tensor, Tensor]:
     """theta `[n, F]` and A^-1 `[n, F, F]` of each arm.
 
     ridge: above 0, so that A is positive definite. Beside contexts that are too large for it, it is lost in rounding; then all

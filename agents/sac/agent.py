@@ -39,9 +39,9 @@ from agents.settings import (
     LearningStarts,
     NormaliseRewards,
     OptimizerName,
+    PolyakRate,
     RewardClipping,
     RmspropEpsilon,
-    TargetRate,
     UpdatesPerStep,
     WindowRows,
 )
@@ -76,7 +76,7 @@ class SACConfig(AgentConfig):
     updates_per_step: UpdatesPerStep = 1.0
     learning_starts: LearningStarts = 10_000
     batches_at_once: BatchesAtOnce = 8
-    target_update_rate: TargetRate = 0.005
+    target_update_rate: PolyakRate = 0.005
     critic_layer_norm: LayerNorm = False
     critic_dropout: Dropout = 0.0
     learn_temperature: Annotated[

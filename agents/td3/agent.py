@@ -35,9 +35,9 @@ from agents.settings import (
     LearningStarts,
     NormaliseRewards,
     OptimizerName,
+    PolyakRate,
     RewardClipping,
     RmspropEpsilon,
-    TargetRate,
     UpdatesPerStep,
     WindowRows,
 )
@@ -80,7 +80,7 @@ class DeterministicConfig(AgentConfig):
     updates_per_step: UpdatesPerStep = 1.0
     learning_starts: LearningStarts = 10_000
     batches_at_once: BatchesAtOnce = 8
-    target_update_rate: TargetRate = 0.005
+    target_update_rate: PolyakRate = 0.005
     critic_layer_norm: LayerNorm = False
     critic_dropout: Dropout = 0.0
     exploration_noise: NoiseSize = 0.1

@@ -21,7 +21,7 @@ from workers import WorkerConfig
 from wrappers.spec import EnvConfig
 
 Settings = dict[str, Any]
-Table = dict[str, SettingField]
+SettingTable = dict[str, SettingField]
 Owner = TypeVar("Owner")
 
 OWNERS: dict[str, type] = {
@@ -46,10 +46,10 @@ APP_FLAGS = {
 COMMAND_FLAGS = ("op_mode", "flagfile", "undefok", "help", "helpfull", *APP_FLAGS)
 """Flags that are no settings, beside those of `learner.settings.other_names`."""
 
-SHARED: Table = {name: field for owner in OWNERS.values() for name, field in settings_of(owner).items()}
+SHARED: SettingTable = {name: field for owner in OWNERS.values() for name, field in settings_of(owner).items()}
 
 
-def agent_settings(agent: str) -> Table:
+def agent_settings(agent: str) -> SettingTable:
     """The settings that an agent adds. Raises ValueError if there is no such agent or it declares a name that is taken."""
     SHARED["agent"].check(agent)
     own = settings_of(find_agent(agent).config_class)
@@ -58,14 +58,14 @@ def agent_settings(agent: str) -> Table:
     return own
 
 
-def table_of(agent: str) -> Table:
+def table_of(agent: str) -> SettingTable:
     """All settings of a run with this agent, with the agent's defaults. Raises ValueError."""
     own = agent_settings(agent)
     defaults = find_agent(agent).defaults
     return {name: replace(field, default=defaults.get(name, field.default)) for name, field in {**SHARED, **own}.items()}
 
 
-def every_setting(agent: str = DEFAULT_AGENT) -> Table:
+def every_setting(agent: str = DEFAULT_AGENT) -> SettingTable:
     """The settings of this agent and of all that have a name. If several declare one, this agent's, or else the first's."""
     own = [agent_settings(each) for each in (*reversed(AGENTS), agent)]
     return {**SHARED, **{name: field for table in own for name, field in table.items()}}

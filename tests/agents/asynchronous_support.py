@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.appo.agent import APPOAgent, Columns
+from agents.appo.agent import APPOAgent, MinibatchColumns
 from agents.appo.config import SurrogateConfig
 from agents.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from agents.losses import Losses
@@ -38,7 +38,7 @@ class Recorded:
     def losses(self, target_policy: Tensor | None = None) -> Losses:
         last = self.policy.detach()[-1:]  # row T acts nothing
         output = PolicyOutput(torch.cat([self.policy, last]), self.values)
-        return self.agent.losses(Columns(self.batch, target_policy, self.case["clip"]), output)
+        return self.agent.losses(MinibatchColumns(self.batch, target_policy, self.case["clip"]), output)
 
     def check(self, name: str, got: Tensor) -> None:
         wanted = torch.tensor(self.outputs[name], dtype=torch.float32)

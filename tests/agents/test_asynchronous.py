@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.appo.agent import APPOAgent, APPOConfig, Columns
+from agents.appo.agent import APPOAgent, APPOConfig, MinibatchColumns
 from agents.appo.config import SurrogateConfig
 from agents.impact.agent import ImpactAgent, ImpactConfig
 from agents.networks.actor_critic import ActorCritic
@@ -71,7 +71,7 @@ def test_rows_whose_action_was_ignored_change_nothing(name: str) -> None:
     one, other = (make(name, copy.deepcopy(network), clip_rewards=False) for _ in range(2))
     first, second = weights_after(one, batch), weights_after(other, wild)
     assert same(first, second)
-    log_probs = one._log_probs(Columns(wild, behaviour, 0.2), behaviour)
+    log_probs = one._log_probs(MinibatchColumns(wild, behaviour, 0.2), behaviour)
     assert all(not part[unused].any() for part in log_probs if part is not None)
 
 

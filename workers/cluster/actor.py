@@ -26,7 +26,7 @@ from wrappers import VectorEnv, close_if_needed, make_vector_env
 
 
 @dataclass(frozen=True)
-class Place:
+class ActorLocation:
     """Where an actor runs. node: Ray's id of the node, hexadecimal. pid: process id on that node."""
 
     node: str
@@ -62,9 +62,9 @@ class RolloutActor:
         self._env: VectorEnv | None = None
         self._rollout: Rollout | None = None
 
-    def place(self) -> Place:
+    def location(self) -> ActorLocation:
         """Where the actor runs; the first call, answered as soon as the actor is there."""
-        return Place(ray.get_runtime_context().get_node_id(), os.getpid())
+        return ActorLocation(ray.get_runtime_context().get_node_id(), os.getpid())
 
     def build(self) -> CallReport:
         """Make the environments and the policy, which takes seconds and needs no weights."""

@@ -25,7 +25,7 @@ import ray
 from replay.trajectory import Arrays
 from workers.base import Block, WorkerSetup, block_of
 from workers.clocks import CLOCKS
-from workers.cluster.actor import CallReport, Place, make_actor
+from workers.cluster.actor import ActorLocation, CallReport, make_actor
 from workers.cluster.connection import REASON, node_is_alive
 from workers.processes.handle import Handle
 from workers.processes.heartbeat import Heartbeat
@@ -77,7 +77,7 @@ class ActorHandle(Handle):
         self._exited = threading.Event()
         self._lock = threading.Lock()  # guards the slots: none is written after the actor's end
         self._actor = make_actor(setup, worker, seed)
-        self._when_done(self._actor.place.remote(), self._have_place)
+        self._when_done(self._actor.location.remote(), self._have_location)
         self._when_done(self._actor.build.remote(), self._have_built)
 
     def send(self, number: int) -> None:
@@ -121,8 +121,8 @@ class ActorHandle(Handle):
         else:
             act(future.result())
 
-    def _have_place(self, place: Place) -> None:
-        self._node, self.pid, self.placed = place.node, place.pid, True
+    def _have_location(self, location: ActorLocation) -> None:
+        self._node, self.pid, self.placed = location.node, location.pid, True
 
     def _have_built(self, report: CallReport) -> None:
         self._built = True

@@ -38,7 +38,7 @@ NUMBER = struct.Struct("i")  # a process id or an exit code
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 
 
-class Request:
+class ForkRequest:
     """A pickled call of `function(*arguments)` in a new process with this name.
 
     `descriptors` are the file descriptors of `SharedArrays` and `Connection`s among the arguments; the pickle holds their
@@ -92,7 +92,7 @@ def run_fork_server(requests: socket.socket, parent: int) -> None:
     Each request brings descriptors. The first one is the process's status pipe, which takes its id and later its exit code.
 
     Args:
-        requests: brings pickled `Request`s.
+        requests: brings pickled `ForkRequest`s.
         parent: process id of the parent.
     """
     _detach(requests, parent)

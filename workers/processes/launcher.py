@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from workers.processes.fork_server import NUMBER, Request, run_fork_server
+from workers.processes.fork_server import NUMBER, ForkRequest, run_fork_server
 from wrappers.answering import rest
 
 START_SECONDS = 120.0  # for a process id to arrive; a fork server that was spawned imports PyTorch first
@@ -76,7 +76,7 @@ def start_process(function: Callable[..., None], *arguments: Any, name: str) -> 
     """
     if sys.platform != "linux":
         return _start("spawn", function, arguments, name)
-    request = Request(function, arguments, name)
+    request = ForkRequest(function, arguments, name)
     with _lock:
         try:
             return _running_fork_server().fork(request)
@@ -155,7 +155,7 @@ class ForkServer:
     def runs(self) -> bool:
         return self._process.exitcode is None
 
-    def fork(self, request: Request) -> ForkedProcess:
+    def fork(self, request: ForkRequest) -> ForkedProcess:
         """Return a new process. Raises ForkServerGone, or OSError if the fork server cannot fork."""
         status, status_writer = os.pipe()
         try:

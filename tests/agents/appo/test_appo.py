@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents.appo.agent import APPOAgent, APPOConfig, Columns
+from agents.appo.agent import APPOAgent, APPOConfig, MinibatchColumns
 from agents.returns.gae import gae
 from tests.agents.asynchronous_support import Recorded
 from tests.agents.returns.test_gae import golden_cases
@@ -62,5 +62,5 @@ def test_with_gae_the_ratio_is_in_the_surrogate_alone(case: dict[str, Any]) -> N
     torch.testing.assert_close(found.log_ratios, log_probs.policy - log_probs.behaviour)
 
 
-def _columns(kept: Recorded) -> Columns:
-    return Columns(kept.batch, None, kept.case["clip"])
+def _columns(kept: Recorded) -> MinibatchColumns:
+    return MinibatchColumns(kept.batch, None, kept.case["clip"])

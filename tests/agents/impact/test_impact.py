@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from agents.appo.agent import Columns
+from agents.appo.agent import MinibatchColumns
 from agents.impact.agent import ImpactAgent, ImpactConfig, impact_log_ratios
 from tests.agents.asynchronous_support import Recorded
 from tests.agents.returns.test_gae import golden_cases
@@ -26,7 +26,7 @@ CASES = pytest.mark.parametrize("case", golden_cases("impact.json"))
 @CASES
 def test_ratios_targets_and_advantages_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     kept, target_policy = recorded(case)
-    log_probs = kept.agent._log_probs(Columns(kept.batch, target_policy, case["clip"]), kept.policy)
+    log_probs = kept.agent._log_probs(MinibatchColumns(kept.batch, target_policy, case["clip"]), kept.policy)
     assert log_probs.target is not None
     log_rhos = torch.tensor(case["outputs"]["log_rhos"])
     torch.testing.assert_close((log_probs.target - log_probs.behaviour)[kept.used], log_rhos[kept.used], rtol=2e-5, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.linucb.arms import Sums, estimates_and_widths, solved, sums_of
+from agents.linucb.arms import ArmSums, estimates_and_widths, solved, sums_of
 from tests.support import golden
 
 CASES = {case["name"]: case for case in golden("linucb.json")}
@@ -27,7 +27,7 @@ def inputs_of(case: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def sums_of_case(case: dict[str, Any]) -> Sums:
+def sums_of_case(case: dict[str, Any]) -> ArmSums:
     contexts, arms, rewards, _ = inputs_of(case)
     return sums_of(contexts, arms, rewards, case["arms_count"])
 

@@ -24,7 +24,7 @@ from replay.trajectory import Field
 from tests.support import REPOSITORY, children_named, runs
 from tests.workers.support import wait_until
 from workers.processes import fork_server, launcher
-from workers.processes.fork_server import MAX_REQUEST_BYTES, Request
+from workers.processes.fork_server import MAX_REQUEST_BYTES, ForkRequest
 from workers.processes.launcher import ForkServer, ForkServerGone, StartedProcess, start_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are spawned by the standard library")
@@ -275,9 +275,9 @@ def test_a_fork_server_that_dies_or_hangs_during_a_request_is_replaced(monkeypat
 
 
 def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[Request] = []
+    requests: list[ForkRequest] = []
 
-    def gone(self: ForkServer, request: Request) -> StartedProcess:
+    def gone(self: ForkServer, request: ForkRequest) -> StartedProcess:
         requests.append(request)
         raise ForkServerGone("the process that forks the others has ended")
 
@@ -306,7 +306,7 @@ def test_a_fork_server_that_cannot_fork_reports_the_error_and_lives_on(monkeypat
         finally:
             os._exit(0)
     its.close()
-    request = Request(sleep, (), "child")
+    request = ForkRequest(sleep, (), "child")
     for _ in range(2):
         status, status_writer = os.pipe()
         socket.send_fds(mine, [request.pickled], [status_writer])
