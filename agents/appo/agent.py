@@ -122,9 +122,9 @@ class APPOAgent(Agent):
             period = max(1, config.target_update_period)
             self.target = TargetNetwork(network, period, counts="updates", without=unused)
         self.kl_weight = torch.full((), config.kl_weight, dtype=torch.float64, device=next(network.parameters()).device)
-        targets = {TARGET: self.target} if self.target else {}
+        target_networks = {TARGET: self.target} if self.target else {}
         state = {KL_WEIGHT: {"weight": self.kl_weight}} if config.kl_weight else {}
-        super().__init__(config, network, *arguments, targets=targets, extra_state=state, **options)
+        super().__init__(config, network, *arguments, target_networks=target_networks, extra_state=state, **options)
 
     @classmethod
     def needs(cls, config: SurrogateConfig) -> Needs:

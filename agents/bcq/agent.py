@@ -127,7 +127,7 @@ class BCQAgent(Agent):
 
     def __init__(self, config: BCQConfig, network: BCQNetwork, *arguments: Any, **options: Any) -> None:
         self.target = TargetNetwork(network, config.target_update_period, config.target_update_rate)
-        super().__init__(config, network, *arguments, targets={TARGET: self.target}, steps_some=True, **options)
+        super().__init__(config, network, *arguments, target_networks={TARGET: self.target}, steps_some=True, **options)
 
     @classmethod
     def needs(cls, config: BCQConfig) -> Needs:

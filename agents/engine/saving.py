@@ -37,7 +37,7 @@ def check_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool
     for name, module in _modules(stepper).items():
         if name in state["modules"]:
             _check_weights(module.state_dict(), state["modules"][name])
-        elif name not in stepper.targets or not stepper.targets[name].optional:
+        elif name not in stepper.target_networks or not stepper.target_networks[name].optional:
             wanted, got = (" and ".join(names) for names in (stepper.modules, state["modules"]))
             raise ValueError(f"wanted the weights of {wanted}, got those of {got}")
     numbers = state.get("numbers", {})
@@ -63,7 +63,7 @@ def load_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool)
         if name in state["modules"]:
             module.load_state_dict(state["modules"][name])
         else:
-            stepper.targets[name].reset()
+            stepper.target_networks[name].reset()
     for name, running in moments_of(stepper).items():
         if name in numbers:
             running.load_state_dict(numbers[name])
@@ -89,13 +89,13 @@ def moments_of(stepper: Stepper) -> dict[str, RunningMoments]:
 
 
 def _modules(stepper: Stepper) -> dict[str, nn.Module]:
-    return {**stepper.modules, **{name: target.network for name, target in stepper.targets.items()}}
+    return {**stepper.modules, **{name: target.network for name, target in stepper.target_networks.items()}}
 
 
 def _numbers(stepper: Stepper) -> dict[str, dict[str, Tensor]]:
     """The count of steps if an update has several, the ages of target networks, and what the agent adds. All are live."""
     steps = {OPTIMIZER_STEPS: {"count": torch.tensor(stepper.guard.steps)}} if stepper.agent.several_steps else {}
-    ages = {name: {"age": target.age} for name, target in stepper.targets.items()}
+    ages = {name: {"age": target.age} for name, target in stepper.target_networks.items()}
     return {**steps, **ages, **{name: dict(tensors) for name, tensors in stepper.extra_state.items()}}
 
 

@@ -57,7 +57,7 @@ class Stepper:
     Args:
         agent: whose network learns.
         modules: further modules that learn, by name, on the network's device. They are saved, and the optimiser steps them.
-        targets: target networks by name. They are saved.
+        target_networks: by name. They are saved.
         extra_state: further tensors of the agent that are saved, by two names. They are changed in place.
         learned: the part of the network that an update's passes go through and the optimiser steps; None for all of it.
         asked: int64 `[]` on the host, counts the steps that were asked for, also refused ones.
@@ -75,7 +75,7 @@ class Stepper:
         agent: Agent,
         *,
         modules: Mapping[str, nn.Module] | None = None,
-        targets: Mapping[str, TargetNetwork] | None = None,
+        target_networks: Mapping[str, TargetNetwork] | None = None,
         extra_state: Mapping[str, Mapping[str, Tensor]] | None = None,
         learned: nn.Module | None = None,
         asked: Tensor | None = None,
@@ -88,7 +88,8 @@ class Stepper:
     ) -> None:
         network, config, learned = agent.network, agent.config, learned or agent.network
         self.agent, self.config, self.network = agent, config, network
-        self.modules, self.targets, self.extra_state = {"network": network, **(modules or {})}, targets or {}, extra_state or {}
+        self.modules = {"network": network, **(modules or {})}
+        self.target_networks, self.extra_state = target_networks or {}, extra_state or {}
         self.steps_some, self._asked = steps_some, asked
         self._device = next(chain(network.parameters(), network.buffers())).device
         others = [parameter for module in (modules or {}).values() for parameter in module.parameters()]
@@ -96,7 +97,7 @@ class Stepper:
         self.parameters = [*learned.parameters(), *others]
         self._graphed = agent.graphed(config) if cuda_graphs and self._device.type == "cuda" else ""
         self.optimizer = make_optimizer(config, self.modules.values(), graphed=bool(self._graphed))
-        moved = [tensor for target in self.targets.values() for tensor in target.guarded_tensors]
+        moved = [tensor for target in self.target_networks.values() for tensor in target.guarded_tensors]
         self.guard = Guard(self.optimizer, torch.device("cpu") if checks_on_host else self._device, moved)
         recorded = self._learn if self._graphed == "update" else self._called
         self._graphs = UpdateGraphs(recorded, self.guard) if self._graphed else None
@@ -155,7 +156,7 @@ class Stepper:
         elif self._clipping:
             learned = replace(learned, rewards=clip_rewards(learned.rewards, self._clipping))  # rows store raw rewards
         self.agent.update(learned, self)  # forward, losses and steps of the agent
-        for target in self.targets.values():
+        for target in self.target_networks.values():
             target.end_update(self.applied)  # those that count updates; the others moved in the steps
         if self.agent.merges_moments and (self.reward_scale or self.observation_moments):
             self.merge_moments(learned, self.applied)
@@ -369,7 +370,7 @@ class Stepper:
             self.optimizer.step()  # weights without a gradient stay, and so do their moments
         finally:
             torch.set_flush_denormal(False)
-        for target in self.targets.values() if moves_targets else ():
+        for target in self.target_networks.values() if moves_targets else ():
             target.after_step()  # inside the guarded step, so a refused step undoes the move too
 
     # Of the agent's life
@@ -388,7 +389,7 @@ class Stepper:
             self.network.calibrate(observations)
         if self.observation_moments:
             self.observation_moments.calibrate(observations)
-        for target in self.targets.values():
+        for target in self.target_networks.values():
             target.reset()
 
     def load_state_dict(self, state: dict[str, Any], *, load_optimizer: bool) -> None:

@@ -168,7 +168,7 @@ class R2d2Agent(Agent):
 
     def __init__(self, config: R2d2Config, network: QNetwork, *arguments: Any, **options: Any) -> None:
         self.target = TargetNetwork(network, config.target_update_period, config.target_update_rate)
-        super().__init__(config, network, *arguments, targets={TARGET: self.target}, **options)
+        super().__init__(config, network, *arguments, target_networks={TARGET: self.target}, **options)
 
     @classmethod
     def needs(cls, config: R2d2Config) -> Needs:

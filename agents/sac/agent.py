@@ -145,8 +145,10 @@ class SACAgent(Agent):
         self.critic_parameters = [*self.critics.parameters(), *network.encoder_parameters]
         self.actor_parameters = network.actor_parameters
         modules = {CRITICS: self.critics, TEMPERATURE: self.temperature}
-        targets = {TARGETS: self.target_critics}
-        super().__init__(config, network, *arguments, modules=modules, targets=targets, steps_some=True, **options)
+        target_networks = {TARGETS: self.target_critics}
+        super().__init__(
+            config, network, *arguments, modules=modules, target_networks=target_networks, steps_some=True, **options
+        )
 
     @classmethod
     def needs(cls, config: SACConfig) -> Needs:

@@ -140,8 +140,8 @@ class TD3Agent(Agent):
         self.actor_parameters = network.actor_parameters
         self.asked = torch.zeros((), dtype=torch.int64)  # steps of the critics, also refused ones: the host waits for no GPU
         modules, state = {CRITICS: self.critics}, {STEPS: {"count": self.asked}}
-        targets = {TARGETS: self.target_critics, TARGET_ACTOR: self.target_actor}
-        options |= {"targets": targets, "extra_state": state, "asked": self.asked, "steps_some": True}
+        target_networks = {TARGETS: self.target_critics, TARGET_ACTOR: self.target_actor}
+        options |= {"target_networks": target_networks, "extra_state": state, "asked": self.asked, "steps_some": True}
         super().__init__(config, network, *arguments, modules=modules, **options)
 
     @classmethod

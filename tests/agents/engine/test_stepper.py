@@ -36,7 +36,7 @@ class MultiplierAgent(A2CAgent):
         self.multiplier = Multiplier()
         self.lagged = TargetNetwork(network, rate=0.5)
         self.sound: list[bool] = []
-        parts: dict[str, Any] = {"modules": {"multiplier": self.multiplier}, "targets": {"lagged": self.lagged}}
+        parts: dict[str, Any] = {"modules": {"multiplier": self.multiplier}, "target_networks": {"lagged": self.lagged}}
         super().__init__(config, network, *arguments, **parts, **options)
 
     def update(self, batch: Batch, step: Stepper) -> None:

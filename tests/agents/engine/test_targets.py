@@ -59,7 +59,7 @@ def test_it_is_copied_every_period_of_applied_updates(on_device: bool) -> None:
 def test_it_comes_back_with_its_age() -> None:
     network = make_network_here()
     target, other = (TargetNetwork(network, 3, counts="updates") for _ in range(2))
-    saving, loading = (VTraceAgent(VTraceConfig(), network, targets={"lagged": each}) for each in (target, other))
+    saving, loading = (VTraceAgent(VTraceConfig(), network, target_networks={"lagged": each}) for each in (target, other))
     target.end_update(SOUND)
     change(network)
     loading.load_state_dict(copy.deepcopy(saving.state_dict()), load_optimizer=True)
