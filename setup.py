@@ -5,10 +5,13 @@ would hide others of that name, or be hidden by them. The program runs from ther
 Python's path. docs/architecture.md says more.
 """
 
+from pathlib import Path
+
 from setuptools import find_namespace_packages, setup
 
 PROGRAM = "springbok.program"
-ROOMS = ("agents", "learner", "presets", "replay", "tools", "workers", "wrappers")
+NOT_INSTALLED = {"benchmarks", "clients", "docs", "tests", "springbok"}
+ROOMS = {"presets", *(path.parent.name for path in Path().glob("*/*.py"))} - NOT_INSTALLED
 
 found = [name for name in find_namespace_packages() if name.partition(".")[0] in ROOMS]
 setup(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.support import REPOSITORY
 
-ROOMS = ("agents", "learner", "presets", "replay", "workers", "wrappers")
+ROOMS = ("agents", "learner", "presets", "replay", "serve", "workers", "wrappers")
 FILES = ("main.py", "option_flags.py", "setting.py", "checked_files.py")
 BLOCK = re.compile(r"(?:^New file `(?P<path>[^`]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 

@@ -21,6 +21,7 @@ from replay import REPLAYS
 from tests.clients.fake_server import FakeServer, running
 from tests.support import same
 from tools.new import describe_templates, write_app
+from wrappers import ENVIRONMENTS
 
 SMALL = ("--worker_kind=serial", "--envs_per_worker=4", "--learner_threads=1", "--verbosity=0")
 
@@ -131,6 +132,6 @@ def test_everything_that_has_a_name_is_listed(capsys: pytest.CaptureFixture[str]
     assert main.main(["main.py", "--op_mode=list"]) == 0
     printed = capsys.readouterr().out
     listed = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line[2] != " "]
-    assert listed == [*sorted(AGENTS), *PRESETS, "atari", "toy", "envpool", "gymnasium", *REPLAYS, *describe_templates()]
+    assert listed == [*sorted(AGENTS), *PRESETS, *ENVIRONMENTS, *REPLAYS, *describe_templates()]
     assert max(map(len, printed.splitlines())) <= 128
     assert all(len(line.split()) > 3 for line in printed.splitlines() if line.startswith("  ") and line[2] != " ")
