@@ -40,7 +40,7 @@ def changed(before: list[Tensor], module: nn.Module) -> bool:
 
 def followers_of(agent: Agent) -> dict[str, nn.Module]:
     """The target networks by name."""
-    return {name: target.network for name, target in agent.stepper.targets.items()}
+    return {name: target.network for name, target in agent.stepper.target_networks.items()}
 
 
 def learn(agent: Agent, batch: Batch, times: int = 1) -> None:
@@ -112,7 +112,7 @@ def test_targets_follow_as_the_golden_average(case: dict[str, Any]) -> None:
         steps = case["inputs"]["online_after_each_update"], case["outputs"]["target_after_each_update"]
         for online, wanted in zip(*steps, strict=True):
             learned.copy_(torch.tensor(online).mean())
-            for target in agent.stepper.targets.values():
+            for target in agent.stepper.target_networks.values():
                 target.after_step()
             torch.testing.assert_close(follower.mean(), torch.tensor(wanted).mean(), rtol=0, atol=1e-6)
 
