@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from springbok_client import ServerError
 
 import main
 from agents import AGENTS
@@ -18,8 +19,8 @@ from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.presets import PRESETS
 from replay import REPLAYS
-from tests.clients.fake_server import FakeServer, running
-from tests.support import same
+from tests.serve.playing import free_port
+from tests.support import REPOSITORY, same
 from tools.new import describe_templates, write_app
 from wrappers import ENVIRONMENTS
 
@@ -37,7 +38,7 @@ def commands(app: str) -> list[list[str]]:
     """The arguments of the commands in the README.md of an app, for shorter runs."""
     lines = [line.strip() for line in Path(app, "README.md").read_text().splitlines() if line.startswith("    python ")]
     assert len(lines) == 3
-    train, *others = [shlex.split(line)[2:] for line in lines]
+    train, *others = [shlex.split(line)[2 if "main.py" in line else 1 :] for line in lines]
     shorter = {"--more_steps=10000": "--more_steps=300"}
     return [[*train, "--environment_max_steps=600"], *([shorter.get(word, word) for word in other] for other in others)]
 
@@ -57,18 +58,31 @@ def test_the_commands_of_a_new_app_run(template: str) -> None:
     assert list(newest().path.glob("evaluation_*.json"))
 
 
-def test_the_client_begins_a_game_and_plays_it() -> None:
+def test_a_new_client_trains_the_agent_of_its_trainer() -> None:
+    write_app({"app": "far_game", "template": "client"})
+    train, play, _ = commands("far_game")
+    path = {**os.environ, "PYTHONPATH": str(REPOSITORY / "clients" / "python")}
+    port = free_port()
+    trainer = [sys.executable, str(REPOSITORY / "main.py"), *train, f"--bind=127.0.0.1:{port}", "--learner_threads=1"]
+    game = [sys.executable, "far_game/client.py", play[-1].replace("7001", str(port))]
+    with subprocess.Popen(game, env=path, stderr=subprocess.DEVNULL) as client:
+        try:
+            done = subprocess.run(trainer, capture_output=True, text=True, timeout=120, check=False)
+        finally:
+            client.kill()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((newest().path / "summary.json").read_text())["episodes"] > 0
+
+
+def test_the_game_of_a_client_needs_its_package_only_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     write_app({"app": "far_game", "template": "client"})
     module = runpy.run_path("far_game/client.py")
     game = module["Corridor"]()
     returns = [game.step(game.goal > 0) for _ in range(abs(game.goal))]
     assert returns[-1] == (1.0, True, False)
-    with running(FakeServer()) as server:
-        server.error_at = {100: "rate"}
-        with pytest.raises(ServerError, match="rate"):
-            module["main"](server.url)
-    assert [message["type"] for message in server.messages[:2]] == ["reset", "step"]
-    assert {"step", "reset"} == {message["type"] for message in server.messages[40:]}
+    monkeypatch.setitem(sys.modules, "springbok_client", None)
+    with pytest.raises(ModuleNotFoundError, match="springbok_client"):
+        module["main"]("ws://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -1,4 +1,4 @@
-"""A game that is a client of a trainer: it may run anywhere, and needs neither PyTorch nor Gymnasium.
+"""A game that is a client of a trainer. It may run anywhere, and needs neither PyTorch nor Gymnasium.
 
 The package springbok_client speaks the protocol of docs/protocol.md.
 """
@@ -34,16 +34,19 @@ class Corridor:
 
 
 def main(url: str) -> None:
-    """Play episodes until the program is stopped. url: of the trainer."""
-    from springbok_client import RemoteAgent
+    """Play episodes until the trainer ends. url: of the trainer."""
+    from springbok_client import RemoteAgent, ServerError
 
     with RemoteAgent(url, OBSERVATION, ACTION, name="my_app") as agent:
-        while True:
-            game = Corridor()
-            action = agent.reset(game.observe())
-            while action is not None:  # None: the episode has ended, or the connection broke
-                reward, terminated, truncated = game.step(action)
-                action = agent.step(game.observe(), reward, terminated, truncated)
+        try:
+            while True:
+                game = Corridor()
+                action = agent.reset(game.observe())
+                while action is not None:  # None: the episode has ended, or the connection broke
+                    reward, arrived, late = game.step(action)
+                    action = agent.step(game.observe(), reward, terminated=arrived, truncated=late)
+        except (ConnectionError, ServerError) as error:
+            print(f"The trainer has ended: {error}")
 
 
 if __name__ == "__main__":
