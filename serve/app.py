@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = {
     "/": (ROOT / "serve/page/index.html", "text/html; charset=utf-8"),
     "/page.js": (ROOT / "serve/page/page.js", "text/javascript; charset=utf-8"),
+    "/cartpole.js": (ROOT / "serve/page/cartpole.js", "text/javascript; charset=utf-8"),
     "/page.css": (ROOT / "serve/page/page.css", "text/css; charset=utf-8"),
     "/springbok.js": (ROOT / "clients/javascript/springbok.js", "text/javascript; charset=utf-8"),
 }

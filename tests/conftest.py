@@ -25,6 +25,7 @@ SLOW = (
     "tests/benchmarks/",
     "tests/tools/",
     "tests/clients/test_javascript.py",
+    "tests/clients/test_page.py",
     "tests/clients/test_python_command.py",
     "tests/gpu/",
     "tests/learner/evaluation/",
