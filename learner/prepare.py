@@ -268,6 +268,8 @@ def _check_environment(plan: Plan, machine: Machine) -> None:
 def _check_test(plan: Plan) -> None:
     """Raise ValueError if test mode cannot show its games, or not keep them."""
     config = plan.config
+    if config.is_remote:
+        make_single_env(config.env)  # it refuses this environment
     if config.evaluation.estimate_from != NO_FOLDER:
         check_values(open_estimated(plan), plan.spec)
     if config.evaluation.render:

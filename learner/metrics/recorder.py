@@ -203,7 +203,8 @@ class MetricsRecorder(Hook):
         log_result(self.counters, played, self._bottlenecks.overall(), interrupted=interrupted)
         further = None if interrupted else 2 * self.config.training.environment_max_steps
         pictures = describe_env(self.config.env).has_pictures
-        log_next_commands(self.run, saved, curve=curve, pictures=pictures, max_steps=further)
+        remote = self.config.is_remote
+        log_next_commands(self.run, saved, curve=curve, pictures=pictures, remote=remote, max_steps=further)
 
     def close(self) -> None:
         self._progress.clear()

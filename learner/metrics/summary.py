@@ -115,7 +115,13 @@ def _mean_return(episodes: ReturnStatistics) -> str:
 
 
 def log_next_commands(
-    run: RunDirectory, checkpoint: Path | None, *, curve: bool, pictures: bool, max_steps: int | None = None
+    run: RunDirectory,
+    checkpoint: Path | None,
+    *,
+    curve: bool,
+    pictures: bool,
+    remote: bool = False,
+    max_steps: int | None = None,
 ) -> None:
     """Log where the results are, and the commands that resume the run and show or test its policy.
 
@@ -124,6 +130,7 @@ def log_next_commands(
         checkpoint: the last one, None if none was saved.
         curve: whether a learning curve was drawn.
         pictures: whether the environment can be shown.
+        remote: whether only clients have the environment.
         max_steps: budget with which a finished run can be resumed; None for a run that was interrupted.
     """
     path = shlex.quote(str(run.path))
@@ -133,5 +140,7 @@ def log_next_commands(
     if checkpoint:
         log.info("Checkpoint: %s", checkpoint)
         log.info("Resume: python main.py --op_mode=train_w_load --load=%s%s", path, budget)
-        word, render = ("Watch:  ", "--render ") if pictures else ("Test:   ", "")
-        log.info("%spython main.py --op_mode=test %s--load=%s", word, render, path)
+        word, mode = ("Watch:  ", "test --render") if pictures else ("Test:   ", "test")
+        if remote:
+            word, mode = "Serve:  ", "serve"
+        log.info("%spython main.py --op_mode=%s --load=%s", word, mode, path)

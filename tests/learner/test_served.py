@@ -84,7 +84,7 @@ def test_agents_learn_from_clients(agent: str, make: Any, given: dict[str, Any],
     assert checkpoint.settings["env"] == "served:test"
 
 
-def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path) -> None:
+def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731  (one name for two calls)
     given = {"batch_size": 3, "unroll_length": 16}
@@ -102,6 +102,9 @@ def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path) -> None:
     columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     assert max(map(float, filter(None, columns["served/seats"]))) == 2
     assert max(map(float, filter(None, columns["served/latency_p99_ms"]))) > 0
+    assert f"Serve:  python main.py --op_mode=serve --load={run.path}" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="^env: wanted an environment that this program can make, got served:test"):
+        launch.prepare("test", {"load": str(run.path)}, ["main.py"])
 
 
 def test_a_refused_address_and_environment_are_one_line(tmp_path: Path) -> None:
