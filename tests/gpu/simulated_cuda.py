@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from tests.gpu.simulated_gpu import SimulatedEvent, SimulatedGpu, StreamContext
-from tests.gpu.simulated_graphs import Recording, SimulatedGraph
+from tests.gpu.simulated_graphs import Recording, SimulatedGraph, mapped
 from tests.gpu.simulated_tensors import CUDA, compute
 
 
@@ -45,7 +44,7 @@ def _with_device_number(function: Callable[..., Any]) -> Callable[..., Any]:
     """Say `cuda:0` where `cuda` is said: PyTorch would ask the driver which one is meant."""
 
     def call(*given: Any, **settings: Any) -> Any:
-        given, settings = tree_map_only((torch.device, str), lambda one: CUDA if str(one) == "cuda" else one, (given, settings))
+        given, settings = mapped((torch.device, str), lambda one: CUDA if str(one) == "cuda" else one, (given, settings))
         return function(*given, **settings)
 
     return call

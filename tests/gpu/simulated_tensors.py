@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from tests.gpu.simulated_gpu import Memory, SimulatedGpu
-from tests.gpu.simulated_graphs import Operation
+from tests.gpu.simulated_graphs import Operation, mapped, tensors_of
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 NO_NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
@@ -193,7 +193,7 @@ def _on_device(gpu: SimulatedGpu, func: Any, args: Any, kwargs: dict[str, Any]) 
             memories_written.append(memories[storage])
         return GpuTensor(gpu, inside, memories[storage])
 
-    wrapped = tree_map_only(Tensor, wrap, result)
+    wrapped = mapped(Tensor, wrap, result)
     if memories_written or not func.is_view:
         read, changed = _each_once([tensor.memory for tensor in there]), _each_once(memories_written)
         if gpu.recording:
@@ -205,7 +205,7 @@ def _on_device(gpu: SimulatedGpu, func: Any, args: Any, kwargs: dict[str, Any]) 
 
 def _fixed(given: Any) -> Any:
     """Contents of tensors on the device, and numbers of the host as they are now."""
-    return tree_map_only(Tensor, lambda one: one.inside if isinstance(one, GpuTensor) else one.clone(), given)
+    return mapped(Tensor, lambda one: one.inside if isinstance(one, GpuTensor) else one.clone(), given)
 
 
 def _has_mask(func: Any, args: Any) -> bool:
@@ -216,22 +216,19 @@ def _has_mask(func: Any, args: Any) -> bool:
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[GpuTensor]:
     """What an operation changes, by its schema."""
-    changed = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info and argument.alias_info.is_write:
-            changed.append(args[position] if position < len(args) else kwargs.get(argument.name))
+    changed = [args[position] if position < len(args) else kwargs.get(name) for position, name in _changed_arguments(func)]
     return tensors_of(changed, GpuTensor)
+
+
+@cache
+def _changed_arguments(func: Any) -> list[tuple[int, str]]:
+    arguments = enumerate(func._schema.arguments)
+    return [(position, one.name) for position, one in arguments if one.alias_info and one.alias_info.is_write]
 
 
 def _each_once(memories: Sequence[Memory]) -> list[Memory]:
     return list({id(memory): memory for memory in memories}.values())
 
 
-def tensors_of(given: Any, kind: type) -> list[Any]:
-    found: list[Any] = []
-    tree_map_only(kind, found.append, given)
-    return found
-
-
 def _inside(given: Any) -> Any:
-    return tree_map_only(GpuTensor, lambda tensor: tensor.inside, given)
+    return mapped(GpuTensor, lambda tensor: tensor.inside, given)

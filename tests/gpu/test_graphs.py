@@ -11,7 +11,7 @@ import torch
 
 from agents import AGENTS
 from agents.engine import graphs
-from agents.engine.graphs import WARM_UP, GraphError, UpdateGraphs
+from agents.engine.graphs import GraphError, UpdateGraphs
 from agents.losses import Losses
 from agents.networks.base import on_device
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
@@ -44,7 +44,14 @@ MORE: dict[str, dict[str, Any]] = {
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
     "vtrace": {"use_kl_mask": True, "relevance": "behaviour", "use_value_cloning_loss": True},
 }
-STEPS = 64
+STEPS = 32
+WARM_UP = 1
+
+
+@pytest.fixture(autouse=True)
+def short_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated GPU needs one update to make the optimiser's moments, and has no kernels to load."""
+    monkeypatch.setattr(graphs, "WARM_UP", WARM_UP)
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def test_a_graph_learns_what_its_kernels_learn(
     launches = newest(whole).counters.updates * (FEW_STEPS["epochs"] * FEW_STEPS["minibatches"] if agent == "ppo" else 1)
     assert len(replays) == launches - len(set(replays)) * WARM_UP > 0
     if (agent, environment) in RESUMED:
-        assert run("train", parts, **{**given, "environment_max_steps": STEPS // 2}) == 0
+        assert run("train", parts, **{**given, "environment_max_steps": STEPS - 8}) == 0
         assert run("train_w_load", parts, load="latest", environment_max_steps=STEPS) == 0
         assert same(newest(whole).agent, newest(parts).agent)
     monkeypatch.setattr(graphs, "WARM_UP", STEPS)
@@ -106,7 +113,7 @@ def test_refused_updates_are_counted_and_weights_restored(
             patch.setattr(graphs, "WARM_UP", warm_up)
             spoil_updates(patch, lambda number: number == 5 or 8 <= number <= 10)
             given = settings("vtrace", "vector-discrete-mask", tmp_path)
-            given |= {"max_skipped_updates": 3, "environment_max_steps": 160}
+            given |= {"max_skipped_updates": 3, "environment_max_steps": 112}
             assert run("train", tmp_path / str(warm_up), **given) == 0
             found.append(tmp_path / str(warm_up))
     columns = [read_metrics(directory(results).metrics) for results in found]
@@ -157,8 +164,8 @@ def test_the_measurement_before_a_run_refuses_it_too(
 
 
 def test_no_graph_is_made_where_it_is_refused_or_cannot_be(gpu: SimulatedGpu, tmp_path: Path, replays: list[object]) -> None:
-    given = {**settings("vtrace", "vector-discrete-mask", tmp_path), "environment_max_steps": 48}
+    given = {**settings("vtrace", "vector-discrete-mask", tmp_path), "environment_max_steps": 24}
     assert run("train", tmp_path, cuda_graphs=False, **given) == 0
-    minibatches = {**settings("appo", "vector-discrete-mask", tmp_path), "environment_max_steps": 48, "minibatches": 2}
+    minibatches = {**settings("appo", "vector-discrete-mask", tmp_path), "environment_max_steps": 24, "minibatches": 2}
     assert run("train", tmp_path, **minibatches) == 0
     assert not replays
