@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,13 @@ def test_every_kind_of_action_is_learned(tmp_path: Path, name: str) -> None:
     assert solves(SOLVED[settings["env"]], tmp_path, **settings)
 
 
-@EACH
+@pytest.mark.parametrize("name", ["masked choice", "beta"])  # tests/test_matrix.py has others
 def test_a_killed_and_resumed_run_gives_the_same_bits(tmp_path: Path, name: str) -> None:
     settings = {**briefly(name), **settings_of("fifo and reservoir"), "return_window": 1}
     assert_a_kill_changes_nothing(tmp_path, **settings)
 
 
-@EACH
-@pytest.mark.parametrize("worker_kind", ["cpu", "central"])
+@pytest.mark.parametrize(("name", "worker_kind"), [*zip(ACTIONS, cycle(("cpu", "central")), strict=False)])
 def test_worker_processes_act_and_store_what_was_drawn(tmp_path: Path, name: str, worker_kind: str) -> None:
     """A policy that has hardly changed gives actions that it stored the ratio 1."""
     settings = briefly(name, worker_kind=worker_kind, worker_count=1, lr=1e-6, lr_end_value=1e-6, log_period=1e-3)
@@ -79,8 +79,9 @@ def test_worker_processes_act_and_store_what_was_drawn(tmp_path: Path, name: str
     assert min(ratios) > 0.999
 
 
-@pytest.mark.parametrize("kind", ["elite on the policy", "elite that inserts", "attentive"])
-@EACH
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(ACTIONS, cycle(("elite on the policy", "elite that inserts", "attentive")), strict=False)]
+)
 def test_replays_compare_policies_of_every_kind(tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own: Any = KINDS[kind]
     monkeypatch.setitem(KINDS, kind, {**own, "dist_function": "kl_policy"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@EACH
-@pytest.mark.parametrize("name", COMBINATIONS)
+@pytest.mark.parametrize(("agent", "name"), [*zip(cycle(AGENTS), COMBINATIONS, strict=False)])
 def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, name: str, tmp_path: Path) -> None:
     settings = {**COMBINATIONS[name], **AGENTS[agent], "lr": 6e-4}
     assert_resumes_to_the_bit(tmp_path, **settings)

@@ -100,15 +100,6 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(agent: str, own: dict[str,
     assert_a_kill_changes_nothing(tmp_path, **settings)
 
 
-@EACH
-def test_the_same_seed_gives_the_same_bits(agent: str, tmp_path: Path) -> None:
-    found = []
-    for name in ("one", "two"):
-        assert run("train", tmp_path / name, **small(agent, "vector-box")) == 0
-        found.append(newest(tmp_path / name).agent)
-    assert same(*found)
-
-
 def test_worker_processes_keep_the_pace(tmp_path: Path) -> None:
     settings = {**REACH, "environment_max_steps": 1500, "worker_kind": "cpu", "worker_count": 1, "log_period": 0.2}
     found, checkpoint = run_training(tmp_path, **settings, agent="td3", updates_per_step=0.5, prepared_batches=2)
@@ -151,10 +142,11 @@ def test_a_resumed_run_says_that_its_budget_ends_before_the_replays_are_full(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({}, {"exploration_noise_kind": "ou"}),
-        ({"exploration_noise_kind": "ou"}, {"exploration_noise_kind": "gaussian"}),
-        ({"batches_at_once": 2}, {"batches_at_once": 3}),
-        ({"batches_at_once": 2, "replay_parameters": PRIORITISED}, {"batches_at_once": 1}),
+        ({}, {"exploration_noise_kind": "ou", "batches_at_once": 3}),
+        (
+            {"exploration_noise_kind": "ou", "replay_parameters": PRIORITISED},
+            {"exploration_noise_kind": "gaussian", "batches_at_once": 1},
+        ),
     ],
 )
 def test_a_reproducible_run_goes_on_with_other_settings(

@@ -65,8 +65,8 @@ def test_an_agent_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: 
     settings["recording"] = str(make_recording(tmp_path / "recording", settings["env"]))
     assert_resumes_to_the_bit(tmp_path, **settings)
     assert run("test", tmp_path / "parts", load="latest", test_episode_count=3) == 0
-    if name.startswith("marwil"):
-        return  # it has the network of V-trace
+    if name.startswith("marwil") or name == "bc, numbers":
+        return  # it has the network of V-trace, which other tests export
     assert run("export", tmp_path / "parts", load="latest") == 0
     assert list(directory(tmp_path / "parts").path.glob(f"exported_*/{DESCRIPTION}"))
 

@@ -64,6 +64,10 @@ def mixture_with(kind: str) -> str:
     return json.dumps([queue, {**size, "sample_ratio": 0.5, **KINDS[kind]}])
 
 
+REPEATED = ("elite on the policy", "elite that inserts")
+"""Kinds that no run of tests/learner/runs/test_resuming.py repeats."""
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: str) -> None:
     """120 updates, and a few until the replay is filled: half of a batch of four trajectories of five steps is fresh."""
@@ -75,12 +79,13 @@ def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: 
         "environment_max_steps": 1400,
     }
     run, one = run_training(tmp_path / "one", **settings)
-    _, other = run_training(tmp_path / "other", **settings)
-    weights = [checkpoint.agent["modules"]["network"] for checkpoint in (one, other)]
-    assert one.counters == replace(other.counters, seconds=one.counters.seconds)
     assert one.counters.updates >= 120
-    assert one.returns == other.returns
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    if kind in REPEATED:
+        _, other = run_training(tmp_path / "other", **settings)
+        assert one.counters == replace(other.counters, seconds=one.counters.seconds)
+        assert one.returns == other.returns
+        weights = [checkpoint.agent["modules"]["network"] for checkpoint in (one, other)]
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     columns = read_metrics(run.metrics)
     name = str(KINDS[kind]["type"]).replace("custom", "standard")
     assert np.nanmax(columns[f"replay/{name}/age"]) > 0
@@ -90,7 +95,7 @@ def test_every_replay_kind_trains_and_repeats_bit_for_bit(tmp_path: Path, kind: 
         assert np.nanmax(columns[f"replay/{name}/distance"]) > 0
 
 
-@pytest.mark.parametrize("kind", ["standard", "reservoir", "elite that inserts", "attentive"])
+@pytest.mark.parametrize("kind", ["reservoir", "attentive"])
 def test_frames_on_the_learner_s_device_change_nothing(tmp_path: Path, kind: str) -> None:
     """As from host memory, bit for bit; the learner's device is the CPU here."""
     settings: dict[str, Any] = {

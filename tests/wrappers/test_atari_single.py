@@ -71,7 +71,7 @@ def test_odd_games_are_equal_too(game: str) -> None:
     assert _compare(config, seed=2, steps=60)["truncations"] >= 2
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 12345])
+@pytest.mark.parametrize("seed", [1, 12345])
 def test_many_starts_are_equal(seed: int) -> None:
     """Every start has another number of no-ops, because the generator is not seeded again between episodes."""
     assert _compare(EnvConfig(env="BreakoutNoFrameskip-v4", max_episode_frames=1), seed, steps=60)["truncations"] == 30

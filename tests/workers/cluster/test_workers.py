@@ -18,7 +18,7 @@ import pytest
 
 from learner.metrics.hardware import family_of
 from learner.runs.directory import RunDirectory
-from tests.support import REPOSITORY, catch_flags, run_program, runs
+from tests.support import REPOSITORY, catch_flags, run_main, run_program, runs
 from tests.workers.support import POISONED_FRAME, make_learned_and_setup, poll_until, wait_until
 from workers import WorkerError
 from workers.processes.supervisor import ProcessWorkers
@@ -174,7 +174,7 @@ def test_an_agent_that_learns_on_policy_gets_rows_of_the_newest_version(cluster:
 
 def test_the_program_learns_catch_and_leaves_the_cluster_as_it_was(cluster: Any, tmp_path: Path) -> None:
     """Random play has the mean return -0.5. A run that settles for four columns of five has 0.6."""
-    done = run_program(
+    done = run_main(
         "--op_mode=train",
         "--preset=quick",
         "--worker_kind=ray",

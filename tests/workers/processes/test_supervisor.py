@@ -176,7 +176,7 @@ def test_a_killed_worker_is_replaced_and_held_blocks_do_not_change() -> None:
 def test_a_worker_may_be_killed_within_a_block_and_repeatedly_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """No incomplete block is handed over, no descriptor or thread is left, and the last process works."""
     monkeypatch.setattr(supervisor, "CHECK_SECONDS", 0.02)
-    workers = make_workers(worker_count=1, max_worker_restarts=20, unroll_length=3_000)
+    workers = make_workers(worker_count=1, max_worker_restarts=5, unroll_length=3_000)
     block = Block(0, 0, 0, 4)
     try:
         workers.start()
@@ -189,7 +189,7 @@ def test_a_worker_may_be_killed_within_a_block_and_repeatedly_at_its_start(monke
         assert POISONED_FRAME in newest[-1]
         poison(workers, block)
         held = descriptors_and_threads()
-        for restarts in range(2, 21):
+        for restarts in range(2, 6):
             pid = workers.pids[0]
             os.kill(pid, signal.SIGKILL)
             wait_for_another(workers, pid)
