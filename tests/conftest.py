@@ -24,6 +24,7 @@ SLOW = (
     "tests/agents/engine/test_passes.py::test_a_compiled_pass",
     "tests/benchmarks/",
     "tests/tools/",
+    "tests/clients/test_documentation.py",
     "tests/clients/test_javascript.py",
     "tests/clients/test_page.py",
     "tests/clients/test_python_command.py",
