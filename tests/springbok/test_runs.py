@@ -60,9 +60,13 @@ def test_a_run_saves_and_ends_if_its_caller_is_killed(program: subprocess.Popen[
     program.kill()
     program.wait()
     deadline = time.monotonic() + 60
-    while any(map(runs, family)):
-        assert time.monotonic() < deadline, "a process is left"
-        time.sleep(0.1)
+    try:
+        while any(map(runs, family)):
+            assert time.monotonic() < deadline, "a process is left"
+            time.sleep(0.1)
+    finally:
+        for process in filter(runs, family):
+            os.kill(process, signal.SIGKILL)
     assert list(tmp_path.glob("results/latest/checkpoints/update_*.pt"))
 
 
