@@ -28,6 +28,7 @@ SLOW = (
     "tests/clients/test_javascript.py",
     "tests/clients/test_page.py",
     "tests/clients/test_python_command.py",
+    "tests/clients/test_real_server.py",
     "tests/gpu/",
     "tests/learner/evaluation/",
     "tests/learner/metrics/test_curve.py::test_a_new_picture",
