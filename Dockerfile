@@ -29,6 +29,7 @@ COPY --chown=trainer:trainer agents agents
 COPY --chown=trainer:trainer workers workers
 COPY --chown=trainer:trainer learner learner
 COPY --chown=trainer:trainer serve serve
+COPY --chown=trainer:trainer clients/javascript clients/javascript
 COPY --chown=trainer:trainer tools tools
 COPY --chown=trainer:trainer benchmarks benchmarks
 COPY --chown=trainer:trainer presets presets

@@ -13,9 +13,10 @@ PROGRAM = "springbok.program"
 NOT_INSTALLED = {"benchmarks", "clients", "docs", "tests", "springbok"}
 ROOMS = {"presets", *(path.parent.name for path in Path().glob("*/*.py"))} - NOT_INSTALLED
 
-found = [name for name in find_namespace_packages() if name.partition(".")[0] in ROOMS]
+PAGES = "clients.javascript"  # a server sends it to browsers
+found = [name for name in find_namespace_packages() if name.partition(".")[0] in ROOMS or name == PAGES]
 setup(
     packages=["springbok", PROGRAM, *(f"{PROGRAM}.{name}" for name in found)],
     package_dir={"springbok": "springbok", PROGRAM: ".", **{f"{PROGRAM}.{name}": name.replace(".", "/") for name in found}},
-    package_data={"": ["*.json", "*.md"]},
+    package_data={"": ["*.json", "*.md", "*.html", "*.css", "*.js"]},
 )

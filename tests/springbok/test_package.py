@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from serve.app import FILES
 from setting import MODES
 from tests.pages import copy_program
 from tests.support import REPOSITORY
@@ -20,7 +21,8 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(s
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an unpacked wheel, like site-packages."""
-    clone, folder = copy_program(tmp_path_factory.mktemp("clone"), "springbok", "tools"), tmp_path_factory.mktemp("site")
+    clone = copy_program(tmp_path_factory.mktemp("clone"), "springbok", "tools", "clients")
+    folder = tmp_path_factory.mktemp("site")
     for path in (
         *REPOSITORY.glob("requirements*.txt"),
         *map(REPOSITORY.joinpath, ("pyproject.toml", "setup.py", "LICENSE", "README.md")),
@@ -40,6 +42,14 @@ def test_a_wheel_adds_one_name_to_site_packages(installed: Path) -> None:
         assert line.startswith("#") or f"Requires-Dist: {name}" in metadata
     for extra in ("envs", "export", "ray", "store", "serve", "dev"):
         assert f"Provides-Extra: {extra}\n" in metadata
+
+
+def test_the_installed_server_has_all_files_of_its_page(installed: Path) -> None:
+    program = installed / "springbok" / "program"
+    files = [file.relative_to(REPOSITORY) for file, _ in FILES.values()]
+    assert len(files) == 5
+    assert [file for file in files if not (program / file).is_file()] == []
+    assert not (program / "clients" / "python").exists()
 
 
 def test_the_installed_program_has_its_presets_and_is_the_console_command(installed: Path, tmp_path: Path) -> None:
