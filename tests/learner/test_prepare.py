@@ -24,7 +24,9 @@ def calls(name: str) -> list[str]:
     files = [*REPOSITORY.glob("*.py"), *(path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py"))]
     found = []
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text())):
+        if name not in (text := path.read_text()):
+            continue  # parsing takes far longer
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
                 found.append(path.relative_to(REPOSITORY).as_posix())
     return sorted(found)

@@ -206,7 +206,7 @@ def fill_with_black_then_noise(memory: int, kept: dict[str, Any]) -> Ring:
 
 
 @pytest.mark.parametrize("kept", [{}, {"retention": "reservoir"}], ids=["fifo", "reservoir"])
-@pytest.mark.parametrize("memory", [700_000, 2_000_000, 20_000_000])
+@pytest.mark.parametrize("memory", [700_000, 2_000_000])
 def test_memory_holds_its_capacity_after_smaller_trajectories(memory: int, kept: dict[str, Any]) -> None:
     fill_with_black_then_noise(memory, kept)
 
@@ -225,10 +225,9 @@ def test_postponed_compaction_never_falls_below_the_capacity() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is given back on Linux")
-@pytest.mark.parametrize("kept", [{}, {"retention": "reservoir"}], ids=["fifo", "reservoir"])
-def test_compaction_returns_memory_to_the_system(kept: dict[str, Any]) -> None:
-    """The process keeps the memory of small Python objects for other objects."""
-    claimed, taken = in_a_fresh_process(fill_and_measure, kept)
+def test_compaction_returns_memory_to_the_system() -> None:
+    """The process keeps the memory of small Python objects for other objects. A reservoir evicts in random order."""
+    claimed, taken = in_a_fresh_process(fill_and_measure, {"retention": "reservoir"})
     assert claimed == pytest.approx(taken, rel=0.2)  # twice as much without compaction
 
 
@@ -239,8 +238,7 @@ def fill_and_measure(kept: dict[str, Any]) -> tuple[int, int]:
     return ring.storage.bytes_claimed, resident_bytes() - before
 
 
-@pytest.mark.parametrize("earlier_code", [False, True])
-@pytest.mark.parametrize("kept", RETENTIONS, ids=["fifo", "reservoir", "elite_insertion"])
+@pytest.mark.parametrize(("kept", "earlier_code"), [*((kept, False) for kept in RETENTIONS), (RETENTIONS[1], True)], ids=str)
 @FORMS
 def test_a_trajectory_that_moves_keeps_its_content(
     compress: bool, kept: dict[str, Any], earlier_code: bool, monkeypatch: pytest.MonkeyPatch
