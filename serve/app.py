@@ -12,10 +12,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from serve.frames import ProtocolError, pack
 from serve.session import Host, Session
-from serve.settings import ServerConfig
+from serve.settings import ServerConfig, is_local
 
 log = logging.getLogger("springbok")
 
@@ -55,15 +56,19 @@ class Connection:
 
     async def run(self) -> None:
         """Serve the client until one of both ends the connection."""
-        writer = asyncio.create_task(self._write())
+        reader, writer = asyncio.create_task(self._read()), asyncio.create_task(self._write())
         try:
-            await self._read()
-        except ProtocolError as error:
-            self._refuse(error)
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            if reader.done() and isinstance(error := reader.exception(), ProtocolError):
+                self._refuse(error)
+            elif writer.done() and (failure := writer.exception()):  # nobody would answer this client any more
+                log.warning("client %s: its answer could not be sent: %s", self.session.name, failure)
         finally:
+            reader.cancel()
             self.session.end()
             self._wakes.set()
-            with contextlib.suppress(Exception):  # the client may be gone, whatever form that takes
+            # The client may be gone, whatever form that takes. What was raised in the reader is not for the server.
+            with contextlib.suppress(Exception):
                 await asyncio.wait_for(writer, SEND_SECONDS)
 
     def end(self, error: ProtocolError) -> None:
@@ -144,7 +149,7 @@ class ClientServer:
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        if scope["path"] != "/connect":
+        if scope["path"] != "/connect" or not (self.token or is_same_origin(scope)):
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
         await send({"type": "websocket.accept"})
@@ -215,6 +220,14 @@ class ClientServer:
         for connection in list(self.connections):
             connection.end(ProtocolError("closing", "the server ends"))
         await asyncio.sleep(0)
+
+
+def is_same_origin(scope: Scope) -> bool:
+    """Whether no web page asks, or one of this server or this machine. Any page that a user visits could connect otherwise."""
+    headers = dict(scope["headers"])
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    place = urlsplit(origin)
+    return not origin or is_local(place.hostname or "") or place.netloc == headers.get(b"host", b"").decode("latin-1")
 
 
 def busy_seconds() -> float:

@@ -37,7 +37,7 @@ def reader_of(space: spaces.Space[Any]) -> Reader:
 
 def wire_action(action: Any) -> Any:
     """An action of the environment as numbers and nested lists."""
-    return action.tolist() if isinstance(action, np.ndarray) else action
+    return action.tolist() if isinstance(action, np.ndarray | np.generic) else action
 
 
 def read_mask(value: Any, size: int) -> np.ndarray:

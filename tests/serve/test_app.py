@@ -1,0 +1,56 @@
+"""The server's side of connections, without a network: which pages may connect, and an answer that cannot be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from serve.app import ClientServer, is_same_origin
+from serve.settings import ServerConfig
+from tests.serve.test_session import CARTPOLE, HELLO, RESET, FakeHost
+from wrappers.served import read_spaces
+
+
+@pytest.mark.parametrize(
+    ("origin", "good"),
+    [
+        (None, True),
+        ("http://127.0.0.1:9", True),
+        ("http://localhost:9", True),
+        ("http://robots.example:7001", True),
+        ("https://other.example", False),
+        ("null", False),
+    ],
+)
+def test_pages_of_other_places_may_not_connect(origin: str | None, *, good: bool) -> None:
+    headers = [(b"host", b"robots.example:7001")] + ([(b"origin", origin.encode())] if origin else [])
+    assert is_same_origin({"headers": headers}) is good
+
+
+def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:
+    host = FakeHost(read_spaces(CARTPOLE), [object()])  # no action that JSON has
+    server = ClientServer(host, ServerConfig(), dict)
+    sent: list[Any] = []
+
+    async def talk() -> None:
+        events = [
+            {"type": "websocket.connect"},
+            *({"type": "websocket.receive", "text": json.dumps(each)} for each in (HELLO, RESET)),
+        ]
+
+        async def receive() -> Any:
+            if events:
+                return events.pop(0)
+            await asyncio.sleep(60)
+
+        async def send(event: Any) -> None:
+            sent.append(event["type"])
+
+        await asyncio.wait_for(server({"type": "websocket", "path": "/connect", "headers": []}, receive, send), 5)
+
+    asyncio.run(talk())
+    assert not server.connections
+    assert ("leave", 10) in host.calls
