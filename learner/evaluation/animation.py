@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from learner.evaluation.render import enlarge, fit
 from wrappers import Display, EnvSpec, Step, VectorEnv
 
 PICTURES_PER_SECOND = 7.5
 MAX_PICTURES = 300
 MAX_BYTES = 300_000
 RENDERED_HEIGHT = 240  # most pixels of a rendered picture
+USUAL_HEIGHT = 480  # pixels of an enlarged picture if its environment prescribes no enlargement
 
 
 def has_pictures(spec: EnvSpec) -> bool:
@@ -114,3 +114,35 @@ def _encode(pictures: list[np.ndarray], camera: EpisodeCamera, on_picture: Calla
     file, frames = io.BytesIO(), images()
     next(frames).save(file, "GIF", save_all=True, append_images=frames, duration=milliseconds, loop=0)
     return file.getvalue()
+
+
+def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
+    """The picture uint8 `[H, W, 3]` or `[H, W]`, enlarged by repeating pixels. Its height and width become even numbers.
+
+    Video codecs accept even sizes only.
+    """
+    height, width = picture.shape[:2]
+    factor = display.enlargement or max(1, USUAL_HEIGHT // height)
+    tall = _even(height * factor)
+    wide = _even(width * factor if display.aspect is None else tall * display.aspect)
+    rows = np.arange(tall) * height // tall
+    columns = np.arange(wide) * width // wide
+    enlarged: np.ndarray = picture[rows[:, None], columns]
+    return enlarged
+
+
+def fit(picture: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The picture `[H, W]` or `[H, W, 3]` in another height and width, cut or filled with black at its right and lower edge.
+
+    Some environments render pictures of another size in each episode. A video has one size.
+    """
+    if picture.shape == shape:
+        return picture
+    fitted = np.zeros(shape, picture.dtype)
+    part = picture[: shape[0], : shape[1]]
+    fitted[: part.shape[0], : part.shape[1]] = part
+    return fitted
+
+
+def _even(size: float) -> int:
+    return max(2, 2 * round(size / 2))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from learner.evaluation.animation import enlarge, fit
 from learner.evaluation.video import VideoWriter
 from learner.metrics.progress import format_duration
 from wrappers import Display, EnvConfig, describe_env
 
 log = logging.getLogger("springbok")
 
-USUAL_HEIGHT = 480  # pixels of an enlarged picture if its environment prescribes no enlargement
 
 VIDEO_EPISODES = 3
 VIDEO_SECONDS = 300.0
@@ -168,35 +168,3 @@ def open_screen(env: EnvConfig, folder: Path, update: int, episodes: int) -> tup
         VIDEO_SECONDS / 60,
     )
     return VideoScreen(VideoWriter(folder, update, display.steps_per_second), display), shown
-
-
-def enlarge(picture: np.ndarray, display: Display) -> np.ndarray:
-    """The picture uint8 `[H, W, 3]` or `[H, W]`, enlarged by repeating pixels. Its height and width become even numbers.
-
-    Video codecs accept even sizes only.
-    """
-    height, width = picture.shape[:2]
-    factor = display.enlargement or max(1, USUAL_HEIGHT // height)
-    tall = _even(height * factor)
-    wide = _even(width * factor if display.aspect is None else tall * display.aspect)
-    rows = np.arange(tall) * height // tall
-    columns = np.arange(wide) * width // wide
-    enlarged: np.ndarray = picture[rows[:, None], columns]
-    return enlarged
-
-
-def fit(picture: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The picture `[H, W]` or `[H, W, 3]` in another height and width, cut or filled with black at its right and lower edge.
-
-    Some environments render pictures of another size in each episode. A video has one size.
-    """
-    if picture.shape == shape:
-        return picture
-    fitted = np.zeros(shape, picture.dtype)
-    part = picture[: shape[0], : shape[1]]
-    fitted[: part.shape[0], : part.shape[1]] = part
-    return fitted
-
-
-def _even(size: float) -> int:
-    return max(2, 2 * round(size / 2))

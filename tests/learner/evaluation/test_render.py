@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from learner.evaluation import render
-from learner.evaluation.render import NoWindowError, VideoScreen, WindowScreen, enlarge, open_screen
+from learner.evaluation.animation import enlarge
+from learner.evaluation.render import NoWindowError, VideoScreen, WindowScreen, open_screen
 from learner.evaluation.video import VideoWriter
 from tests.support import REPOSITORY
 from wrappers import Display, EnvConfig, describe_env

@@ -58,7 +58,7 @@ def run_out_of_memory(errors: Connection) -> None:
     def collect_blocks(*_: Any) -> None:
         raise MemoryError("Unable to allocate 3.00 GiB")
 
-    worker._collect_blocks = collect_blocks
+    worker._work = collect_blocks
     worker.run_worker(None, None, None, errors)  # type: ignore[arg-type]
 
 
