@@ -93,8 +93,11 @@ def _check_served(flat: Mapping[str, Any]) -> None:
     for name, wanted in (("worker_count", 1), ("learner_count", 1), ("core_inputs", False)):
         if flat[name] not in (wanted, AUTO):
             raise ValueError(f"{name}: wanted {str(wanted).lower()} with worker_kind {SERVED}, got {str(flat[name]).lower()}")
-    seats, batch = flat["envs_per_worker"], flat["batch_size"]
-    on_policy = needs_of(flat).on_policy
+    seats, batch, needs = flat["envs_per_worker"], flat["batch_size"], needs_of(flat)
+    if needs.episodes:
+        agent = f"agent {flat['agent']}, whose environments play the members of a population in turn"
+        raise ValueError(f"worker_kind: wanted another kind with {agent}, got {SERVED}")
+    on_policy = needs.on_policy
     if seats == AUTO or (on_policy and batch == AUTO):
         return
     slots = seats + batch if on_policy else 2 * seats

@@ -117,6 +117,7 @@ def test_a_refused_address_and_environment_are_one_line(tmp_path: Path) -> None:
         ({"spaces": "nowhere.json"}, "^spaces: wanted a JSON object or a file"),
         ({"worker_count": 2}, "^worker_count: wanted 1 with worker_kind served"),
         ({"envs_per_worker": 300}, "^envs_per_worker: wanted at most"),
+        ({"agent": "es"}, "^worker_kind: wanted another kind with agent es"),
         ({"eval_period": 10}, "^eval_period: wanted no evaluations"),
     ):
         with pytest.raises(ValueError, match=line):
