@@ -56,13 +56,12 @@ class PolicyHost(Host):
         self._buffer = FrameBuffer(self._translation.plan, 1)
         self._sessions: dict[int, Session] = {}
         self._stacks: dict[int, np.ndarray] = {}
-        self._names: dict[str, int] = {}
         self._unused = 0
         self.waiting: list[Waiting] = []
         self.came = asyncio.Event()
 
     def new_seat(self) -> int:
-        """A seat that nobody has. Raises Busy."""
+        """Make a seat, and return its number. Raises Busy."""
         if len(self._stacks) >= MOST_SEATS:
             raise Busy(1.0)
         self._unused += 1
@@ -139,8 +138,8 @@ class ActRequests:
             body = await self._body(receive)
             answer = await self._act(unpack(body if binary else body.decode()))
         except (ProtocolError, UnicodeDecodeError) as error:
-            told = error if isinstance(error, ProtocolError) else ProtocolError("message", "body: wanted JSON in UTF-8")
-            await send_json(send, 413 if told.code == "size" else 400, {"error": told.to_message()})
+            reported = error if isinstance(error, ProtocolError) else ProtocolError("message", "body: wanted JSON in UTF-8")
+            await send_json(send, 413 if reported.code == "size" else 400, {"error": reported.to_message()})
             return
         except Busy as busy:
             await send_json(send, 503, {"error": {"code": "busy", "message": str(busy)}}, ((b"retry-after", b"1"),))

@@ -61,7 +61,7 @@ class Connection:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
             if reader.done() and isinstance(error := reader.exception(), ProtocolError):
                 self._refuse(error)
-            elif writer.done() and (failure := writer.exception()):  # nobody would answer this client any more
+            elif writer.done() and (failure := writer.exception()):  # the client would wait for ever
                 log.warning("client %s: its answer could not be sent: %s", self.session.name, failure)
         finally:
             reader.cancel()

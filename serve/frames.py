@@ -44,7 +44,7 @@ def pack(messages: Any, *, binary: bool) -> str | bytes:
 
 
 def unpack(frame: str | bytes) -> Any:
-    """What a frame holds: bytes are MessagePack, a text is JSON. Raises ProtocolError."""
+    """The content of a frame: bytes are MessagePack, a text is JSON. Raises ProtocolError."""
     try:
         if isinstance(frame, bytes):
             return msgpack.unpackb(frame, strict_map_key=True)

@@ -161,7 +161,7 @@ class Session:
         return pack(answers[0] if len(answers) == 1 else answers, binary=self.binary)
 
     def end(self) -> None:
-        """Give the seats back. Called once the connection ends, whoever ended it."""
+        """Give the seats back. Called once, when the connection has ended."""
         self.closed = True
         places, self.places, self._numbers = self.places, [], {}
         for place in places:
