@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import msgpack
 import numpy as np
 
 from wrappers.space_json import DTYPES
@@ -38,6 +37,8 @@ class ProtocolError(Exception):
 def pack(messages: Any, *, binary: bool) -> str | bytes:
     """A frame of a message or a list of messages: MessagePack if `binary`, otherwise JSON."""
     if binary:
+        import msgpack  # optional, as all packages of a server
+
         packed: bytes = msgpack.packb(messages)
         return packed
     return json.dumps(messages, separators=(",", ":"), allow_nan=False)
@@ -47,6 +48,8 @@ def unpack(frame: str | bytes) -> Any:
     """The content of a frame: bytes are MessagePack, a text is JSON. Raises ProtocolError."""
     try:
         if isinstance(frame, bytes):
+            import msgpack
+
             return msgpack.unpackb(frame, strict_map_key=True)
         return json.loads(frame, parse_constant=_no_constant)
     # Too deep a nesting is a RecursionError in JSON and a StackError, which is a ValueError, in MessagePack.

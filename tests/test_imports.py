@@ -206,3 +206,13 @@ def test_a_worker_starts_without_what_only_the_learner_needs() -> None:
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_run_needs_no_package_of_a_server() -> None:
+    program = (
+        "import sys\n"
+        "for name in ('msgpack', 'uvicorn', 'uvloop', 'httptools', 'websockets'): sys.modules[name] = None\n"
+        "import main; main.prepare(['main.py', '--op_mode=train', '--env=Catch-v0', '--nopreflight'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
