@@ -64,7 +64,16 @@ TraceFactor = Annotated[float, Setting("Factor on the traces.", "a number in [0,
 # Losses of actor-critic agents
 
 ValueWeight = Annotated[float, Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9)]
-EntropyWeight = Annotated[float, Setting("Weight of the entropy bonus.", "a weight >= 0", 0, 1e9)]
+EntropyWeight = Annotated[float, Setting("Weight of the entropy bonus at the start of the run.", "a weight >= 0", 0, 1e9)]
+LastEntropyWeight = Annotated[
+    float,
+    Setting(
+        "Weight of the entropy bonus at the end of the run, to which it falls linearly; -1: as at the start.",
+        "-1 or a weight >= 0",
+        -1,
+        1e9,
+    ),
+]
 ActionBoundWeight = Annotated[
     float,
     Setting(
@@ -152,6 +161,11 @@ class AgentConfig:
         check_fields(self)
         if -1 < (last := getattr(self, "lr_end_value", -1.0)) < 0:
             raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {last:g}")
+        last, first = getattr(self, "entropy_loss_weight_end", -1.0), getattr(self, "entropy_loss_weight", 0.0)
+        if last != -1 and not 0 <= last <= first:
+            raise ValueError(
+                f"entropy_loss_weight_end: wanted -1 or a weight from 0 to entropy_loss_weight {first:g}, got {last:g}"
+            )
         if getattr(self, "normalise_rewards", False) and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "

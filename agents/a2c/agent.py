@@ -30,6 +30,7 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
@@ -58,6 +59,7 @@ class A2CConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
 
 
@@ -101,7 +103,7 @@ class A2CAgent(Agent):
             "policy_loss": Term(-used_mean(advantages * log_probs, used)),
             # mean (G - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((targets - values).square(), used), config.value_loss_weight),
-            "entropy_loss": Term(-entropy, config.entropy_loss_weight),  # added, so entropy is rewarded
+            "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),  # added, so entropy is rewarded
         }
         excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

@@ -188,7 +188,7 @@ class APPOAgent(Agent):
             "policy_loss": Term(-used_mean(objective, used)),  # - mean S_t
             # mean (G_t - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((found.targets - values).square(), used), config.value_loss_weight),
-            "entropy_loss": Term(-entropy, config.entropy_loss_weight),
+            "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),
         }
         metrics = {"losses/entropy": entropy.detach(), **found.metrics}
         if batch.target_policy is not None:

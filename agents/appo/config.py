@@ -13,6 +13,7 @@ from agents.settings import (
     Epochs,
     Gamma,
     GradientClip,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
@@ -46,6 +47,7 @@ class SurrogateConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 1.0
     vtrace_lambda: TraceFactor = 1.0
     clip: Clip = 0.2

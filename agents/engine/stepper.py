@@ -26,13 +26,14 @@ from agents.engine import saving
 from agents.engine.collectives import Collectives, Used
 from agents.engine.graphs import UpdateGraphs, copied
 from agents.engine.guard import Guard, clip_gradients, largest, start_mean_squares
-from agents.engine.optimizers import make_optimizer
+from agents.engine.optimizers import make_optimizer, set_learning_rate
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
+from agents.schedules import ScheduledWeight, linear_schedule
 from replay.batch import Batch
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Stepper:
         passes: forward and backward of the network.
         guard: keeps non-finite numbers out of the weights.
         collectives: operations over all learners of the run.
+        entropy_weight: of the entropy bonus.
         records_steps: whether calls of `launch` may be CUDA graphs.
         inputs: for each input of this update that may hold non-finite numbers, a scalar `[]` that is finite if all of it is.
 
@@ -108,8 +110,10 @@ class Stepper:
         self._clipping: str | None = getattr(config, "reward_clipping", None)
         self._limit: float = getattr(config, "gradient_clip_by_norm_threshold", 0.0)
         self._first_rate: float = getattr(config, "lr", 0.0)
-        last = getattr(config, "lr_end_value", -1.0)
-        self._last_rate: float = self._first_rate if last == -1 else last
+        last_rate = getattr(config, "lr_end_value", -1.0)
+        self._last_rate: float = self._first_rate if last_rate == -1 else last_rate
+        first, last = getattr(config, "entropy_loss_weight", 0.0), getattr(config, "entropy_loss_weight_end", -1.0)
+        self.entropy_weight = ScheduledWeight(first, last, self._device)
         self._windows = agent.needs(config).window > 0
         self.collectives = Collectives()  # alone, until `join`
         self.progress, self._progress = 0.0, torch.zeros((), dtype=torch.float64, device=self._device)
@@ -124,12 +128,9 @@ class Stepper:
         """Run one update of the agent. See `Agent.learn`."""
         self.progress = progress
         # Every update sets it anew, so a resumed run and a changed budget need nothing else.
-        learning_rate = self._first_rate + (self._last_rate - self._first_rate) * min(1.0, progress)
-        for group in self.optimizer.param_groups if self.optimizer else ():
-            if isinstance(group["lr"], Tensor):  # on the device, for a CUDA graph
-                group["lr"].fill_(learning_rate)
-            else:
-                group["lr"] = learning_rate
+        learning_rate = linear_schedule(self._first_rate, self._last_rate, progress)
+        set_learning_rate(self.optimizer, learning_rate)
+        self.entropy_weight.move(progress)
         if self._graphed:
             self._progress.fill_(progress)
         if self._graphs and self._graphed == "update":
@@ -145,7 +146,7 @@ class Stepper:
 
     def _learn(self, batch: Batch) -> tuple[Mapping[str, Tensor], Tensor | None]:
         """The part of an update that a CUDA graph may record. Returns metrics and priorities."""
-        self._taken, self._notes = [], {}
+        self._taken, self._notes = [], self.entropy_weight.metrics("losses/entropy_weight")
         self.inputs = self._finite_inputs(batch)
         # Rows of burn-in are in the network's passes, because they make the core's state, but in no loss and no metric.
         learned = batch.without_overlap() if batch.overlap else batch

@@ -35,6 +35,7 @@ from agents.settings import (
     EntropyWeight,
     Gamma,
     GradientClip,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
@@ -67,6 +68,7 @@ class MarwilConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.0
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     advantage_weight: Annotated[
         float,
@@ -149,7 +151,7 @@ class MarwilAgent(Agent):
             "value_loss": Term(0.5 * used_mean((returns - values).square(), used), config.value_loss_weight),  # mean A^2 / 2
         }
         if config.entropy_loss_weight:
-            terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
+            terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Term(used_mean(excess, used), config.action_bound_loss_weight)

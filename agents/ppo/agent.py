@@ -122,7 +122,7 @@ class PPOAgent(Agent):
         }
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
-            terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
+            terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)
         if config.penalises:
             divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)  # KL(mu || pi), equation 8
             terms["kl_loss"] = Term(divergence, self.kl_weight.to(divergence.dtype))

@@ -14,6 +14,7 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     Minibatches,
@@ -45,6 +46,7 @@ class PPOConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     epochs: Epochs = 4
     minibatches: Minibatches = 4

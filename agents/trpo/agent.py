@@ -35,6 +35,7 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     Minibatches,
@@ -79,6 +80,7 @@ class TRPOConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.0
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     epochs: Epochs = 10
     minibatches: Minibatches = 16
@@ -209,7 +211,7 @@ class TRPOAgent(Agent):
         ratios = log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
         objective = ratios * rows.advantages[:, columns]  # R_t A_t [T, b]
         if config.entropy_loss_weight:
-            objective = objective + config.entropy_loss_weight * distribution.entropy(policy)
+            objective = objective + self.stepper.entropy_weight.now * distribution.entropy(policy)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         return objective if excess is None else objective - config.action_bound_loss_weight * excess
 

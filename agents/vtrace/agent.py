@@ -31,6 +31,7 @@ from agents.settings import (
     EntropyWeight,
     Gamma,
     GradientClip,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
@@ -63,6 +64,7 @@ class VTraceConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 1.0
     rho_bar: Annotated[
         float,
@@ -209,7 +211,7 @@ class VTraceAgent(Agent):
                 policy_gradient_loss(log_probs, advantages, learned), config.policy_gradient_loss_weight, "sum"
             ),
             "value_loss": Term(value_loss(values, targets.vs, kept), config.value_loss_weight, "sum"),
-            "entropy_loss": Term(entropy_loss(entropies, explores), config.entropy_loss_weight, "sum"),
+            "entropy_loss": Term(entropy_loss(entropies, explores), self.stepper.entropy_weight.now, "sum"),
             **self._further_terms(batch, policy, values, learned),
         }
         clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))

@@ -38,7 +38,8 @@ CASES = {
 """Agents, environments of tests/matrix_env.py, and cores."""
 RESUMED = [("ppo", "vector-discrete-mask"), ("sac", "vector-box"), ("td3", "vector-box"), ("vtrace", "vector-discrete-mask")]
 MORE: dict[str, dict[str, Any]] = {
-    "appo": {"epochs": 2},
+    "a2c": {"entropy_loss_weight_end": 0.0},
+    "appo": {"epochs": 2, "entropy_loss_weight_end": 0.0},
     "dqn": {"batches_at_once": 3, "normalise_rewards": True, "clip_rewards": False},
     "impact": {"kl_weight": 0.5},
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn

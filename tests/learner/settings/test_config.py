@@ -237,6 +237,7 @@ OTHER: dict[str, Any] = {
     "env_args": '{"gravity": -5.0}',
     "env_wrappers": "minigrid.wrappers:OneHotPartialObsWrapper",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
+    "entropy_loss_weight_end": 0.005,
     "precision": "bfloat16",
     "preset": "quick",
     "results_dir": "elsewhere",
@@ -349,6 +350,11 @@ def test_what_would_give_an_on_policy_agent_other_rows_is_refused(agent: str, gi
     [
         ({"dual_clip": 0.5}, "dual_clip: wanted 0 or a number above 1, got 0.5$"),
         ({"clip_end_value": -0.5}, "clip_end_value: wanted -1 or .*, got -0.5$"),
+        (
+            {"entropy_loss_weight_end": 0.02},
+            "entropy_loss_weight_end: wanted -1 or .* 0 to entropy_loss_weight 0.01, got 0.02$",
+        ),
+        ({"entropy_loss_weight_end": -0.5}, "entropy_loss_weight_end: wanted -1 or .*, got -0.5$"),
         ({"policy_objective": "kl"}, "target_kl: wanted a divergence > 0 with policy_objective kl, got 0$"),
         ({"clip": 1.0}, "clip: wanted a number from 0.001 to 0.999, got 1.0$"),
     ],
