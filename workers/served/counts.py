@@ -24,7 +24,7 @@ NAMES = (
 )
 """Clients and seats are those of now. Latencies are those between a client's message and the answer to it."""
 LAYOUT: Mapping[str, Field] = {SERVED: Field((len(NAMES),), "float64")}
-RECENT = 4096  # latencies that the percentiles are made of
+RECENT = 32_768  # latencies that the percentiles are made of: several on-policy updates, each of which all clients wait for
 RECENT_EPISODES = 100
 
 
@@ -34,12 +34,14 @@ class Counts:
     def __init__(self, shared: np.ndarray) -> None:
         self._shared = shared
         self.refused = self.cut = self.dropped = self.steps = self.exploit_episodes = 0
-        self._latencies: deque[float] = deque(maxlen=RECENT)
+        self._latencies = np.zeros(RECENT, np.float32)  # a ring
+        self._answers = 0
         self._exploit_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     def add_latency(self, seconds: float) -> None:
         """An answer went out so long after the message."""
-        self._latencies.append(seconds)
+        self._latencies[self._answers % RECENT] = seconds
+        self._answers += 1
 
     def exploited(self, episode_return: float, length: int) -> None:
         """A step of a seat that exploits. length: of the episode if it ended, otherwise 0."""
@@ -49,7 +51,8 @@ class Counts:
 
     def write(self, clients: int, seats: int, refused: int) -> None:
         """Publish all numbers. refused: connections that found no room, beside those refused for their seats."""
-        middle, slow = np.percentile(self._latencies, (50, 99)) * 1e3 if self._latencies else (np.nan, np.nan)
+        recent = self._latencies[: self._answers]
+        middle, slow = np.percentile(recent, (50, 99)) * 1e3 if self._answers else (np.nan, np.nan)
         mean = np.mean(self._exploit_returns) if self._exploit_returns else np.nan
         counted = (self.refused + refused, self.cut, self.dropped, middle, slow, self.exploit_episodes, mean, self.steps)
         self._shared[:] = (clients, seats, *counted)

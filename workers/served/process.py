@@ -26,6 +26,7 @@ from workers.weights import SharedWeights
 IDLE_SECONDS = 0.1
 BLOCKED_SECONDS = 0.002  # between two looks for new weights, while seats wait for them
 COUNT_SECONDS = 0.1
+TURNS = 2  # of the event loop for a message: one reads it from its socket, the next gives it to its session
 
 
 class ServedWork:
@@ -63,15 +64,22 @@ class ServedWork:
         try:
             while not (self._gone or self._ending[0]):
                 self._wakes.clear()
-                has_work = self.seats.has_work
-                if has_work and self._act():
-                    await asyncio.sleep(0)  # all messages that have arrived are read before the next pass of the network
-                else:
+                await self._read_all()
+                has_work = self.seats.waiting > 0
+                if not (has_work and self._act()):
                     await self._sleep("wait" if has_work else "env", BLOCKED_SECONDS if has_work else IDLE_SECONDS)
         finally:
             counting.cancel()
             loop.remove_reader(self._free.fileno())
         raise LearnerGone
+
+    async def _read_all(self) -> None:
+        """Let all messages that have arrived be read, so that one pass of the network answers them."""
+        before = 0
+        while (waiting := self.seats.waiting) > before:
+            before = waiting
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
 
     def _act(self) -> bool:
         with self._clocks.stage("act"):

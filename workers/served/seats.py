@@ -119,9 +119,9 @@ class Seats(Host):
     # The side of the policy
 
     @property
-    def has_work(self) -> bool:
-        """Whether a seat waits for an action, and could get one."""
-        return bool(self._ready.any())
+    def waiting(self) -> int:
+        """Seats that wait for an action."""
+        return int(np.count_nonzero(self._ready))
 
     def free(self, slot: int) -> None:
         """A slot came back from the learner."""
