@@ -97,7 +97,8 @@ def test_it_trains_resumes_and_plays(combination: str, core: str, tmp_path: Path
 def test_it_is_exported_with_an_input_a_leaf(
     combination: str, core: str, core_inputs: bool, inputs: list[str] | None, tmp_path: Path
 ) -> None:
-    settings = settings_of(combination, core, core_inputs=core_inputs, environment_max_steps=16)
+    own = {"core_inputs": core_inputs, "layer_norm": core != "none"}
+    settings = settings_of(combination, core, **own, environment_max_steps=16)
     assert run("train", tmp_path, **settings) == 0
     assert run("export", tmp_path, load="latest") == 0
     (path,) = directory(tmp_path).path.glob(f"exported_*/{DESCRIPTION}")
