@@ -197,6 +197,8 @@ class Seats(Host):
             self._counts.exploited(*episode)
             return
         self._counts.steps += not ends[2]
+        if episode[1]:
+            self._counts.ended(episode[0])
         self._rows.write_result(seat, reward, ends, episode, self._stacks[seat][-1], infos)
 
     def _cut(self, seat: int) -> None:
