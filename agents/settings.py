@@ -50,6 +50,16 @@ NormaliseRewards = Annotated[
 ]
 ClipRewards = Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")]
 RewardClipping = Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)]
+PopArtSwitch = Annotated[
+    bool,
+    Setting(
+        "PopArt: normalise values and advantages by running moments of the value targets, so that raw rewards may have any "
+        "size. It takes the place of --clip_rewards and --normalise_rewards."
+    ),
+]
+PopArtRate = Annotated[
+    float, Setting("PopArt: the part that one value target has of the running moments.", "a number in (0, 1]", 1e-12, 1)
+]
 Lambda = Annotated[
     float,
     Setting(
@@ -166,6 +176,9 @@ class AgentConfig:
             raise ValueError(
                 f"entropy_loss_weight_end: wanted -1 or a weight from 0 to entropy_loss_weight {first:g}, got {last:g}"
             )
+        for name in ("normalise_rewards", "clip_rewards"):
+            if getattr(self, "popart", False) and getattr(self, name, False):
+                raise ValueError(f"popart: wanted raw rewards, got {name}; drop one with --no{name} or --nopopart")
         if getattr(self, "normalise_rewards", False) and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "

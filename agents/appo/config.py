@@ -18,6 +18,8 @@ from agents.settings import (
     LearningRate,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     TraceFactor,
@@ -45,6 +47,8 @@ class SurrogateConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = True
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
     entropy_loss_weight_end: LastEntropyWeight = -1.0

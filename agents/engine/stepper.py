@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from agents.engine import saving
 from agents.engine.collectives import Collectives, Used
 from agents.engine.graphs import UpdateGraphs, copied
-from agents.engine.guard import Guard, clip_gradients, largest, start_mean_squares
+from agents.engine.guard import Guard, clip_gradients, finite_inputs, start_mean_squares
 from agents.engine.optimizers import make_optimizer, set_learning_rate
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
+from agents.networks.popart import PopArt, RawValues
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
 from agents.schedules import ScheduledWeight, linear_schedule
@@ -53,6 +54,7 @@ class Stepper:
         guard: keeps non-finite numbers out of the weights.
         collectives: operations over all learners of the run.
         entropy_weight: of the entropy bonus.
+        units: of values and advantages in the losses: those of the rewards, or PopArt's.
         records_steps: whether calls of `launch` may be CUDA graphs.
         inputs: for each input of this update that may hold non-finite numbers, a scalar `[]` that is finite if all of it is.
 
@@ -91,7 +93,7 @@ class Stepper:
         network, config, learned = agent.network, agent.config, learned or agent.network
         self.agent, self.config, self.network = agent, config, network
         self.modules = {"network": network, **(modules or {})}
-        self.target_networks, self.extra_state = target_networks or {}, extra_state or {}
+        self.target_networks = target_networks or {}
         self.steps_some, self._asked = steps_some, asked
         self._device = next(chain(network.parameters(), network.buffers())).device
         others = [parameter for module in (modules or {}).values() for parameter in module.parameters()]
@@ -114,7 +116,9 @@ class Stepper:
         self._last_rate: float = self._first_rate if last_rate == -1 else last_rate
         first, last = getattr(config, "entropy_loss_weight", 0.0), getattr(config, "entropy_loss_weight_end", -1.0)
         self.entropy_weight = ScheduledWeight(first, last, self._device)
+        self.units = PopArt(network.value_head, config.popart_rate) if getattr(config, "popart", False) else RawValues()
         self._windows = agent.needs(config).window > 0
+        self.extra_state = {**(extra_state or {}), **self.units.state}
         self.collectives = Collectives()  # alone, until `join`
         self.progress, self._progress = 0.0, torch.zeros((), dtype=torch.float64, device=self._device)
         self._outputs: Any = None  # of the last forward pass, as `passes` returned them
@@ -147,7 +151,8 @@ class Stepper:
     def _learn(self, batch: Batch) -> tuple[Mapping[str, Tensor], Tensor | None]:
         """The part of an update that a CUDA graph may record. Returns metrics and priorities."""
         self._taken, self._notes = [], self.entropy_weight.metrics("losses/entropy_weight")
-        self.inputs = self._finite_inputs(batch)
+        self.inputs = finite_inputs(batch, self.network)
+        self.units.begin(self.collectives)
         # Rows of burn-in are in the network's passes, because they make the core's state, but in no loss and no metric.
         learned = batch.without_overlap() if batch.overlap else batch
         if self._windows:  # no column is fresh, so the running moments are those of drawn windows
@@ -162,19 +167,7 @@ class Stepper:
         if self.agent.merges_moments and (self.reward_scale or self.observation_moments):
             self.merge_moments(learned, self.applied)
         scalars, priorities = results_of_steps(self._taken, learned.rewards.numel(), self._limit or math.inf)
-        return {**scalars, **self._notes}, priorities
-
-    def _finite_inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """For each input that may hold non-finite numbers: a scalar that is finite if all of it is.
-
-        Raw rewards are checked, because scaling would hide a non-finite one.
-        """
-        inputs = {"rewards": batch.rewards, **batch.acting}  # [T, B, ...] each
-        if batch.recurrent_state is not None:
-            inputs["recurrent_state"] = batch.recurrent_state
-        found = self.network.float_inputs(batch.observations.flatten(0, 1))
-        found |= {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
-        return {name: largest(tensor) for name, tensor in found.items()}
+        return {**scalars, **self._notes, **self.units.metrics()}, priorities
 
     def merge_moments(self, batch: Batch, applied: Tensor | None, *, rescales: bool = True) -> None:
         """Merge a batch into the running moments; nothing if `applied`, bool `[]` on the device, is false.
@@ -256,6 +249,7 @@ class Stepper:
         values = {name: term.value for name, term in terms.items()}
         weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
+        self.units.scale_gradients()
         # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**self.inputs, **values}
         if self.collectives.count > 1:
@@ -357,13 +351,16 @@ class Stepper:
 
     def _step(self, numbers: Mapping[str, Tensor], norm: Tensor, *, moves_targets: bool = True) -> Tensor:
         """Take the step if all numbers and the gradient are finite. Returns whether they are, bool `[]` on the device."""
-        return self.guard.step({**numbers, "gradient": norm}, partial(self.step_optimizer, moves_targets=moves_targets))
+        applied = self.guard.step({**numbers, "gradient": norm}, partial(self.step_optimizer, moves_targets=moves_targets))
+        self.units.settle(applied)
+        return applied
 
     def step_optimizer(self, *, moves_targets: bool = True) -> None:
         """Step the optimiser, unguarded, and the target networks."""
         assert self.optimizer is not None
         if isinstance(self.optimizer, torch.optim.RMSprop) and len(self.optimizer.state) < len(self.parameters):
             start_mean_squares(self.optimizer)
+        self.units.rescale()
         # Numbers below 1.2e-38 are taken for zero, where the CPU can: it takes a hundred times as long for them. An optimiser
         # meets many, since the moments of a weight without a gradient shrink towards zero, and rounding stops them above it.
         torch.set_flush_denormal(True)

@@ -21,6 +21,8 @@ from agents.settings import (
     MinibatchUnit,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -44,6 +46,8 @@ class PPOConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = False
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
     entropy_loss_weight_end: LastEntropyWeight = -1.0

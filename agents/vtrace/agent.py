@@ -36,6 +36,8 @@ from agents.settings import (
     LearningRate,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     TraceFactor,
@@ -62,6 +64,8 @@ class VTraceConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = True
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
     entropy_loss_weight_end: LastEntropyWeight = -1.0
@@ -201,16 +205,18 @@ class VTraceAgent(Agent):
         explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen  # [T, B]
         learned = masks.chosen & masks.trusted  # [T, B], p_t of the policy gradient
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
-        advantages = targets.pg_advantages  # [T, B], already times min(pg_rho_bar, R_t)
+        units = self.stepper.units  # of values and advantages: the rewards', or PopArt's
+        units.observe(targets.vs, kept)
+        advantages = units.scaled(targets.pg_advantages)  # [T, B], already times min(pg_rho_bar, R_t)
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
-        config = self.config
+        config, compared = self.config, (units.normalised(values), units.normalised(targets.vs))  # V(x_t) and v_t, [T, B] each
         terms = {
             # L = w_pg * -sum p_t A_t log pi  +  w_v * 0.5 sum m_t (v_t - V)^2  -  w_ent * sum p_t H
             "policy_loss": Term(
                 policy_gradient_loss(log_probs, advantages, learned), config.policy_gradient_loss_weight, "sum"
             ),
-            "value_loss": Term(value_loss(values, targets.vs, kept), config.value_loss_weight, "sum"),
+            "value_loss": Term(value_loss(*compared, kept), config.value_loss_weight, "sum"),
             "entropy_loss": Term(entropy_loss(entropies, explores), self.stepper.entropy_weight.now, "sum"),
             **self._further_terms(batch, policy, values, learned),
         }
@@ -273,6 +279,7 @@ class VTraceAgent(Agent):
             loss = policy_cloning_loss(distribution.kl(batch.acting["behaviour_policy"], policy), batch.is_replay)
             terms["policy_cloning_loss"] = Term(loss, config.policy_cloning_loss_weight, "sum")
         if config.use_value_cloning_loss:
-            loss = value_cloning_loss(values, batch.acting["behaviour_values"], batch.is_replay)
+            units, stored = self.stepper.units, batch.acting["behaviour_values"]
+            loss = value_cloning_loss(units.normalised(values), units.normalised(stored), batch.is_replay)
             terms["value_cloning_loss"] = Term(loss, config.value_cloning_loss_weight, "sum")
         return terms
