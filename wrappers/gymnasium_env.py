@@ -188,6 +188,8 @@ def find(env_id: str) -> Registered:
     module, _, name = env_id.rpartition(":")
     module = module or MODULES.get(_beginning(name), "")
     earlier = frozenset(registry)
+    if module.endswith(".py"):
+        raise ValueError(f"env: wanted a module without .py and an id that it registers, as in my_env:MyEnv-v0, got {env_id!r}")
     if module:
         try:
             imported = _import(module)
