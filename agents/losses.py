@@ -9,8 +9,8 @@ entropies that `weights` multiply must be finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,30 +42,6 @@ class Losses(NamedTuple):
     terms: Mapping[str, Term]
     metrics: Mapping[str, Tensor]
     priorities: Tensor | None = None
-
-
-def check_losses(terms: Mapping[str, Term], metrics: Mapping[str, Tensor]) -> None:
-    """Raise ValueError in one line unless these can be the terms and metrics of `Losses`."""
-    for name, term in terms.items():
-        if not isinstance(term, Term):
-            raise ValueError(f"loss {name}: wanted a Term, got a {type(term).__name__}")
-        if term.reduction not in ("sum", "mean"):
-            raise ValueError(f"loss {name}: wanted the reduction 'sum' or 'mean', got {term.reduction!r}")
-    for name, value in [*((name, term.value) for name, term in terms.items()), *metrics.items()]:
-        if not isinstance(value, Tensor) or value.dim():
-            got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise ValueError(f"loss or metric {name}: wanted a scalar tensor, got {got}")
-
-
-def checked(losses: Callable[..., Losses]) -> Callable[..., Losses]:
-    """The function `losses`, whose results are checked with `check_losses`."""
-
-    def checked_losses(*arguments: Any) -> Losses:
-        found = losses(*arguments)
-        check_losses(found.terms, found.metrics)
-        return found
-
-    return checked_losses
 
 
 def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, wraps
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from agents.base import Agent, Needs
+from agents.losses import Losses, Term
 from agents.networks.base import FeatureNetwork
 from agents.settings import AgentConfig
 from agents.user_class import user_class, user_file
@@ -21,6 +24,7 @@ def user_agent(name: str) -> type[Agent]:
     found = user_class("agent", name, Agent)  # type: ignore[type-abstract]
     if breach := _breach(found):
         raise ValueError(f"agent {name}: wanted {breach}")
+    _check_its_losses(found)
     return found
 
 
@@ -45,6 +49,37 @@ def _breach(agent: type[Agent]) -> str:
     if not isinstance(needs, Needs):
         return f"Needs(...) from needs, got {needs!r}"
     return ""
+
+
+@cache
+def _check_its_losses(agent: type[Agent]) -> None:
+    """Let a user's `losses` raise ValueError in one line for a result that is no `Losses` of scalars."""
+    if "losses" not in vars(agent):
+        return
+    losses: Callable[..., Losses] = vars(agent)["losses"]
+
+    @wraps(losses)
+    def checked(*arguments: Any, **options: Any) -> Losses:
+        found = losses(*arguments, **options)
+        check_losses(found)
+        return found
+
+    agent.losses = checked  # type: ignore[attr-defined]
+
+
+def check_losses(losses: object) -> None:
+    """Raise ValueError in one line unless these are `Losses` of scalars."""
+    if not isinstance(losses, Losses):
+        raise ValueError(f"losses: wanted Losses(...), got {losses!r:.80}")
+    for name, term in losses.terms.items():
+        if not isinstance(term, Term):
+            raise ValueError(f"loss {name}: wanted a Term, got a {type(term).__name__}")
+        if term.reduction not in ("sum", "mean"):
+            raise ValueError(f"loss {name}: wanted the reduction 'sum' or 'mean', got {term.reduction!r}")
+    for name, value in [*((name, term.value) for name, term in losses.terms.items()), *losses.metrics.items()]:
+        if not isinstance(value, Tensor) or value.dim():
+            got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ValueError(f"loss or metric {name}: wanted a scalar tensor, got {got}")
 
 
 def check_heads(name: str, network: FeatureNetwork) -> None:

@@ -29,13 +29,12 @@ from agents.engine.guard import Guard, clip_gradients, finite_inputs, start_mean
 from agents.engine.optimizers import make_optimizer, set_learning_rate
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
-from agents.losses import Losses, Term, check_losses, checked
+from agents.losses import Losses, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
 from agents.networks.popart import PopArt, RawValues
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
 from agents.schedules import ScheduledWeight, linear_schedule
-from agents.user_class import user_file
 from replay.batch import Batch
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class Stepper:
         self.modules = {"network": network, **(modules or {})}
         self.target_networks = target_networks or {}
         self.steps_some, self._asked = steps_some, asked
-        self._is_users = user_file(type(agent).__module__) is not None  # whose losses are checked in each step
         self._device = next(chain(network.parameters(), network.buffers())).device
         others = [parameter for module in (modules or {}).values() for parameter in module.parameters()]
         self.passes = NetworkPasses(learned, threads, compiled=compiled, idle_cores=idle_cores, further=others)
@@ -248,8 +246,6 @@ class Stepper:
 
         Returns whether the step was applied, bool `[]` on the device.
         """
-        if self._is_users:
-            check_losses(terms, metrics)
         values = {name: term.value for name, term in terms.items()}
         weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
@@ -287,7 +283,6 @@ class Stepper:
         """
         for parameter in self.parameters:
             parameter.grad = None  # the optimiser leaves a parameter without a gradient as it is
-        losses = checked(losses) if self._is_users else losses
         found = self.passes.backward_of_rows(losses, rows, constants, self.parameters, most_threads=1 if draws else None)
         values = {name: term.value for name, term in found.terms.items()}
         numbers = {**self.inputs, **{f"losses/{name}": value for name, value in values.items()}}

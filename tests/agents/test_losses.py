@@ -10,27 +10,11 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Categorical
-from agents.losses import Term, check_losses, entropy_loss, policy_gradient_loss, value_loss
+from agents.losses import entropy_loss, policy_gradient_loss, value_loss
 from tests.support import golden
 
 POLICY = Categorical(5)
 GOLDEN = golden("losses.json")
-
-
-@pytest.mark.parametrize(
-    ("term", "metric", "message"),
-    [
-        (Term(torch.zeros(3)), torch.zeros(()), r"mine: wanted a scalar tensor, got a tensor \[3\]"),
-        (Term(0.5), torch.zeros(()), "mine: wanted a scalar tensor, got a float"),  # type: ignore[arg-type]
-        (torch.zeros(()), torch.zeros(()), "mine: wanted a Term, got a Tensor"),
-        (Term(torch.zeros(()), 1.0, "avg"), torch.zeros(()), "mine: wanted the reduction 'sum' or 'mean', got 'avg'"),  # type: ignore[arg-type]
-        (Term(torch.zeros(())), 3.0, "size: wanted a scalar tensor, got a float"),
-    ],
-)
-def test_wrong_terms_and_metrics_are_named(term: Any, metric: Any, message: str) -> None:
-    check_losses({"mine": Term(torch.ones(()))}, {"size": torch.ones(())})
-    with pytest.raises(ValueError, match=message):
-        check_losses({"mine": term}, {"size": metric})
 
 
 def random_case(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,32 @@ def test_heads_that_cannot_be_used_are_refused_before_the_start(tmp_path: Path, 
     with pytest.raises(ValueError, match=message) as refusal:
         make_plan(small_config(agent=f"{tmp_path}/broken/mine.py:Mine"))
     assert "\n" not in str(refusal.value)
+
+
+RESULTS = {
+    "a vector": ("Losses({'mine': Term(torch.zeros(3))}, {})", r"mine: wanted a scalar tensor, got a tensor \[3\]"),
+    "a number": ("Losses({'mine': Term(0.5)}, {})", "mine: wanted a scalar tensor, got a float"),
+    "no term": ("Losses({'mine': torch.zeros(())}, {})", "mine: wanted a Term, got a Tensor"),
+    "a reduction": (
+        "Losses({'mine': Term(torch.zeros(()), 1.0, 'avg')}, {})",
+        "wanted the reduction 'sum' or 'mean', got 'avg'",
+    ),
+    "a metric": ("Losses({}, {'size': 3.0})", "size: wanted a scalar tensor, got a float"),
+    "nothing": ("None", r"wanted Losses\(...\), got None"),
+}
+
+
+@pytest.mark.parametrize("breach", RESULTS)
+def test_losses_that_no_step_can_take_are_named(tmp_path: Path, breach: str) -> None:
+    expression, message = RESULTS[breach]
+    (tmp_path / "mine.py").write_text(
+        f"{HEAD}import torch\nfrom agents.losses import Losses, Term\n"
+        f"class Mine(PPOAgent):\n    def losses(self, good):\n        return Losses({{}}, {{}}) if good else {expression}\n"
+    )
+    agent: Any = find_agent(f"{tmp_path}/mine.py:Mine")
+    assert agent.losses(None, True) == ({}, {}, None)
+    with pytest.raises(ValueError, match=message):
+        agent.losses(None, False)
 
 
 def test_it_is_found_beside_the_agents_that_have_a_name() -> None:

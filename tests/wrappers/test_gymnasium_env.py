@@ -103,11 +103,6 @@ def test_a_module_in_the_current_folder_registers_its_environments(tmp_path: Pat
     assert [int(step.episode_length[0]) for step in play(vector, 7)] == [0] * 6 + [7]
 
 
-def test_a_file_in_place_of_a_module_is_refused_with_the_form_that_is_wanted() -> None:
-    with pytest.raises(ValueError, match=r"^env: wanted a module without .py .* my_env:MyEnv-v0, got 'own.py:Own-v3'$"):
-        make_spec(config("own.py:Own-v3"))
-
-
 def test_an_argument_that_only_the_single_environment_takes_makes_a_loop() -> None:
     assert isinstance(make_vector_env(config("TestBoth-v1", env_args='{"render_mode": "rgb_array"}'), 2), GymnasiumLoop)
 
