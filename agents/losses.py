@@ -44,6 +44,31 @@ class Losses(NamedTuple):
     priorities: Tensor | None = None
 
 
+class ValuesInLosses(NamedTuple):
+    """V, their targets G and the advantages A, in the units in which the losses compare them, each of the shape it came in."""
+
+    values: Tensor
+    targets: Tensor
+    advantages: Tensor
+
+
+class RawValues:
+    """Units of values in the losses: those of the rewards. `agents.networks.popart.PopArt` has others."""
+
+    def in_losses(
+        self, values: Tensor, targets: Tensor, advantages: Tensor, used: Tensor, tasks: Tensor | None = None
+    ) -> ValuesInLosses:
+        """Values, targets and advantages `[T, B]` of an update as its losses take them.
+
+        used: bool `[T, B]`, the steps whose targets count. tasks: int64 `[B]`, the task of each column; None if there is one.
+        """
+        return ValuesInLosses(values, targets, advantages)
+
+    def normalised(self, values: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """(V - mu) / sigma of further values of any shape."""
+        return values
+
+
 def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
     """- sum m_t A_t log pi(a_t|x_t), a scalar.
 

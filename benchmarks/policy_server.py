@@ -138,8 +138,8 @@ def main() -> int:
             passed, used = time.monotonic() - started, cpu_seconds_of(process) - used
     middle, slow = np.percentile(latencies, (50, 99)) * 1e3
     print(
-        f"{len(latencies) / passed:,.0f} requests/s of {flags.clients} clients; latency p50 {middle:.1f} ms, p99 {slow:.1f} ms; "
-        f"CPU of the server {used / passed:.2f} of {os.cpu_count()}"
+        f"{len(latencies) / passed:,.0f} requests/s of {flags.clients} clients; "
+        f"latency p50 {middle:.1f} ms, p99 {slow:.1f} ms; CPU of the server {used / passed:.2f} of {os.cpu_count()}"
     )
     return 0
 

@@ -101,15 +101,13 @@ class A2CAgent(Agent):
         log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))  # [T, B]
         # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
-        units = self.stepper.units  # of values and advantages: the rewards', or PopArt's
-        units.observe(targets, used)
+        compared = self.stepper.units.in_losses(values, targets, advantages, used)  # [T, B] each, as they are or by PopArt
         entropy = used_mean(distribution.entropy(policy), used)  # [], a mean over the used steps
-        errors = units.normalised(targets) - units.normalised(values)  # [T, B]
         terms = {
             # No ratio: the weights that acted are those that learn.
-            "policy_loss": Term(-used_mean(units.scaled(advantages) * log_probs, used)),
+            "policy_loss": Term(-used_mean(compared.advantages * log_probs, used)),
             # mean (G - V)^2 / 2
-            "value_loss": Term(0.5 * used_mean(errors.square(), used), config.value_loss_weight),
+            "value_loss": Term(0.5 * used_mean((compared.targets - compared.values).square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),  # added, so entropy is rewarded
         }
         excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None

@@ -180,12 +180,11 @@ class APPOAgent(Agent):
         log_probs = self._log_probs(batch, policy)  # of pi, mu and perhaps pi_tgt, [T, b] each
         # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
         found = self.estimates(part, log_probs, outputs.values.detach())
-        units = self.stepper.units  # of values and advantages: the rewards', or PopArt's
-        units.observe(found.targets, used)
-        advantages = units.scaled(found.advantages)  # A_t [T, b]
+        # V, G_t and A_t [T, b], as they are or by PopArt
+        compared_values, targets, advantages = self.stepper.units.in_losses(values, found.targets, found.advantages, used)
         if config.normalise_advantages:
             advantages = normalised(advantages, used)
-        errors = units.normalised(found.targets) - units.normalised(values)  # G_t - V(x_t) [T, b]
+        errors = targets - compared_values  # G_t - V(x_t) [T, b]
         bounds = ratio_bounds(advantages, batch.clip)
         objective = surrogate(found.log_ratios, advantages, bounds)  # S_t [T, b]
         entropy = used_mean(distribution.entropy(policy), used)  # []

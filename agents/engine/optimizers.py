@@ -45,15 +45,6 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool =
     return optimizer
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer | None, rate: float) -> None:
-    """Set the learning rate of all groups of parameters, which is a tensor on the device where steps may be recorded."""
-    for group in optimizer.param_groups if optimizer else ():
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-
-
 @cache
 def _eager(kind: type[torch.optim.Optimizer]) -> type[Any]:
     """`kind` without the wrappers of its methods that import `torch._dynamo`, which takes a second of each program's start.

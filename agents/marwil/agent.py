@@ -129,8 +129,7 @@ class MarwilAgent(Agent):
         values = outputs.values.detach()  # [T+1, B]
         # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
         advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
-        self.stepper.units.observe(returns, used)
-        advantages = self.stepper.units.scaled(advantages)
+        advantages = step.units.in_losses(values[:-1], returns, advantages, used).advantages
         scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)  # c^2 []
         scale = step.collectives.mean(scale, used)  # one c for all learners, so that their weights agree
         # c^2 is updated before it is used, as in RLlib.

@@ -13,13 +13,13 @@ stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from agents.engine.collectives import Collectives
+from agents.losses import RawValues, ValuesInLosses
 
 VARIANCES = (1e-8, 1e12)
 """Bounds of the variance of the targets."""
@@ -91,39 +91,6 @@ class PopArtHead(nn.Linear):
         return super().forward(features) * self.scale + self.shift  # V = sigma n + mu
 
 
-class RawValues:
-    """Values in units of the rewards, of every run without PopArt. Its functions are those of `PopArt`, without effect."""
-
-    state: Mapping[str, Mapping[str, Tensor]] = {}
-
-    def begin(self, collectives: Collectives) -> None:
-        """An update begins."""
-
-    def observe(self, targets: Tensor, used: Tensor, tasks: Tensor | None = None) -> None:
-        """Take up the value targets `[T, B]` of an update's used steps, before its losses are computed."""
-
-    def normalised(self, values: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """(V - mu) / sigma of values or targets of any shape."""
-        return values
-
-    def scaled(self, advantages: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """A / sigma of advantages of any shape."""
-        return advantages
-
-    def scale_gradients(self) -> None:
-        """Turn the gradient of the head that made the values into that of the rescaled head."""
-
-    def rescale(self) -> None:
-        """Rescale the head. It belongs to the guarded step of the optimiser."""
-
-    def settle(self, applied: Tensor) -> None:
-        """Keep the new moments if the step was applied, bool `[]` on the device."""
-
-    def metrics(self) -> dict[str, Tensor]:
-        """The moments, as means over the tasks."""
-        return {}
-
-
 class PopArt(RawValues):
     """The moments of a head's targets, and their way into the head.
 
@@ -146,10 +113,19 @@ class PopArt(RawValues):
         self._collectives: Collectives | None = None  # until the update's targets have come
 
     def begin(self, collectives: Collectives) -> None:
+        """An update begins."""
         self._collectives = collectives
         _copy(self._next, self.now)
 
+    def in_losses(
+        self, values: Tensor, targets: Tensor, advantages: Tensor, used: Tensor, tasks: Tensor | None = None
+    ) -> ValuesInLosses:
+        self.observe(targets, used, tasks)
+        compared = self.normalised(values, tasks), self.normalised(targets, tasks)
+        return ValuesInLosses(*compared, self.scaled(advantages, tasks))
+
     def observe(self, targets: Tensor, used: Tensor, tasks: Tensor | None = None) -> None:
+        """Take up the value targets `[T, B]` of an update's used steps, before its losses are computed."""
         if self._collectives is not None:
             _copy(self._next, with_targets(self.now, targets, used, self._beta, tasks, self._collectives))
             self._collectives = None
@@ -159,15 +135,18 @@ class PopArt(RawValues):
         return (values - mean) / scale
 
     def scaled(self, advantages: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """A / sigma of advantages of any shape."""
         return advantages / _of(self._next.scale, advantages, tasks)
 
     @torch.no_grad()
     def scale_gradients(self) -> None:
+        """Turn the gradient of the head that made the values into that of the rescaled head."""
         # dV/dw is sigma_old x before, and sigma x after.
         _multiply(self._head.weight.grad, self._head.bias.grad, self._next.scale / self.now.scale)
 
     @torch.no_grad()
     def rescale(self) -> None:
+        """Rescale the head. It belongs to the guarded step of the optimiser."""
         _multiply(self._head.weight, self._head.bias, self.now.scale / self._next.scale)
         # After the moments are settled this adds exactly 0, so that further steps of an update change nothing.
         self._head.bias.add_((self.now.mean - self._next.mean) / self._next.scale)
@@ -175,10 +154,12 @@ class PopArt(RawValues):
 
     @torch.no_grad()
     def settle(self, applied: Tensor) -> None:
+        """Keep the new moments if the step was applied, bool `[]` on the device."""
         _copy(self.now, [torch.where(applied, new, old) for new, old in zip(self._next, self.now, strict=True)])
         self._show(self.now)
 
     def metrics(self) -> dict[str, Tensor]:
+        """The moments, as means over the tasks."""
         return {"popart/mean": self.now.mean.mean(), "popart/scale": self.now.scale.mean()}
 
     def _show(self, moments: TargetMoments) -> None:

@@ -116,7 +116,8 @@ class PPOAgent(Agent):
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
         objective = surrogate(log_ratios, rows.advantages, batch.bounds)  # S_t, [n] or [T, b]
-        values = self.stepper.units.normalised(outputs.values)  # as the rows' values and targets are
+        popart = self.stepper.popart
+        values = popart.normalised(outputs.values) if popart else outputs.values  # as the rows' values and targets are
         terms = {
             "policy_loss": Term(-used_mean(objective, mask)),
             "value_loss": Term(self._value_loss(values, rows, mask), config.value_loss_weight),

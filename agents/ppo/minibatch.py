@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Distribution
+from agents.losses import RawValues
 from agents.metrics import value_metrics
 from agents.minibatches import cut, normalised_runs, shuffled, used_steps
 from agents.networks.actor_critic import drawn_actions
 from agents.networks.cores import NO_CORE
-from agents.networks.popart import RawValues
 from agents.networks.settings import NetworkSettings
 from agents.returns.advantages import normalised
 from agents.returns.gae import advantages_of
@@ -69,9 +69,8 @@ def rows_of(
     # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
     log_mu = distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-    units.observe(targets, batch.action_used)
-    constants = units.normalised(values[:-1]), units.scaled(advantages), units.normalised(targets)  # [T, B] each
-    return Rows(batch.observations[:-1], behaviour, drawn, log_mu, *constants), metrics
+    old_values, targets, advantages = units.in_losses(values[:-1], targets, advantages, batch.action_used)  # [T, B] each
+    return Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets), metrics
 
 
 def takes_columns(config: Any, network: NetworkSettings) -> bool:

@@ -205,12 +205,11 @@ class VTraceAgent(Agent):
         explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen  # [T, B]
         learned = masks.chosen & masks.trusted  # [T, B], p_t of the policy gradient
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
-        units = self.stepper.units  # of values and advantages: the rewards', or PopArt's
-        units.observe(targets.vs, kept)
-        advantages = units.scaled(targets.pg_advantages)  # [T, B], already times min(pg_rho_bar, R_t)
+        # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
+        *compared, advantages = self.stepper.units.in_losses(values, targets.vs, targets.pg_advantages, kept)
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
-        config, compared = self.config, (units.normalised(values), units.normalised(targets.vs))  # V(x_t) and v_t, [T, B] each
+        config = self.config
         terms = {
             # L = w_pg * -sum p_t A_t log pi  +  w_v * 0.5 sum m_t (v_t - V)^2  -  w_ent * sum p_t H
             "policy_loss": Term(
