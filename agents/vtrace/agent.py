@@ -206,7 +206,9 @@ class VTraceAgent(Agent):
         learned = masks.chosen & masks.trusted  # [T, B], p_t of the policy gradient
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
         # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
-        *compared, advantages = self.stepper.units.in_losses(values, targets.vs, targets.pg_advantages, kept)
+        compared_values, compared_targets, advantages = self.stepper.units.in_losses(
+            values, targets.vs, targets.pg_advantages, kept
+        )
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
         config = self.config
@@ -215,7 +217,7 @@ class VTraceAgent(Agent):
             "policy_loss": Term(
                 policy_gradient_loss(log_probs, advantages, learned), config.policy_gradient_loss_weight, "sum"
             ),
-            "value_loss": Term(value_loss(*compared, kept), config.value_loss_weight, "sum"),
+            "value_loss": Term(value_loss(compared_values, compared_targets, kept), config.value_loss_weight, "sum"),
             "entropy_loss": Term(entropy_loss(entropies, explores), self.stepper.entropy_weight.now, "sum"),
             **self._further_terms(batch, policy, values, learned),
         }
