@@ -32,7 +32,7 @@ class Term(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one optimiser step is taken on.
+    """The terms that one optimiser step is taken on, and metrics.
 
     terms: by name. metrics: further scalars without gradient.
     priorities: sizes of the temporal differences of the batch's columns, constants `[B]`, by which a prioritised replay draws
@@ -106,7 +106,7 @@ def entropy_loss(entropies: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
-    """Sum of terms `[T, B]` over the steps of the mask, all by default. What a masked step holds does not matter."""
+    """Sum of terms `[T, B]` over the steps of the mask, all by default. A masked step may hold anything."""
     # `where` and not a product: 0 times a number that is not finite would not be 0.
     return terms.sum() if mask is None else torch.where(mask.bool(), terms, 0.0).sum()
 

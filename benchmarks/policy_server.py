@@ -66,7 +66,7 @@ def wait_for(port: int) -> None:
 
 
 def asked(port: int, path: str) -> Any:
-    """What the server answers to `GET`."""
+    """The server's answer to `GET`."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         return json.loads(answer.read())
 

@@ -254,7 +254,7 @@ async def _wait(signals: StopSignals) -> None:
 
 
 async def _act(host: PolicyHost) -> None:
-    """Answer for ever. All that arrived in one turn of the event loop is one batch."""
+    """Answer for ever. The requests that arrived in one turn of the event loop are one batch."""
     while True:
         await host.came.wait()
         host.came.clear()

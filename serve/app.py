@@ -69,7 +69,7 @@ class Connection:
             reader.cancel()
             self.session.end()
             self._wakes.set()
-            # The client may be gone, whatever form that takes. What was raised in the reader is not for the server.
+            # The client may be gone, whatever form that takes. An error of the reader is not one of the server.
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(writer, SEND_SECONDS)
 

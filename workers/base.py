@@ -187,7 +187,7 @@ def groups_of(kind: str) -> int:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """All that a worker needs to build its part of the run. It is plain data, so it can be sent to another process.
+    """The plan from which a worker builds its part of the run. It is plain data, so it can be sent to another process.
 
     Args:
         env, spec: the environment.

@@ -1,4 +1,4 @@
-"""All that updates share: what comes before and after an agent's `update`, and the optimiser steps in it.
+"""The work that updates share, before and after an agent's `update`, and the optimiser steps in it.
 
 An update runs in this order, and no agent can forget a part of it, because none calls one:
 
@@ -374,7 +374,7 @@ class Stepper:
         for target in self.target_networks.values() if moves_targets else ():
             target.after_step()  # inside the guarded step, so a refused step undoes the move too
 
-    # Of the agent's life
+    # Called a few times in a run
 
     def join(self, collectives: Collectives) -> None:
         """Learn together with other learners from now on. See `Agent.join`."""

@@ -20,7 +20,7 @@ LIMITS: dict[str, dict[str, tuple[int, int]]] = {
 }
 """Most files and functions of each call. A change may lower them."""
 FEW_UPDATES = {"sac": ["--updates_per_step=0.1"], "dqn": ["--updates_per_step=0.1"]}
-"""What an update enters does not depend on how many there are."""
+"""The number of updates does not change what one of them enters."""
 HERE = str(Path(__file__).relative_to(REPOSITORY))
 
 

@@ -81,7 +81,7 @@ class ReturnCurve:
 
 
 class Counts:
-    """What a server counts. `write` copies it into shared memory.
+    """The counts of a server. `write` copies it into shared memory.
 
     Args:
         arrays: those of `LAYOUT`. They hold the numbers of an earlier process of this run, which ended early.

@@ -283,7 +283,7 @@ def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
 
 
 def _with(name: str) -> dict[str, Any]:
-    """What must stand beside a changed setting for both values to be allowed."""
+    """Other settings that a changed setting needs for both values to be allowed."""
     beside = {"c_bar": {"rho_bar": 2.0}, "rho_bar": {"c_bar": 0.5}, "normalise_rewards": {"clip_rewards": False}}
     beside |= {"burn_in": {"core": "lstm"}, "popart": {"clip_rewards": False}}
     return beside.get(name, {})

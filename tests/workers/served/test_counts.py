@@ -1,4 +1,4 @@
-"""What a server counts, and how it goes on in the process that follows a killed one."""
+"""The counts of a server, and how they go on in the process that follows a killed one."""
 
 from __future__ import annotations
 
