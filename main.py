@@ -20,6 +20,7 @@ USAGE = """Trains, resumes, tests and exports agents:
   python main.py --op_mode=test --render --load=RUN       watch and measure what was learned
   python main.py --op_mode=export --load=RUN              write it as PyTorch and ONNX files for use elsewhere
   python main.py --op_mode=serve --load=RUN               answer clients over the network by what was learned
+  python main.py --op_mode=tune --tune=lr,gamma           search settings of a training
   python main.py --op_mode=list                           list agents, presets, environments, replays and templates
   python main.py --op_mode=new --app=NAME --template=T    begin an app of your own in the folder NAME
 
@@ -59,6 +60,8 @@ def main(command: list[str], *, apart: bool = False) -> int:
             if (text := tool_text(values)) is not None:
                 show(f"{text}\n")
                 return 0
+            if (code := tune(values, agent, command)) is not None:
+                return code
             try:
                 job = job_of(values, agent, command)
             except launch.FinishedError as done:
@@ -144,6 +147,18 @@ def tool_text(values: FlagValues) -> str | None:
 
     app = app_flags(values)
     return listing.text() if mode == "list" else new.write_app(app)
+
+
+def tune(values: FlagValues, agent: str, command: list[str]) -> int | None:
+    """The exit code of the mode tune; None in any other mode. Raises ValueError with one line."""
+    from option_flags import op_mode, read_settings, tuning_flags
+    from setting import TUNE
+
+    if op_mode(values) != TUNE:
+        return None
+    from tools.tuning.run import tune_settings
+
+    return tune_settings(read_settings(values, agent)[0], tuning_flags(values), command)
 
 
 def prepare(command: list[str]) -> Job:

@@ -22,7 +22,8 @@ from learner.settings.help import describe
 from learner.settings.other_names import FOREIGN, RENAMED, RESUME, rename_replays, rename_settings, translate
 from learner.settings.presets import apply_preset
 from learner.settings.schema import APP_FLAGS, DEFAULTS, SHARED, Settings, agent_of, every_setting
-from setting import MODES, TOOL_MODES, listed
+from learner.settings.tuning import TUNING, TuningConfig
+from setting import MODES, TOOL_MODES, TUNE, listed
 
 OP_MODE = "op_mode"
 FLAGFILE = ("--flagfile", "-flagfile")
@@ -44,7 +45,7 @@ def named_agent(command: Sequence[str]) -> str:
     values.set_gnu_getopt(True)  # the values of other flags may be arguments of their own
     values(_spelt(values, command), known_only=True)
     given = apply_preset(rename_settings({name: values[name].value for name in values if values[name].present}))
-    if "agent" in given or op_mode(values) in (MODES[0], *TOOL_MODES):
+    if "agent" in given or op_mode(values) in (MODES[0], TUNE, *TOOL_MODES):
         return agent_of(given)
     load, results = (str(given.get(name, DEFAULTS[name])) for name in ("load", "results_dir"))
     try:
@@ -60,9 +61,11 @@ def define_flags(values: flags.FlagValues, agent: str = DEFAULT_AGENT) -> None:
 
     agent: the command's, whose settings are flags too if it is a class of the user's.
     """
-    _define(values, OP_MODE, "What to do: train, train_w_load (resume), test, export, list or new.", switch=False)
+    _define(values, OP_MODE, "What to do: train, train_w_load (resume), test, export, tune, list or new.", switch=False)
     for name, text in APP_FLAGS.items():
         _define(values, name, text, switch=False)
+    for name, field in TUNING.items():
+        _define(values, name, describe(field), switch=field.type is bool)
     table = every_setting(agent)
     for name, field in table.items():
         _define(values, name, describe(field), switch=field.type is bool)
@@ -137,12 +140,12 @@ def is_device(name: str) -> bool:
 
 
 def op_mode(values: flags.FlagValues) -> str:
-    """The mode of the command, one of `MODES` or `TOOL_MODES`. Raises ValueError for any other."""
+    """The mode of the command, one of `MODES`, `TUNE` or `TOOL_MODES`. Raises ValueError for any other."""
     mode, resumes = values[OP_MODE].value, values[RESUME].present
     if mode is None:
         mode = "train_w_load" if resumes else MODES[0]
-    if mode not in (*MODES, *TOOL_MODES):
-        raise ValueError(f"{OP_MODE}: wanted {listed((*MODES, *TOOL_MODES))}, got {mode!r}")
+    if mode not in (known := (*MODES, TUNE, *TOOL_MODES)):
+        raise ValueError(f"{OP_MODE}: wanted {listed(known)}, got {mode!r}")
     if resumes and mode != "train_w_load":
         raise ValueError(f"{OP_MODE}: wanted train_w_load with --{RESUME}, got {mode}")
     return mode
@@ -158,6 +161,12 @@ def app_flags(values: flags.FlagValues) -> dict[str, str]:
     return given
 
 
+def tuning_flags(values: flags.FlagValues) -> TuningConfig:
+    """The settings of `--op_mode=tune`. Raises ValueError."""
+    read = {name: field.parse(str(values[name].value)) for name, field in TUNING.items() if values[name].present}
+    return TuningConfig(**{name: field.default for name, field in TUNING.items()} | read)
+
+
 def read_settings(values: flags.FlagValues, agent: str = DEFAULT_AGENT) -> tuple[Settings, list[str]]:
     """The settings that the command line gives, under the names they have here, and a line for each part without effect.
 
@@ -166,6 +175,8 @@ def read_settings(values: flags.FlagValues, agent: str = DEFAULT_AGENT) -> tuple
     """
     if app := [name for name in APP_FLAGS if values[name].present]:
         raise ValueError(f"{app[0]}: wanted --op_mode=new with it, got {op_mode(values)}")
+    if op_mode(values) != TUNE and (tuning := [name for name in TUNING if values[name].present]):
+        raise ValueError(f"{tuning[0]}: wanted --op_mode={TUNE} with it, got {op_mode(values)}")
     table = every_setting(agent)
     fields = {**table, **{other: table[name] for other, name in RENAMED.items()}, **FOREIGN}
     read = {name: field.parse(str(values[name].value)) for name, field in fields.items() if values[name].present}

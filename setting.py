@@ -17,6 +17,8 @@ from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 AUTO = "auto"
+TUNE = "tune"
+"""The value of `--op_mode` that searches settings. Its runs train, so it takes the settings of training."""
 TRAINING_MODES = ("train", "train_w_load")
 SERVING_MODES = (*TRAINING_MODES, "serve")
 MODES = (*TRAINING_MODES, "test", "export", "serve")
@@ -34,6 +36,32 @@ def listed(names: Iterable[str], last: str = "or") -> str:
     """The names in one phrase, such as "a, b or c". last: the word before the last name."""
     *others, final = names
     return f"{', '.join(others)} {last} {final}" if others else final
+
+
+@dataclass(frozen=True)
+class Log:
+    """A range of numbers >= low and <= high, in which a search draws the logarithm uniformly. low: above 0."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A range of numbers >= low and <= high, from which a search draws uniformly."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The values among which a search chooses, in their order if they are numbers."""
+
+    values: tuple[Any, ...]
+
+
+Search = Log | Linear | OneOf
 
 
 @dataclass(frozen=True)
@@ -57,6 +85,7 @@ class Setting:
         measured: whether the measurement before a run may decide it.
         modes: the values of `--op_mode` that use it.
         families: the environment families that use it; empty for all.
+        search: the values among which `--op_mode=tune` searches, unless the command says others; None for no search.
     """
 
     help: str
@@ -72,6 +101,7 @@ class Setting:
     measured: bool = False
     modes: tuple[str, ...] = MODES
     families: tuple[str, ...] = ()
+    search: Search | None = None
 
 
 @dataclass(frozen=True)

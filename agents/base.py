@@ -60,7 +60,7 @@ class Needs:
 class Agent(ABC):
     """An algorithm: it owns the network that learns, and its `update` says how. Agents never see flags, files or processes.
 
-    The agent's `Stepper` does the work that updates share, around the call of `update` and in the functions that it calls.
+    All that updates share is done by the agent's `Stepper`, around the call of `update` and in the functions that it calls.
 
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
     compiles: whether updates may go through torch.compile. exact: whether products of matrices must have the precision of
@@ -68,7 +68,7 @@ class Agent(ABC):
     and saved. merges_moments: whether each update's batch is merged into the running moments; otherwise the agent does it.
     charts: TensorBoard charts of the agent's metrics, title -> regular expressions of their names. defaults: of settings that
     every run has, in place of the usual ones. unused: settings that every run has, which the agent takes at their defaults only
-    or never reads; `--help` leaves them out.
+    or never reads; `--help` leaves them out. tuned: settings that `--op_mode=tune` searches unless the command names others.
 
     Args:
         config: an instance of `config_class`.
@@ -86,6 +86,7 @@ class Agent(ABC):
     charts: ClassVar[Mapping[str, list[str]]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
     unused: ClassVar[tuple[str, ...]] = ()
+    tuned: ClassVar[tuple[str, ...]] = ("lr", "gamma")
 
     def __init__(self, config: Any, network: Any, replay_names: Sequence[str] = (), **parts: Any) -> None:
         self.config = config
@@ -137,9 +138,9 @@ class Agent(ABC):
 
     @classmethod
     def graphed(cls, config: Any) -> Literal["update", "step", ""]:
-        """The part that can be recorded as a CUDA graph: a whole `update`, each call of `Stepper.launch` in it, or nothing.
+        """What can be recorded as a CUDA graph: a whole `update`, each call of `Stepper.launch` in it, or nothing.
 
-        The recorded code depends on its argument, on `variant` and on tensors that are changed in place, and never waits for
+        What is recorded depends on its argument, on `variant` and on tensors that are changed in place, and never waits for
         the device.
         """
         return ""

@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from agents.rewards import REWARD_CLIPPING
-from setting import Setting, check_fields
+from setting import Linear, Log, OneOf, Setting, check_fields
 
 # The optimiser
 
 LearningRate = Annotated[
     float,
-    Setting("Learning rate at the start; it moves linearly to lr_end_value.", "a learning rate in [0, 10]", 0, 10),
+    Setting(
+        "Learning rate at the start; it moves linearly to lr_end_value.",
+        "a learning rate in [0, 10]",
+        0,
+        10,
+        search=Log(1e-5, 1e-2),
+    ),
 ]
 LastLearningRate = Annotated[float, Setting("Learning rate at the end of the run.", "a learning rate in [0, 10]", 0, 10)]
 HeldLearningRate = Annotated[
@@ -26,7 +32,14 @@ OptimizerName = Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the 
 RmspropEpsilon = Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)]
 AdamEpsilon = Annotated[float, Setting("Epsilon of Adam, added to the root.", "a number in (0, 10]", 1e-12, 10)]
 GradientClip = Annotated[
-    float, Setting("Global gradient norm above which gradients are scaled down.", "a gradient norm > 0", 1e-9, 1e9)
+    float,
+    Setting(
+        "Global gradient norm above which gradients are scaled down.",
+        "a gradient norm > 0",
+        1e-9,
+        1e9,
+        search=Log(0.1, 100),
+    ),
 ]
 ClipOfEachLoss = Annotated[
     float,
@@ -40,7 +53,10 @@ ClipOfEachLoss = Annotated[
 
 # Rewards and returns
 
-Gamma = Annotated[float, Setting("Discount per step.", "a discount in [0, 1]", 0, 1)]
+Gamma = Annotated[
+    float,
+    Setting("Discount per step.", "a discount in [0, 1]", 0, 1, search=OneOf((0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999))),
+]
 NormaliseRewards = Annotated[
     bool,
     Setting(
@@ -50,16 +66,6 @@ NormaliseRewards = Annotated[
 ]
 ClipRewards = Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")]
 RewardClipping = Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)]
-PopArtSwitch = Annotated[
-    bool,
-    Setting(
-        "PopArt: normalise values and advantages by running moments of the value targets, so that raw rewards may have any "
-        "size. It takes the place of --clip_rewards and --normalise_rewards."
-    ),
-]
-PopArtRate = Annotated[
-    float, Setting("PopArt: the part that one value target has of the running moments.", "a number in (0, 1]", 1e-12, 1)
-]
 Lambda = Annotated[
     float,
     Setting(
@@ -67,23 +73,18 @@ Lambda = Annotated[
         "a number in [0, 1]",
         0,
         1,
+        search=OneOf((0.8, 0.9, 0.92, 0.95, 0.98, 0.99, 1.0)),
     ),
 ]
-TraceFactor = Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1)]
+TraceFactor = Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1, search=Linear(0.8, 1))]
 
 # Losses of actor-critic agents
 
-ValueWeight = Annotated[float, Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9)]
-EntropyWeight = Annotated[float, Setting("Weight of the entropy bonus at the start of the run.", "a weight >= 0", 0, 1e9)]
-LastEntropyWeight = Annotated[
+ValueWeight = Annotated[
     float,
-    Setting(
-        "Weight of the entropy bonus at the end of the run, to which it falls linearly; -1: as at the start.",
-        "-1 or a weight >= 0",
-        -1,
-        1e9,
-    ),
+    Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9, search=Linear(0.25, 1)),
 ]
+EntropyWeight = Annotated[float, Setting("Weight of the entropy bonus.", "a weight >= 0", 0, 1e9, search=Log(1e-5, 0.1))]
 ActionBoundWeight = Annotated[
     float,
     Setting(
@@ -98,7 +99,14 @@ ActionBoundWeight = Annotated[
 # Several passes over a batch
 
 Epochs = Annotated[
-    int, Setting("Times that an update goes through its batch.", "a whole number of epochs from 1 to 1000", 1, 1000)
+    int,
+    Setting(
+        "Times that an update goes through its batch.",
+        "a whole number of epochs from 1 to 1000",
+        1,
+        1000,
+        search=Log(1, 20),
+    ),
 ]
 Minibatches = Annotated[
     int,
@@ -107,6 +115,7 @@ Minibatches = Annotated[
         "a whole number of minibatches from 1 to 1000000",
         1,
         1e6,
+        search=OneOf((1, 2, 4, 8, 16)),
     ),
 ]
 MinibatchUnit = Annotated[
@@ -123,6 +132,7 @@ WindowRows = Annotated[
         "a whole number of rows from 1 to 1000",
         1,
         1000,
+        search=OneOf((1, 3, 5)),
     ),
 ]
 UpdatesPerStep = Annotated[
@@ -132,6 +142,7 @@ UpdatesPerStep = Annotated[
         "a number in (0, 1000]",
         1e-6,
         1000,
+        search=Log(0.1, 2),
     ),
 ]
 LearningStarts = Annotated[
@@ -159,6 +170,7 @@ PolyakRate = Annotated[
         "a number in (0, 1]",
         1e-9,
         1,
+        search=Log(1e-3, 0.1),
     ),
 ]
 
@@ -171,14 +183,6 @@ class AgentConfig:
         check_fields(self)
         if -1 < (last := getattr(self, "lr_end_value", -1.0)) < 0:
             raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {last:g}")
-        last, first = getattr(self, "entropy_loss_weight_end", -1.0), getattr(self, "entropy_loss_weight", 0.0)
-        if last != -1 and not 0 <= last <= first:
-            raise ValueError(
-                f"entropy_loss_weight_end: wanted -1 or a weight from 0 to entropy_loss_weight {first:g}, got {last:g}"
-            )
-        for name in ("normalise_rewards", "clip_rewards"):
-            if getattr(self, "popart", False) and getattr(self, name, False):
-                raise ValueError(f"popart: wanted raw rewards, got {name}; drop one with --no{name} or --nopopart")
         if getattr(self, "normalise_rewards", False) and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "

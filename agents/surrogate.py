@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from setting import Setting
+from setting import Linear, Setting
 
 LARGEST_LOG_RATIO = 20.0
 """log R is kept within +-20 before exp, so that float32 cannot overflow."""
@@ -32,6 +32,7 @@ Clip = Annotated[
         "a number from 0.001 to 0.999",
         1e-3,
         0.999,
+        search=Linear(0.1, 0.4),
     ),
 ]
 LastClip = Annotated[

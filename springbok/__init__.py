@@ -13,7 +13,8 @@ from __future__ import annotations
 from springbok.policies import load
 from springbok.process import Failed, Refused
 from springbok.runs import Evaluation, Metrics, Run, train
+from springbok.studies import Study, tune
 
-__all__ = ["Evaluation", "Failed", "Metrics", "Refused", "Run", "load", "train"]
+__all__ = ["Evaluation", "Failed", "Metrics", "Refused", "Run", "Study", "load", "train", "tune"]
 
 __version__ = "0.1.0"

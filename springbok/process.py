@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ PROGRAM = _HERE / "program" if (_HERE / "program").is_dir() else _HERE.parent
 REFUSED = 2
 """The program's exit code for bad input."""
 END_SECONDS = 60.0
-"""Most seconds in which a program ends after it is asked to, while its lines are no longer read."""
+"""For a program that is asked to end because nobody reads its lines any more."""
 
 # The process saves and ends if this one dies. PR_SET_PDEATHSIG is 1 in linux/prctl.h, and it survives exec. Code between fork
 # and exec (`preexec_fn`) could hang in a notebook, which has many threads.
@@ -27,7 +27,9 @@ import os, sys
 if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, {int(signal.SIGTERM)})
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+if sys.argv[1]:
+    os.sched_setaffinity(0, map(int, sys.argv[1].split(",")))
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
@@ -48,6 +50,23 @@ def flag(name: str, value: Any) -> str:
     return f"--{name}={value}"
 
 
+def start(arguments: Sequence[str], cores: Iterable[int] = (), **options: Any) -> subprocess.Popen[Any]:
+    """Start Python with these arguments. The process gets SIGTERM if this one dies.
+
+    Args:
+        arguments: those of Python.
+        cores: the cores that the process may use; empty for those of this process.
+        options: those of `subprocess.Popen`.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _START, ",".join(map(str, cores)), *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C in a terminal comes through this process alone, as an interrupt of a notebook does
+        **options,
+    )
+
+
 def run(
     mode: str, settings: Mapping[str, Any], show: Callable[[str], object], further: Mapping[str, str] | None = None
 ) -> None:
@@ -63,16 +82,8 @@ def run(
     Raises Refused or Failed with one line.
     """
     arguments = [str(PROGRAM / "main.py"), flag("op_mode", mode), *(flag(name, value) for name, value in settings.items())]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _START, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="backslashreplace",
-        env={**os.environ, **(further or {})},
-        start_new_session=True,  # Ctrl-C in a terminal comes through this process alone, as an interrupt of a notebook does
-    )
+    environment = {**os.environ, **(further or {})}
+    process = start(arguments, stdout=subprocess.PIPE, text=True, errors="backslashreplace", env=environment)
     last = _follow(process, show)
     if process.returncode == REFUSED:
         raise Refused(last)

@@ -131,7 +131,7 @@ class Run:
         settings: flags of the program by name, such as `greedy=True`. Raises Refused or Failed.
         """
         given = {"load": self.path, "test_episode_count": episodes, **settings}
-        path = Path(_commanded("test", given, r"Results: (.+)"))
+        path = Path(commanded("test", given, r"Results: (.+)"))
         content = _read(path)
         returns = np.array([episode["return"] for episode in content["episodes"]])
         return Evaluation(float(returns.mean()), returns, content["protocol"], content, path)
@@ -165,10 +165,10 @@ def train(
 
 
 def _trained(mode: str, settings: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Run:
-    return Run(_commanded(mode, settings, r".*?Run directory: (.+)", variables))
+    return Run(commanded(mode, settings, r".*?Run directory: (.+)", variables))
 
 
-def _commanded(mode: str, settings: Mapping[str, Any], wanted: str, variables: Mapping[str, str] | None = None) -> str:
+def commanded(mode: str, settings: Mapping[str, Any], wanted: str, variables: Mapping[str, str] | None = None) -> str:
     """Run a command of the program. Returns the part of a line of its output that the pattern `wanted` names.
 
     With a verbosity of 0 nothing is shown. Raises Refused or Failed.

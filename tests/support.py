@@ -1,4 +1,4 @@
-"""Helpers that several tests share: settings of small runs, and the program as a subprocess."""
+"""What several tests share: settings of small runs, and the program as a subprocess."""
 
 from __future__ import annotations
 

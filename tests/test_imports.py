@@ -42,9 +42,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "learner": ("wrappers", "replay", "agents", "serve", "workers"),
     "springbok": ("learner",),
-    "tools": ("learner", "workers.minari_import", "replay", "agents", "wrappers", "main"),
+    "tools": ("learner", "workers.base", "workers.minari_import", "replay", "agents", "wrappers", "springbok.process", "main"),
 }
-"""The packages of ours that a package may import, apart from itself."""
+"""What a package may import of ours, beside itself."""
 
 
 def imported_by(source: str) -> Iterator[str]:

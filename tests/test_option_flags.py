@@ -17,8 +17,9 @@ from agents import AGENTS
 from learner import launch
 from learner.settings.other_names import RENAMED
 from learner.settings.schema import APP_FLAGS, DEFAULTS, SHARED, table_of
+from learner.settings.tuning import TUNING
 from option_flags import define_flags, op_mode, read_settings
-from setting import AUTO, MODES, TOOL_MODES, listed
+from setting import AUTO, MODES, TOOL_MODES, TUNE, listed
 from tests.support import REPOSITORY, run_main
 
 TABLE = table_of("vtrace")
@@ -124,11 +125,11 @@ def test_words_that_are_no_choice_are_refused(name: str) -> None:
     assert refused(f"--{name}=other").startswith(f"{name}: wanted {TABLE[name].wanted()}, got 'other'")
 
 
-@pytest.mark.parametrize("mode", [*MODES, *TOOL_MODES])
+@pytest.mark.parametrize("mode", [*MODES, TUNE, *TOOL_MODES])
 def test_the_modes_are_known(mode: str) -> None:
     assert op_mode(parse(f"--op_mode={mode}")) == mode
-    assert (*MODES, *TOOL_MODES) == ("train", "train_w_load", "test", "export", "serve", "list", "new")
-    with pytest.raises(ValueError, match="^op_mode: wanted train, train_w_load, test, export, serve, list or new, got 'play'$"):
+    assert (*MODES, TUNE, *TOOL_MODES) == ("train", "train_w_load", "test", "export", "serve", "tune", "list", "new")
+    with pytest.raises(ValueError, match="^op_mode: wanted .*, serve, tune, list or new, got 'play'$"):
         op_mode(parse("--op_mode=play"))
 
 
@@ -187,12 +188,13 @@ def test_help_shows_every_flag_once() -> None:
     done = run_main("--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = re.findall(r"^  --(?:\[no\])?(\w+)=", done.stdout, re.MULTILINE)
-    assert sorted(shown) == sorted([*DEFAULTS, *APP_FLAGS, "op_mode"])
+    assert sorted(shown) == sorted([*DEFAULTS, *APP_FLAGS, *TUNING, "op_mode"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (("--trials=3",), "trials: wanted --op_mode=tune with it, got train"),
         (("--app=a",), "app: wanted --op_mode=new with it, got train"),
         (("--op_mode=test", "--template=agent"), "template: wanted --op_mode=new with it, got test"),
         (("--op_mode=list", "--lr=1"), "lr: not a flag of --op_mode=list, got '1'"),

@@ -74,13 +74,16 @@ class PlannedRun:
     def is_finished(self) -> bool:
         return bool(self.summary().get("finished"))
 
-    def arguments(self) -> list[str]:
-        """Return the arguments of main.py, which resume from the newest checkpoint if there is one."""
+    def arguments(self, here: Path = REPOSITORY) -> list[str]:
+        """Return the arguments of main.py, which resume from the newest checkpoint if there is one.
+
+        here: the folder in which main.py will run.
+        """
         run = self.run()
-        given = {"env": self.env, "seed": self.seed, **self.settings, "results_dir": _from_repository(self.folder)}
+        given = {"env": self.env, "seed": self.seed, **self.settings, "results_dir": _seen_from(here, self.folder)}
         flags = [f"--{name}={value}" for name, value in given.items()]
         if run and run.checkpoint_paths():
-            return ["--op_mode=train_w_load", f"--load={_from_repository(run.path)}", *flags]
+            return ["--op_mode=train_w_load", f"--load={_seen_from(here, run.path)}", *flags]
         return ["--op_mode=train", *flags]
 
     def write(self) -> None:
@@ -236,7 +239,7 @@ def _folder_name(name: str) -> str:
     return "_".join(re.findall(r"[A-Za-z0-9.-]+", name)).strip(".")
 
 
-def _from_repository(path: Path) -> str:
-    """The path as seen from the root of the repository, where main.py runs."""
+def _seen_from(here: Path, path: Path) -> str:
+    """The path as seen from a folder, if it lies in it."""
     absolute = Path(os.path.abspath(path))
-    return str(absolute.relative_to(REPOSITORY) if absolute.is_relative_to(REPOSITORY) else absolute)
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)

@@ -9,11 +9,8 @@ interrupted run from its checkpoint. `python -m tools.report` compares the runs.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +20,7 @@ from learner.metrics.progress import ProgressLine, format_duration, progress_tex
 from learner.metrics.writer import X_AXES, read_metrics
 from learner.signals import StopSignals
 from tools.plan import SUITE_FILE, PlannedRun, Suite, check_suite, plan_runs, read_suite
+from tools.programs import CONSOLE, RunningProgram
 from tools.summary import read_config
 from tools.termination import REPOSITORY, end_with
 
@@ -37,35 +35,23 @@ class ProgramRunner:
     """Runs main.py in its own process, with its output in console.txt."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program: RunningProgram | None = None
 
     def __call__(self, plan: PlannedRun, show: Callable[[str], None], should_stop: Callable[[], bool]) -> int:
-        with (plan.folder / "console.txt").open("ab") as console:
-            self._process = process = subprocess.Popen(
-                [sys.executable, "main.py", *plan.arguments()],
-                cwd=REPOSITORY,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's Ctrl-C reaches this process only, which forwards it once
-            )
-        asked = False
+        self._program = program = RunningProgram(plan.arguments(), plan.folder / CONSOLE, REPOSITORY)
         try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return process.wait(LOOK_SECONDS)
-                if should_stop() and not asked:
-                    process.send_signal(signal.SIGINT)
-                    asked = True
+            while (code := program.wait(LOOK_SECONDS)) is None:
+                if should_stop():
+                    program.stop()
                 show(progress_of(plan))
+            return code
         finally:
-            if process.poll() is None:  # after an error here: the run saves and ends by itself
-                process.send_signal(signal.SIGINT)
+            program.stop()  # after an error here: the run saves and ends by itself
 
     def kill(self) -> None:
         """End the running program at once, if there is one."""
-        if self._process and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._program:
+            self._program.kill()
 
 
 def progress_of(plan: PlannedRun) -> str:
@@ -113,7 +99,7 @@ def run_plans(plans: list[PlannedRun], runner: Runner, should_stop: Callable[[],
             print(f"{head}: stopped, {_outcome(plan) if plan.summary() else 'nothing saved'}", flush=True)
         else:
             failed += 1
-            print(f"{head}: failed with exit code {code}, see {plan.folder / 'console.txt'}", flush=True)
+            print(f"{head}: failed with exit code {code}, see {plan.folder / CONSOLE}", flush=True)
     return failed
 
 

@@ -56,7 +56,7 @@ from agents.values.acting import TARGET, VALUE_MEANING, check_choices
 from agents.values.q_learning import weighted_mean
 from agents.values.settings import Dueling, Epsilon, TargetPeriod, TargetRate
 from replay.batch import Batch
-from setting import Setting
+from setting import Linear, Setting
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class BCQConfig(AgentConfig):
             "a number in [0, 1)",
             0,
             1,
+            search=Linear(0.05, 0.7),
         ),
     ] = 0.3
     logit_penalty: Annotated[
@@ -111,6 +112,7 @@ class BCQAgent(Agent):
 
     config_class = BCQConfig
     network_class = BCQNetwork
+    tuned = ("lr", "gamma", "n_step", "threshold")
     compiles = False
     several_steps = True
     defaults = {**DEFAULTS, "batch_size": 64, "eval_seconds": 60.0}

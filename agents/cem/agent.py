@@ -18,7 +18,7 @@ from agents.evolution.agent import CHARTS, Population, PopulationAgent
 from agents.evolution.policy import PopulationPolicy
 from agents.evolution.search import best_members, cross_entropy
 from agents.settings import AgentConfig
-from setting import Setting
+from setting import Log, Setting
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,16 @@ class CEMConfig(AgentConfig):
         Setting("Best members, whose mean and variance are taken over.", "a whole number from 1 to 1000000", 1, 1_000_000),
     ] = 8
     initial_std: Annotated[
-        float, Setting("Standard deviation of the first members' weights.", "a number in (0, 100]", 1e-6, 100)
+        float,
+        Setting("Standard deviation of the first members' weights.", "a number in (0, 100]", 1e-6, 100, search=Log(0.01, 10)),
     ] = 1.0
     smoothing: Annotated[
         float,
         Setting("Part of the way that mean and variance move to those of the elites.", "a number in (0, 1]", 1e-6, 1),
     ] = 1.0
     extra_variance: Annotated[
-        float, Setting("Variance that is added after the first generation.", "a number in [0, 100]", 0, 100)
+        float,
+        Setting("Variance that is added after the first generation.", "a number in [0, 100]", 0, 100, search=Log(1e-3, 1)),
     ] = 0.05
     extra_variance_generations: Annotated[
         int,
@@ -80,6 +82,7 @@ class CEMAgent(PopulationAgent):
 
     config_class = CEMConfig
     network_class = DrawnPolicy
+    tuned = ("initial_std", "extra_variance")
     charts = {**CHARTS, "standard deviation of the weights": [r"evolution/weight_std$"]}
 
     config: CEMConfig

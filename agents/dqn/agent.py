@@ -32,6 +32,7 @@ class DqnAgent(Agent):
 
     config_class = DqnConfig
     network_class = QNetwork
+    tuned = ("lr", "gamma", "n_step", "updates_per_step")
     compiles = False  # compiled networks took longer
     several_steps = True
     charts = CHARTS

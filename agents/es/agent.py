@@ -20,7 +20,7 @@ from agents.evolution.agent import Population, PopulationAgent
 from agents.evolution.policy import PopulationPolicy
 from agents.evolution.search import centred_ranks, evolution_gradient
 from agents.settings import AgentConfig, HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon
-from setting import Setting
+from setting import Log, Setting
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class ESConfig(AgentConfig):
     rmsprop_eps: RmspropEpsilon = 1e-5
     adam_eps: float = 1e-8
     noise_std: Annotated[
-        float, Setting("Standard deviation sigma of the members' weights.", "a number in (0, 10]", 1e-6, 10)
+        float,
+        Setting("Standard deviation sigma of the members' weights.", "a number in (0, 10]", 1e-6, 10, search=Log(1e-3, 0.3)),
     ] = 0.02
     weight_decay: Annotated[
         float, Setting("Part of each weight that is taken off the gradient.", "a number in [0, 1]", 0, 1)
@@ -63,6 +64,7 @@ class ESAgent(PopulationAgent):
 
     config_class = ESConfig
     network_class = MirroredPolicy
+    tuned = ("lr", "noise_std")
 
     config: ESConfig
     network: MirroredPolicy

@@ -22,7 +22,7 @@ from agents.networks.base import NetworkConfig
 from agents.settings import AgentConfig
 from agents.unused_settings import OF_CORES, OF_DEVIATIONS, OF_POLICIES, check_distribution, check_unused
 from replay.batch import Batch
-from setting import Setting
+from setting import Log, Setting
 
 SUMS = "sums"
 """Name of the arms' sums among the agent's numbers."""
@@ -37,12 +37,22 @@ class LinUCBConfig(AgentConfig):
     alpha: Annotated[
         float,
         Setting(
-            "Standard deviations of an estimate that are added to it, so that the action is tried.", "a number >= 0", 0, 1e6
+            "Standard deviations of an estimate that are added to it, so that the action is tried.",
+            "a number >= 0",
+            0,
+            1e6,
+            search=Log(0.01, 10),
         ),
     ] = 1.0
     ridge: Annotated[
         float,
-        Setting("Weight of the penalty on each arm's squared weights (the ridge).", "a number in (0, 1000000]", 1e-6, 1e6),
+        Setting(
+            "Weight of the penalty on each arm's squared weights (the ridge).",
+            "a number in (0, 1000000]",
+            1e-6,
+            1e6,
+            search=Log(0.01, 100),
+        ),
     ] = 1.0
     thompson: Annotated[
         bool, Setting("Add normally distributed numbers with that standard deviation instead (Thompson sampling).")
@@ -57,6 +67,7 @@ class LinUCBAgent(Agent):
 
     config_class = LinUCBConfig
     network_class = LinUCBNetwork
+    tuned = ("alpha", "ridge")
     compiles = False
     exact = True
     charts: ClassVar[Mapping[str, list[str]]] = {

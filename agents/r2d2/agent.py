@@ -149,6 +149,7 @@ class R2d2Agent(Agent):
 
     config_class = R2d2Config
     network_class = QNetwork
+    tuned = ("lr", "gamma", "n_step", "target_update_period")
     charts = CHARTS
     unused = OF_POLICIES
     defaults = {

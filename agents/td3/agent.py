@@ -43,7 +43,7 @@ from agents.settings import (
 )
 from agents.unused_settings import OF_CORES, OF_POLICIES, check_distribution
 from replay.batch import Batch
-from setting import Setting
+from setting import Linear, Setting
 
 TARGET_ACTOR = "target_actor"
 """Name of the module in a checkpoint."""
@@ -52,7 +52,13 @@ STEPS = "steps"
 
 NoiseSize = Annotated[
     float,
-    Setting("Size of the noise on actions in training, which are in [-1, 1].", "a standard deviation in [0, 10]", 0, 10),
+    Setting(
+        "Size of the noise on actions in training, which are in [-1, 1].",
+        "a standard deviation in [0, 10]",
+        0,
+        10,
+        search=Linear(0.01, 0.5),
+    ),
 ]
 NoiseKind = Annotated[
     Literal["gaussian", "ou"],
@@ -121,6 +127,7 @@ class TD3Agent(Agent):
 
     config_class: ClassVar[type] = TD3Config
     network_class = DeterministicActor
+    tuned = ("lr", "gamma", "target_update_rate", "exploration_noise")
     compiles = False  # compiled networks took 1.2 times as long for SAC
     several_steps = True
     charts = CHARTS

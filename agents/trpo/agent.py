@@ -35,15 +35,12 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
-    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     Minibatches,
     MinibatchUnit,
     NormaliseRewards,
     OptimizerName,
-    PopArtRate,
-    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -51,7 +48,7 @@ from agents.settings import (
 from agents.surrogate import LARGEST_LOG_RATIO
 from agents.trpo.region import LineSearchResult, TrustRegion, line_search, natural_step
 from replay.batch import Batch
-from setting import Setting
+from setting import Log, Setting
 
 CHARTS = {
     **ACTOR_CRITIC_CHARTS,
@@ -80,11 +77,8 @@ class TRPOConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = False
     reward_clipping_method: RewardClipping = "abs_one_sign"
-    popart: PopArtSwitch = False
-    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.0
-    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     epochs: Epochs = 10
     minibatches: Minibatches = 16
@@ -92,7 +86,11 @@ class TRPOConfig(AgentConfig):
     max_kl: Annotated[
         float,
         Setting(
-            "Largest mean divergence of the new policy from the one before (delta), in nats.", "a number in (0, 10]", 1e-9, 10
+            "Largest mean divergence of the new policy from the one before (delta), in nats.",
+            "a number in (0, 10]",
+            1e-9,
+            10,
+            search=Log(1e-3, 0.1),
         ),
     ] = 0.01
     cg_iterations: Annotated[
@@ -127,6 +125,7 @@ class TRPOAgent(Agent):
 
     config_class = TRPOConfig
     network_class = ActorCritic
+    tuned = ("max_kl", "lr", "gamma", "gae_lambda")
     charts = CHARTS
     compiles = False  # torch.compile has no second derivatives
     exact = True
@@ -159,8 +158,7 @@ class TRPOAgent(Agent):
 
     def update(self, batch: Batch, step: Stepper) -> None:
         # A_t and G_t are those of the values before the update, for both parts of it.
-        values = step.without_gradient(batch).values
-        rows, metrics = rows_of(batch, values, self.network.distribution, self.config, step.units)
+        rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, self.config)
         step.note(metrics)
         self._improve_policy(rows, batch, step)
         self._fit_values(rows, batch, step)
@@ -216,7 +214,7 @@ class TRPOAgent(Agent):
         ratios = log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
         objective = ratios * rows.advantages[:, columns]  # R_t A_t [T, b]
         if config.entropy_loss_weight:
-            objective = objective + self.stepper.entropy_weight.now * distribution.entropy(policy)
+            objective = objective + config.entropy_loss_weight * distribution.entropy(policy)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         return objective if excess is None else objective - config.action_bound_loss_weight * excess
 
@@ -262,6 +260,5 @@ class TRPOAgent(Agent):
         for _ in range(config.epochs):
             for minibatch in step.turns(next(epochs), most):
                 outputs: PolicyOutput = step.forward(minibatch)
-                values = step.units.normalised(outputs.values)  # as the rows' targets are
-                loss = value_loss(values, minibatch.rows.targets, minibatch.mask)  # mean (G - V)^2 / 2
+                loss = value_loss(outputs.values, minibatch.rows.targets, minibatch.mask)  # mean (G - V)^2 / 2
                 step.take({"value_loss": Term(loss, config.value_loss_weight)}, {}, used=minibatch.used)

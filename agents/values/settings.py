@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from setting import Setting
+from setting import Log, Setting
 
 Double = Annotated[
     bool, Setting("Let the learned network select the next action, and the target network value it (double Q-learning).")
@@ -37,7 +37,13 @@ Epsilon = Annotated[
 ]
 TargetPeriod = Annotated[
     int,
-    Setting("Optimiser steps between two moves of the target network.", "a whole number of steps from 1 to 10000000", 1, 1e7),
+    Setting(
+        "Optimiser steps between two moves of the target network.",
+        "a whole number of steps from 1 to 10000000",
+        1,
+        1e7,
+        search=Log(100, 10_000),
+    ),
 ]
 TargetRate = Annotated[
     float,

@@ -46,7 +46,7 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class LearnerTask:
-    """The arguments of the process.
+    """All that the process needs.
 
     Args:
         rank: of the learner.

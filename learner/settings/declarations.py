@@ -11,7 +11,7 @@ from agents.compute import PRECISIONS
 from learner.evaluation.protocol import AS_SET, PROTOCOLS
 from learner.settings.presets import NO_PRESET, PRESET_FILE, PRESETS
 from learner.stores.store import NO_STORE, URL
-from setting import TRAINING_MODES, Setting
+from setting import TRAINING_MODES, OneOf, Setting
 
 TEST_ONLY = ("test",)
 LOADING_MODES = ("train_w_load", "test", "export", "serve")
@@ -128,10 +128,19 @@ class TrainingConfig:
             65536,
             auto=True,
             stored=True,
+            search=OneOf((8, 16, 32, 64, 128, 256)),
         ),
     ]
     unroll_length: Annotated[
-        int, Setting("Steps in one trajectory.", "a whole number of steps >= 1", 1, 10000, stored=True)
+        int,
+        Setting(
+            "Steps in one trajectory.",
+            "a whole number of steps >= 1",
+            1,
+            10000,
+            stored=True,
+            search=OneOf((8, 16, 32, 64, 128)),
+        ),
     ] = 20
     max_skipped_updates: Annotated[
         int,

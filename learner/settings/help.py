@@ -10,7 +10,8 @@ from agents import find_agent
 from learner.settings.other_names import RENAMED
 from learner.settings.presets import PRESETS, describe_presets, load_preset
 from learner.settings.schema import APP_FLAGS, OWNERS, agent_of, agent_settings, table_of, untaken
-from setting import MODES, TOOL_MODES, SettingField, listed, settings_of
+from learner.settings.tuning import TUNING, TuningConfig
+from setting import MODES, TOOL_MODES, TUNE, SettingField, listed, settings_of
 
 WIDTH = 110
 
@@ -37,16 +38,14 @@ def _without_version(env: str) -> str:
 def _lines(agent: str) -> Iterator[str]:
     left_out = untaken(agent)
     table = {name: field for name, field in table_of(agent).items() if name not in left_out}
-    modes = ", ".join((*MODES, *TOOL_MODES))
+    modes = ", ".join((*MODES, TUNE, *TOOL_MODES))
     yield from _wrapped(f"--op_mode={MODES[0]}  What to do; train_w_load resumes a run. One of: {modes}.")
     yield ""
     for title, owner in OWNERS.items():
         yield from _group(title, owner.__doc__ or "", settings_of(owner), table)
         if title == "Network":
-            kind = find_agent(agent).config_class
-            # Without a docstring the decorator writes the signature.
-            about = "" if (kind.__doc__ or "").startswith(f"{kind.__name__}(") else kind.__doc__ or ""
-            yield from _group(f"Agent {agent}", about or "Settings of this agent.", agent_settings(agent), table)
+            yield from _group(f"Agent {agent}", find_agent(agent).config_class.__doc__ or "", agent_settings(agent), table)
+    yield from _group("Search", TuningConfig.__doc__ or "", TUNING, TUNING)
     yield "New app: flags of --op_mode=new, which takes --agent too."
     for name, about in APP_FLAGS.items():
         yield from _wrapped(f"--{name}=  {about}")

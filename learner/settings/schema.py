@@ -14,6 +14,7 @@ from agents import AGENTS, Needs, find_agent
 from agents.networks.settings import NetworkSettings
 from learner.settings.declarations import DEFAULT_AGENT, EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.other_names import FOREIGN, RENAMED
+from learner.settings.tuning import TUNING
 from replay.settings import ReplaySettings
 from serve.settings import ServerConfig
 from setting import Kind, SettingField, settings_of
@@ -53,7 +54,7 @@ def agent_settings(agent: str) -> SettingTable:
     """The settings that an agent adds. Raises ValueError if there is no such agent or it declares a name that is taken."""
     SHARED["agent"].check(agent)
     own = settings_of(find_agent(agent).config_class)
-    if taken := sorted(own.keys() & {*SHARED, *RENAMED, *FOREIGN, *COMMAND_FLAGS}):
+    if taken := sorted(own.keys() & {*SHARED, *RENAMED, *FOREIGN, *COMMAND_FLAGS, *TUNING}):
         raise ValueError(f"{taken[0]}: wanted another name for a setting of agent {agent}: the command line has this one")
     return own
 
@@ -62,8 +63,6 @@ def table_of(agent: str) -> SettingTable:
     """All settings of a run with this agent, with the agent's defaults. Raises ValueError."""
     own = agent_settings(agent)
     defaults = find_agent(agent).defaults
-    if unknown := sorted(defaults.keys() - {**SHARED, **own}.keys()):
-        raise ValueError(f"agent {agent}: wanted names of settings in its defaults, got {unknown[0]!r}")
     return {name: replace(field, default=defaults.get(name, field.default)) for name, field in {**SHARED, **own}.items()}
 
 

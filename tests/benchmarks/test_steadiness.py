@@ -1,4 +1,4 @@
-"""Growth is seen, and only after everything is full."""
+"""What grows is seen, and only after everything is full."""
 
 from __future__ import annotations
 

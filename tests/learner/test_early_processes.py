@@ -1,4 +1,4 @@
-"""Processes that are begun before a measurement, and what becomes of them."""
+"""What is begun before a measurement, and what becomes of it."""
 
 from __future__ import annotations
 

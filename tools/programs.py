@@ -1,0 +1,50 @@
+"""Runs of main.py in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from springbok.process import start
+from tools.termination import REPOSITORY
+
+CONSOLE = "console.txt"
+"""File for the output of a run, in the folder of its plan."""
+
+
+class RunningProgram:
+    """A run of main.py, which has started. It saves and ends if this process dies.
+
+    Args:
+        arguments: those of main.py.
+        console: file to which its output is added.
+        here: the folder in which it runs.
+        cores: the cores that it may use; empty for all of this process.
+    """
+
+    def __init__(self, arguments: Sequence[str], console: Path, here: Path, cores: Iterable[int] = ()) -> None:
+        main = "main.py" if here == REPOSITORY else str(REPOSITORY / "main.py")
+        with console.open("ab") as output:
+            self._process = start([main, *arguments], cores, cwd=here, stdout=output)
+        self._asked = False
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the end of the run, at most so long. Returns its exit code, or None if it still runs."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Let the run save and end; a run that has ended, or was asked before, is left alone."""
+        if self._process.poll() is None and not self._asked:
+            self._asked = True
+            self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the run and its processes at once."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
