@@ -11,7 +11,7 @@ properties of the native environment (ale-py 0.12.1):
 
 from __future__ import annotations
 
-from typing import Any, Literal, SupportsFloat, cast
+from typing import Any, SupportsFloat, cast
 
 import cv2
 import gymnasium
@@ -26,7 +26,6 @@ from wrappers.spec import EnvConfig, Step, VectorEnv
 
 AtariReset = tuple[np.ndarray, dict[str, Any]]
 AtariStep = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
-RenderMode = Literal["human", "rgb_array"]
 AtariWrapper = gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]
 
 
@@ -169,7 +168,7 @@ class AtariSingle(VectorEnv):
             frameskip=1,
             repeat_action_probability=config.sticky_actions,
             full_action_space=config.full_action_space,
-            render_mode=cast("RenderMode | None", render_mode),
+            render_mode=cast("Any", render_mode),
         )
         fire = fire_action(self.spec, config)
         env: AtariWrapper = RandomStart(self._atari, config.noop_threshold, press_fire=fire is not None)

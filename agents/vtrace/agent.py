@@ -40,11 +40,20 @@ from agents.settings import (
     TraceFactor,
     ValueWeight,
 )
-from agents.vtrace.charts import CHARTS
 from agents.vtrace.cloning import policy_cloning_loss, value_cloning_loss
 from agents.vtrace.laser import RELEVANCES, relevance_divergence
 from replay.batch import Batch
 from setting import Setting
+
+CHARTS: dict[str, list[str]] = {
+    "losses, mean per step": [r"losses/.*_loss$"],
+    "entropy, nats": [r"losses/entropy$"],
+    "explained variance of the value": [r"losses/explained_variance$"],
+    "importance ratios": [r"vtrace/.*"],
+    "steps that the trust region rejects, fraction": [r"replay/.*/rejected_fraction$"],
+    "effective sample size, fraction": [r"replay/.*/effective_sample_size$"],
+}
+"""Title of a TensorBoard chart -> its metrics, as regular expressions matched from the start of a name."""
 
 
 @dataclass(frozen=True)

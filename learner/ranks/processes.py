@@ -21,7 +21,7 @@ from learner.ranks.group import LearnerGroup, open_store
 from learner.ranks.learner_process import LOST_OTHERS, READY, LearnerTask, run_learner
 from learner.ranks.several import SeveralLearners
 from learner.runs.directory import RunDirectory
-from workers.processes.exits import exit_reason
+from workers.processes.handle import exit_reason
 from workers.processes.launcher import StartedProcess, start_program
 
 log = logging.getLogger("springbok")

@@ -11,10 +11,10 @@ import contextlib
 import errno
 import multiprocessing
 import os
+import signal
 from abc import ABC, abstractmethod
 from multiprocessing.connection import Connection
 
-from workers.processes.exits import exit_reason
 from workers.processes.heartbeat import Heartbeat
 from workers.processes.launcher import died_with, start_process
 from workers.processes.restarts import Cause
@@ -153,3 +153,19 @@ def _read(connection: Connection) -> bytes | None:
         return os.read(connection.fileno(), READ_BYTES)
     except BlockingIOError:
         return None
+
+
+def exit_reason(exit_code: int, said: str) -> str:
+    """Return why a process ended, as the end of a sentence about it.
+
+    exit_code: the negative number of the signal if one killed it. said: its last words, or empty.
+    """
+    if exit_code == -signal.SIGKILL:
+        return "was killed by SIGKILL (out of memory?)"
+    if exit_code < 0:
+        return f"was killed by {_signal_name(-exit_code)}"
+    return f"failed: {said}" if said else f"exited with code {exit_code} and no message"
+
+
+def _signal_name(number: int) -> str:
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")

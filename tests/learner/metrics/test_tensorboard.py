@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
-from agents.vtrace.charts import CHARTS
+from agents.vtrace.agent import CHARTS
 from learner.metrics.tensorboard import charts_page, open_tensorboard
 from learner.metrics.writer import read_metrics
 from learner.runs.directory import RunDirectory
