@@ -60,7 +60,7 @@ class Needs:
 class Agent(ABC):
     """An algorithm: it owns the network that learns, and its `update` says how. Agents never see flags, files or processes.
 
-    All that updates share is done by the agent's `Stepper`, around the call of `update` and in the functions that it calls.
+    The agent's `Stepper` does the work that updates share, around the call of `update` and in the functions that it calls.
 
     config_class: the dataclass of the agent's settings; each of its fields is a flag. network_class: adds the heads to a torso.
     compiles: whether updates may go through torch.compile. exact: whether products of matrices must have the precision of
@@ -138,9 +138,9 @@ class Agent(ABC):
 
     @classmethod
     def graphed(cls, config: Any) -> Literal["update", "step", ""]:
-        """What can be recorded as a CUDA graph: a whole `update`, each call of `Stepper.launch` in it, or nothing.
+        """The part that can be recorded as a CUDA graph: a whole `update`, each call of `Stepper.launch` in it, or nothing.
 
-        What is recorded depends on its argument, on `variant` and on tensors that are changed in place, and never waits for
+        The recorded code depends on its argument, on `variant` and on tensors that are changed in place, and never waits for
         the device.
         """
         return ""

@@ -32,7 +32,7 @@ class Term(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one optimiser step is taken on.
+    """The terms that one optimiser step is taken on, and metrics.
 
     terms: by name. metrics: further scalars without gradient.
     priorities: sizes of the temporal differences of the batch's columns, constants `[B]`, by which a prioritised replay draws
@@ -42,6 +42,31 @@ class Losses(NamedTuple):
     terms: Mapping[str, Term]
     metrics: Mapping[str, Tensor]
     priorities: Tensor | None = None
+
+
+class ValuesInLosses(NamedTuple):
+    """V, their targets G and the advantages A, in the units in which the losses compare them, each of the shape it came in."""
+
+    values: Tensor
+    targets: Tensor
+    advantages: Tensor
+
+
+class RawValues:
+    """Units of values in the losses: those of the rewards. `agents.networks.popart.PopArt` has others."""
+
+    def in_losses(
+        self, values: Tensor, targets: Tensor, advantages: Tensor, used: Tensor, tasks: Tensor | None = None
+    ) -> ValuesInLosses:
+        """Values, targets and advantages `[T, B]` of an update as its losses take them.
+
+        used: bool `[T, B]`, the steps whose targets count. tasks: int64 `[B]`, the task of each column; None if there is one.
+        """
+        return ValuesInLosses(values, targets, advantages)
+
+    def normalised(self, values: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """(V - mu) / sigma of further values of any shape."""
+        return values
 
 
 def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -81,7 +106,7 @@ def entropy_loss(entropies: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def masked_sum(terms: Tensor, mask: Tensor | None) -> Tensor:
-    """Sum of terms `[T, B]` over the steps of the mask, all by default. What a masked step holds does not matter."""
+    """Sum of terms `[T, B]` over the steps of the mask, all by default. A masked step may hold anything."""
     # `where` and not a product: 0 times a number that is not finite would not be 0.
     return terms.sum() if mask is None else torch.where(mask.bool(), terms, 0.0).sum()
 

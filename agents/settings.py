@@ -66,6 +66,16 @@ NormaliseRewards = Annotated[
 ]
 ClipRewards = Annotated[bool, Setting("Clip rewards for learning; reported returns stay raw.")]
 RewardClipping = Annotated[str, Setting("How rewards are clipped for learning.", choices=REWARD_CLIPPING)]
+PopArtSwitch = Annotated[
+    bool,
+    Setting(
+        "PopArt: normalise values and advantages by running moments of the value targets, so that raw rewards may have any "
+        "size. It takes the place of --clip_rewards and --normalise_rewards."
+    ),
+]
+PopArtRate = Annotated[
+    float, Setting("PopArt: the part that one value target has of the running moments.", "a number in (0, 1]", 1e-12, 1)
+]
 Lambda = Annotated[
     float,
     Setting(
@@ -84,7 +94,19 @@ ValueWeight = Annotated[
     float,
     Setting("Weight of the value loss (half the squared error).", "a weight >= 0", 0, 1e9, search=Linear(0.25, 1)),
 ]
-EntropyWeight = Annotated[float, Setting("Weight of the entropy bonus.", "a weight >= 0", 0, 1e9, search=Log(1e-5, 0.1))]
+EntropyWeight = Annotated[
+    float,
+    Setting("Weight of the entropy bonus at the start of the run.", "a weight >= 0", 0, 1e9, search=Log(1e-5, 0.1)),
+]
+LastEntropyWeight = Annotated[
+    float,
+    Setting(
+        "Weight of the entropy bonus at the end of the run, to which it falls linearly; -1: as at the start.",
+        "-1 or a weight >= 0",
+        -1,
+        1e9,
+    ),
+]
 ActionBoundWeight = Annotated[
     float,
     Setting(
@@ -183,6 +205,14 @@ class AgentConfig:
         check_fields(self)
         if -1 < (last := getattr(self, "lr_end_value", -1.0)) < 0:
             raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {last:g}")
+        last, first = getattr(self, "entropy_loss_weight_end", -1.0), getattr(self, "entropy_loss_weight", 0.0)
+        if last != -1 and not 0 <= last <= first:
+            raise ValueError(
+                f"entropy_loss_weight_end: wanted -1 or a weight from 0 to entropy_loss_weight {first:g}, got {last:g}"
+            )
+        for name in ("normalise_rewards", "clip_rewards"):
+            if getattr(self, "popart", False) and getattr(self, name, False):
+                raise ValueError(f"popart: wanted raw rewards, got {name}; drop one with --no{name} or --nopopart")
         if getattr(self, "normalise_rewards", False) and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "

@@ -137,4 +137,5 @@ def worker_setup(plan: Plan, resumed: Checkpoint | None) -> WorkerSetup:
         compiled=settings.compile,
         agent=config.agent,
         server=config.server if config.workers.worker_kind == SERVED else None,
+        first_step=resumed.counters.steps if resumed else 0,
     )

@@ -24,9 +24,10 @@ from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflig
 from learner.machine.memory_check import describe_memory
 from learner.metrics.hardware import family_of
 from learner.metrics.progress import steps_and_frames
+from learner.plan import Plan
 from learner.prepare import Job, check_recorded, prepare
 from learner.ranks.base import RankError
-from learner.runs.checkpoint import remove_partial_files
+from learner.runs.checkpoint import Checkpoint, remove_partial_files
 from learner.runs.directory import RunDirectory, run_of_checkpoint
 from learner.runs.lock import locked
 from learner.runs.resuming import ResumeError, load_saved_replay
@@ -108,8 +109,18 @@ def _run(job: Job) -> int:
     if job.trains:
         return _train(job)
     _introduce(job)
-    doing = {"test": _test, "export": _export, "serve": _serve}[job.op_mode]
-    return doing(job)
+    assert job.checkpoint is not None
+    assert job.checkpoint_path is not None
+    run = run_of_checkpoint(job.checkpoint_path)
+    loaded = job.plan, job.checkpoint, job.checkpoint_path, run
+    if run:
+        keep_library_output(run.log)
+    if job.op_mode == "serve":
+        from learner.policy_server import serve_policy
+
+        return serve_policy(*loaded)
+    with mirror_new_files(job.config.output, job.addresses, run):
+        return _test(*loaded) if job.op_mode == "test" else _export(*loaded)
 
 
 def _introduce(job: Job) -> None:
@@ -119,50 +130,26 @@ def _introduce(job: Job) -> None:
         log.info("  %s", line)
 
 
-def _test(job: Job) -> int:
+def _test(plan: Plan, checkpoint: Checkpoint, path: Path, run: RunDirectory | None) -> int:
     from learner.evaluation.estimating import estimate_score
     from learner.evaluation.test_mode import evaluate
 
-    assert job.checkpoint is not None
-    assert job.checkpoint_path is not None
-    run = run_of_checkpoint(job.checkpoint_path)
-    if run:
-        keep_library_output(run.log)
-    with mirror_new_files(job.config.output, job.addresses, run):
-        if job.config.evaluation.estimate_from != NO_FOLDER:
-            folder = run.path if run else job.checkpoint_path.parent
-            return estimate_score(job.plan, job.checkpoint, job.checkpoint_path, folder)
-        try:
-            return evaluate(job.plan, job.checkpoint, job.checkpoint_path, run)
-        except LockedError as error:  # another process has begun to record into the folder
-            log.error("error: %s", error)
-            return 2
-        except OSError as error:
-            log.error("error: the recording could not be written: %s", error)
-            return 1
+    if plan.config.evaluation.estimate_from != NO_FOLDER:
+        return estimate_score(plan, checkpoint, path, run.path if run else path.parent)
+    try:
+        return evaluate(plan, checkpoint, path, run)
+    except LockedError as error:  # another process has begun to record into the folder
+        log.error("error: %s", error)
+        return 2
+    except OSError as error:
+        log.error("error: the recording could not be written: %s", error)
+        return 1
 
 
-def _export(job: Job) -> int:
+def _export(plan: Plan, checkpoint: Checkpoint, path: Path, run: RunDirectory | None) -> int:
     from learner.export.export import export_policy
 
-    assert job.checkpoint is not None
-    assert job.checkpoint_path is not None
-    run = run_of_checkpoint(job.checkpoint_path)
-    if run:
-        keep_library_output(run.log)
-    with mirror_new_files(job.config.output, job.addresses, run):
-        return export_policy(job.plan, job.checkpoint, job.checkpoint_path, run.path if run else job.checkpoint_path.parent)
-
-
-def _serve(job: Job) -> int:
-    from learner.policy_server import serve_policy
-
-    assert job.checkpoint is not None
-    assert job.checkpoint_path is not None
-    run = run_of_checkpoint(job.checkpoint_path)
-    if run:
-        keep_library_output(run.log)
-    return serve_policy(job.plan, job.checkpoint, job.checkpoint_path, run)
+    return export_policy(plan, checkpoint, path, run.path if run else path.parent)
 
 
 def _train(job: Job) -> int:

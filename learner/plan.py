@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.networks.base import NetworkConfig
+from agents.user_agent import check_heads
 from learner.building import agent_class, make_network_shapes
 from learner.evaluation.protocol import evaluation_protocol
 from learner.settings.config import Config
@@ -44,6 +45,7 @@ def make_plan(config: Config, spec: EnvSpec | None = None) -> Plan:
     )
     agent.check(settings, network)  # before a network is made for the actions
     shapes, burn_in = make_network_shapes(network), config.network_settings.burn_in
+    check_heads(config.agent, shapes)
     contract = TrajectoryContract(
         # Rows of burn-in repeat the trajectory before, so they come on top of the rows that are learned from.
         unroll_length=config.training.unroll_length + burn_in,

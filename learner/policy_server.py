@@ -25,7 +25,7 @@ from serve.settings import ServerConfig
 from serve.values import read_mask, wire_action
 from workers.evaluation_policy import EvaluationPolicy
 from wrappers.gymnasium_spaces import FrameBuffer
-from wrappers.served import spaces_of, translation_of
+from wrappers.served import PREFIX, spaces_of, translation_of
 
 log = logging.getLogger("springbok")
 
@@ -229,7 +229,12 @@ def serve_policy(plan: Plan, checkpoint: Checkpoint, path: Path, directory: RunD
         seed = make_seeds(plan.config.training.seed).actions
         host = PolicyHost(plan, load_policy(plan, checkpoint, seed), checkpoint.counters.updates)
         requests = ActRequests(host, config)
-        server = ClientServer(host, config, lambda: {"steps": host.steps, "version": host.version}, requests)
+        environment = plan.config.env.env.removeprefix(PREFIX)
+
+        def status() -> dict[str, Any]:
+            return {"environment": environment, "steps": host.steps, "version": host.version}
+
+        server = ClientServer(host, config, status, requests)
         tasks = [asyncio.ensure_future(_act(host)), asyncio.ensure_future(_look(plan, host, requests, path, directory))]
         try:
             await serve(server, listening, _wait(signals))
@@ -249,7 +254,7 @@ async def _wait(signals: StopSignals) -> None:
 
 
 async def _act(host: PolicyHost) -> None:
-    """Answer for ever. All that arrived in one turn of the event loop is one batch."""
+    """Answer for ever. The requests that arrived in one turn of the event loop are one batch."""
     while True:
         await host.came.wait()
         host.came.clear()

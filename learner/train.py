@@ -67,7 +67,7 @@ def train(
 
 
 def _make_hooks(parts: Parts, run: RunDirectory, resumed: Checkpoint | None, to_fill_in: int) -> list[Hook]:
-    """All that follows the training, in the order of the calls after an update. Rank 0 does it for all learners."""
+    """The hooks of a training, in the order of the calls after an update. Rank 0 does it for all learners."""
     config, counters = parts.plan.config, parts.counting.counters
     if parts.learners.rank:
         return []

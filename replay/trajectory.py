@@ -100,7 +100,7 @@ class TrajectoryContract:
 
     @property
     def policy_fields(self) -> dict[str, Field]:
-        """Everything that a policy returns for one environment with the action."""
+        """The fields that a policy returns for one environment with the action."""
         features = {FEATURES: Field((self.feature_count,), "float32")} if self.feature_count else {}
         return {**self.acting, **features}
 

@@ -9,6 +9,7 @@ import json
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ FILES = {
 }
 """Path of a request -> file, and its type. No part of a request becomes a name of a file."""
 CHECK_SECONDS = 0.5  # between two looks for clients that are silent
+SPEED_LOOKS = 20  # that the speed is measured over
 BUSY_SECONDS = 2.0  # after which a client that found no room comes again, at least
 POLICY_VIOLATION = 1008
 SEND_SECONDS = 10.0
@@ -67,7 +69,7 @@ class Connection:
             reader.cancel()
             self.session.end()
             self._wakes.set()
-            # The client may be gone, whatever form that takes. What was raised in the reader is not for the server.
+            # The client may be gone, whatever form that takes. An error of the reader is not one of the server.
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(writer, SEND_SECONDS)
 
@@ -139,6 +141,9 @@ class ClientServer:
         self.refused = 0  # connections that found no room
         self._status = status
         self._act = act
+        self._began = time.monotonic()
+        self._looks: deque[tuple[float, int]] = deque(maxlen=SPEED_LOOKS)  # when, and how many steps
+        self._look()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a connection or a request, as ASGI wants it."""
@@ -193,19 +198,31 @@ class ClientServer:
 
     def status(self) -> dict[str, Any]:
         """The numbers for the page."""
-        clients = [
-            {"name": each.session.name, "seats": len(each.session.places), "exploit": each.session.exploit}
-            for each in self.connections
-            if each.session.places
-        ]
-        seats = sum(len(each.session.places) for each in self.connections)
-        return {"agent": self.host.agent, "clients": clients, "seats": seats, "refused": self.refused, **self._status()}
+        clients = [each.session.played() for each in self.connections if each.session.places]
+        own, uptime = self._status(), round(time.monotonic() - self._began, 1)
+        about = {"agent": self.host.agent, "uptime": uptime, "seats": self.seats, "refused": self.refused}
+        speed = {"steps_per_second": self._speed(own["steps"])} if "steps" in own else {}
+        return {**about, **speed, "clients": clients, **own}
+
+    @property
+    def seats(self) -> int:
+        """Seats of all clients."""
+        return sum(len(each.session.places) for each in self.connections)
+
+    def _speed(self, steps: int) -> float:
+        """Steps a second since the oldest look at them that is kept."""
+        before, then = self._looks[0]
+        return round((steps - then) / max(time.monotonic() - before, 1e-3), 1)
+
+    def _look(self) -> None:
+        self._looks.append((time.monotonic(), self._status().get("steps", 0)))
 
     async def watch(self) -> None:
         """End connections of silent clients, and let old ones rotate, for ever."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             now, seconds = time.monotonic(), self.config.client_seconds
+            self._look()
             for connection in list(self.connections):
                 session = connection.session
                 if session.is_waited_for and now - connection.heard > self.config.client_timeout:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from wrappers.served import ServedSpaces, read_spaces
 MOST_SEATS = 1024
 MOST_VALUES = 4096
 """Numbers of one metric."""
+RECENT_EPISODES = 100  # whose mean return is shown
 NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
 
@@ -94,10 +97,11 @@ class Host(ABC):
 
 @dataclass
 class Place:
-    """A seat of a client. host_seat: its number at the host."""
+    """A seat of a client. host_seat: its number at the host. total: rewards of its episode so far."""
 
     host_seat: int
     state: SeatState = SeatState.IDLE
+    total: float = 0.0
 
 
 @dataclass
@@ -112,6 +116,7 @@ class Session:
         binary: whether the client speaks MessagePack.
         places: the client's seats, by its own numbers. Empty before it is welcome.
         answers: messages that wait to be sent.
+        steps, episodes, returns: what the client has played; returns are those of its newest episodes.
     """
 
     host: Host
@@ -123,12 +128,21 @@ class Session:
     closed: bool = False
     places: list[Place] = field(default_factory=list)
     answers: list[dict[str, Any]] = field(default_factory=list)
+    steps: int = 0
+    episodes: int = 0
+    returns: deque[float] = field(default_factory=partial(deque, maxlen=RECENT_EPISODES))
     _numbers: dict[int, int] = field(default_factory=dict)  # number at the host -> number of the client
 
     @property
     def is_waited_for(self) -> bool:
         """Whether the next message has to come from the client."""
         return not self.places or any(place.state is not SeatState.THINKING for place in self.places)
+
+    def played(self) -> dict[str, Any]:
+        """Who the client is and what it has played, for the page of the server."""
+        mean = round(sum(self.returns) / len(self.returns), 4) if self.returns else None
+        about = {"name": self.name, "seats": len(self.places), "exploit": self.exploit}
+        return {**about, "steps": self.steps, "episodes": self.episodes, "return_mean": mean}
 
     def receive(self, frame: str | bytes) -> None:
         """Take a frame of the client. Raises ProtocolError; the caller sends it and ends the connection."""
@@ -221,6 +235,11 @@ class Session:
             raise ProtocolError("message", f"info: wanted an object, got {shown(info)}", seat)
         ended = terminated or truncated
         observation, mask = self._observation(message, needs_mask=not ended)
+        self.steps += 1
+        place.total += reward
+        if ended:
+            self.episodes += 1
+            self.returns.append(place.total)
         place.state = SeatState.IDLE if ended else SeatState.THINKING
         self.host.take(place.host_seat, Outcome(observation, info, mask, reward, terminated, truncated))
 
@@ -229,7 +248,7 @@ class Session:
         if place.state is SeatState.THINKING:
             raise ProtocolError("order", f"seat {seat}: wanted no message before the action, got reset", seat)
         observation, mask = self._observation(message, needs_mask=True)
-        place.state = SeatState.THINKING
+        place.state, place.total = SeatState.THINKING, 0.0
         self.host.begin(place.host_seat, Outcome(observation, {}, mask))
 
     def _metric(self, message: Message) -> None:

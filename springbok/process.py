@@ -18,7 +18,7 @@ PROGRAM = _HERE / "program" if (_HERE / "program").is_dir() else _HERE.parent
 REFUSED = 2
 """The program's exit code for bad input."""
 END_SECONDS = 60.0
-"""For a program that is asked to end because nobody reads its lines any more."""
+"""Most seconds in which a program ends after it is asked to, while its lines are no longer read."""
 
 # The process saves and ends if this one dies. PR_SET_PDEATHSIG is 1 in linux/prctl.h, and it survives exec. Code between fork
 # and exec (`preexec_fn`) could hang in a notebook, which has many threads.

@@ -1,4 +1,4 @@
-"""What several tests share: settings of small runs, and the program as a subprocess."""
+"""Helpers that several tests share: settings of small runs, and the program as a subprocess."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "springbok": ("learner",),
     "tools": ("learner", "workers.base", "workers.minari_import", "replay", "agents", "wrappers", "springbok.process", "main"),
 }
-"""What a package may import of ours, beside itself."""
+"""The packages of ours that a package may import, apart from itself."""
 
 
 def imported_by(source: str) -> Iterator[str]:

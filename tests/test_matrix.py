@@ -97,7 +97,8 @@ def test_it_trains_resumes_and_plays(combination: str, core: str, tmp_path: Path
 def test_it_is_exported_with_an_input_a_leaf(
     combination: str, core: str, core_inputs: bool, inputs: list[str] | None, tmp_path: Path
 ) -> None:
-    settings = settings_of(combination, core, core_inputs=core_inputs, environment_max_steps=16)
+    own = {"core_inputs": core_inputs, "layer_norm": core != "none"}
+    settings = settings_of(combination, core, **own, environment_max_steps=16)
     assert run("train", tmp_path, **settings) == 0
     assert run("export", tmp_path, load="latest") == 0
     (path,) = directory(tmp_path).path.glob(f"exported_*/{DESCRIPTION}")
@@ -118,7 +119,7 @@ FEW_STEPS = {"epochs": 2, "minibatches": 2}
     ("agent", "combination", "core", "own"),
     [
         ("ppo", "vector-discrete", "none", {"normalise_observations": True, "normalise_rewards": True}),
-        ("ppo", "image-multi-mask", "none", {"minibatch_unit": "columns"}),
+        ("ppo", "image-multi-mask", "none", {"minibatch_unit": "columns", "popart": True}),
         ("ppo", "dict-box", "none", {"action_distribution": "beta", "recompute_advantages": True}),
         (
             "ppo",
@@ -128,7 +129,7 @@ FEW_STEPS = {"epochs": 2, "minibatches": 2}
         ),
         ("ppo", "dict-discrete-mask", "lstm", {"core_inputs": True}),
         ("a2c", "dict-discrete-mask", "none", {"normalise_rewards": True}),
-        ("a2c", "vector-box", "lstm", {"normalise_observations": True}),
+        ("a2c", "vector-box", "lstm", {"normalise_observations": True, "popart": True}),
         ("trpo", "image-multi-mask", "none", {**FEW_STEPS, "normalise_rewards": True}),
         ("trpo", "vector-box", "lstm", {**FEW_STEPS, "normalise_observations": True, "action_bound_loss_weight": 1.0}),
         ("es", "dict-multi-mask", "none", {"population": 4, "normalise_observations": True}),
@@ -176,7 +177,7 @@ def test_it_trains_from_replays_with_clear_and_laser(kind: str, combination: str
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     other = {"type": kind, "capacity": 4, "sample_ratio": 0.5, **REPLAYS[kind]}
     own = {"replay_parameters": json.dumps([queue, other]), "save_replay": True, "environment_max_steps": 96}
-    assert_resumes_to_the_bit(tmp_path, **settings_of(combination, core, **own, **CLEAR, **LASER))
+    assert_resumes_to_the_bit(tmp_path, **settings_of(combination, core, **own, **CLEAR, **LASER, popart=core == "none"))
 
 
 @pytest.mark.parametrize("combination", ["dict-box", "dict-multi-mask"])

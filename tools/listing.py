@@ -23,7 +23,7 @@ EXAMPLES = 12
 
 
 def text() -> str:
-    """Everything that a command may name, by kind."""
+    """The names that a command may use, by kind."""
     parts: dict[str, Mapping[str, str]] = {
         "Agents (--agent=NAME; --agent=NAME --help shows its settings)": {
             name: _agent(AGENTS[name]) for name in sorted(AGENTS)

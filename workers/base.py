@@ -187,7 +187,7 @@ def groups_of(kind: str) -> int:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """All that a worker needs to build its part of the run. It is plain data, so it can be sent to another process.
+    """The plan from which a worker builds its part of the run. It is plain data, so it can be sent to another process.
 
     Args:
         env, spec: the environment.
@@ -200,6 +200,7 @@ class WorkerSetup:
         compiled: whether that policy goes through torch.compile.
         agent: its name.
         server: where clients connect; None without any.
+        first_step: steps of the run before this command.
     """
 
     env: EnvConfig
@@ -213,6 +214,7 @@ class WorkerSetup:
     compiled: bool = False
     agent: str = ""
     server: ServerConfig | None = None
+    first_step: int = 0
 
     @property
     def wants_features(self) -> bool:

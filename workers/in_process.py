@@ -22,7 +22,7 @@ class InProcessWorkers(Workers):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that the next trajectories follow from, and the blocks that are filled and not yet released.
+        """The state that the next trajectories follow from, and the blocks that are filled and not yet released.
 
         Published weights are not among it. Tensors look at the slots' own memory where they can.
         """

@@ -34,7 +34,7 @@ def check_values(recording: Recording, spec: EnvSpec) -> None:
 
 
 def _fault(rows: np.ndarray, used: np.ndarray, spec: EnvSpec, packing: Packing | None) -> str | None:
-    """What is wrong with records, None if nothing is. used: those of them that have a step."""
+    """The fault of records, None if there is none. used: those of them that have a step."""
     for name, values in float_parts(packing, rows[FRAME][:, None]):
         if not np.isfinite(values).all():
             return f"wanted finite {name}, got others"

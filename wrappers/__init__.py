@@ -142,7 +142,7 @@ def _made(config: EnvConfig, num_envs: int, make: Callable[[], VectorEnv]) -> Ve
 
 
 def other_setting(env_id: str, env_args: str) -> str:
-    """What to give in place of arguments that the family of an environment does not take; nothing if that is not known."""
+    """The flags to give in place of arguments that the family of an environment does not take; nothing if that is not known."""
     return atari.other_setting(env_id, parse_env_args(env_args)) if family_of(env_id) == "atari" else ""
 
 

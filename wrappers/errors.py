@@ -71,15 +71,18 @@ def _place(stack: Iterable[tuple[FrameType, int]]) -> str:
 
 
 def clash_of(error: BaseException) -> str:
-    """A hint for an import that failed because a package of the program has the name of one of the user's; else nothing."""
+    """A hint for an import that failed in a package of the program, which may hide one of the user's; else nothing."""
     for each in _chain(error):
         name = each.name or "" if isinstance(each, ImportError) else ""
         if isinstance(each, AttributeError) and isinstance(each.obj, ModuleType):
             name = each.obj.__name__
         top = name.partition(".")[0]
         if top in own_names():
-            hidden = next(_others(top), "")
-            return f"; {top} is a package of this program and hides {hidden or 'yours'}: give yours another name"
+            if hidden := next(_others(top), ""):
+                return f"; {top} is a package of this program and hides {hidden}: give yours another name"
+            wanted = re.search(r"cannot import name '(\w+)'", str(each))
+            near = [known for known in dir(sys.modules.get(name)) if wanted and known.lower() == wanted[1].lower()]
+            return f"; {top} is a package of this program{f', and has {near[0]}' if near else ''}"
     return ""
 
 

@@ -170,6 +170,6 @@ def contract_hint(error: BaseException, env: gymnasium.Env[Any, Any]) -> str | N
 
 
 def reset_hint(error: BaseException) -> str:
-    """What to do about a reset that takes no seed or no options; nothing for another error."""
+    """The advice about a reset that takes no seed or no options; nothing for another error."""
     is_earlier = isinstance(error, TypeError) and re.search(r"unexpected keyword argument '(seed|options)'", str(error))
     return "; wanted reset(self, *, seed=None, options=None), which gym's earlier API lacked" if is_earlier else ""

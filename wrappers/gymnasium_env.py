@@ -186,8 +186,9 @@ def try_out(config: EnvConfig, *, render: bool) -> Facts:
 def find(env_id: str) -> Registered:
     """The registry's entry of an id, after the import of its module. Raises ValueError with one line."""
     module, _, name = env_id.rpartition(":")
-    module = module or MODULES.get(_beginning(name), "")
-    earlier = frozenset(registry)
+    module, earlier = module or MODULES.get(_beginning(name), ""), frozenset(registry)
+    if module.endswith(".py"):
+        raise ValueError(f"env: wanted a module without .py and an id that it registers, as in my_env:MyEnv-v0, got {env_id!r}")
     if module:
         try:
             imported = _import(module)

@@ -198,9 +198,10 @@ class FrameBuffer:
     def frames(self, where: slice = slice(None)) -> np.ndarray:
         """The frames of all environments, or of those in a slice, `[N, *frame_shape]`."""
         plan, mask = self._plan, self._mask[where]
-        # Environments often forbid every action when an episode is over. A policy over no action has no probabilities or value.
-        for component in np.split(mask, np.cumsum(plan.mask_counts)[:-1].astype(int), axis=1):
-            component[~component.any(1)] = 1
+        if plan.mask_size:
+            # Environments often forbid every action when an episode is over. A policy over none has no probabilities or value.
+            for component in np.split(mask, np.cumsum(plan.mask_counts)[:-1].astype(int), axis=1):
+                component[~component.any(1)] = 1
         vector = self._join(where) if plan.vectors else self._vector[where]
         if plan.packing is None:
             return vector if plan.vectors else plan.images[0].image_of(self._images[0][where])

@@ -1,6 +1,6 @@
 """The child process that tries an environment out: `python -m wrappers.probe REQUEST` prints its facts, or an error, as JSON.
 
-See `wrappers/facts.py`. What the environment itself prints goes to the standard error stream.
+See `wrappers/facts.py`. Text that the environment itself prints goes to the standard error stream.
 """
 
 from __future__ import annotations

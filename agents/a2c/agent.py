@@ -30,10 +30,13 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -56,8 +59,11 @@ class A2CConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = False
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
 
 
@@ -96,13 +102,14 @@ class A2CAgent(Agent):
         log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))  # [T, B]
         # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
+        compared = self.stepper.units.in_losses(values, targets, advantages, used)  # [T, B] each, as they are or by PopArt
         entropy = used_mean(distribution.entropy(policy), used)  # [], a mean over the used steps
         terms = {
             # No ratio: the weights that acted are those that learn.
-            "policy_loss": Term(-used_mean(advantages * log_probs, used)),
+            "policy_loss": Term(-used_mean(compared.advantages * log_probs, used)),
             # mean (G - V)^2 / 2
-            "value_loss": Term(0.5 * used_mean((targets - values).square(), used), config.value_loss_weight),
-            "entropy_loss": Term(-entropy, config.entropy_loss_weight),  # added, so entropy is rewarded
+            "value_loss": Term(0.5 * used_mean((compared.targets - compared.values).square(), used), config.value_loss_weight),
+            "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),  # added, so entropy is rewarded
         }
         excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

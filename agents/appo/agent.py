@@ -181,15 +181,19 @@ class APPOAgent(Agent):
         log_probs = self._log_probs(batch, policy)  # of pi, mu and perhaps pi_tgt, [T, b] each
         # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
         found = self.estimates(part, log_probs, outputs.values.detach())
-        advantages = normalised(found.advantages, used) if config.normalise_advantages else found.advantages  # A_t [T, b]
+        # V, G_t and A_t [T, b], as they are or by PopArt
+        compared_values, targets, advantages = self.stepper.units.in_losses(values, found.targets, found.advantages, used)
+        if config.normalise_advantages:
+            advantages = normalised(advantages, used)
+        errors = targets - compared_values  # G_t - V(x_t) [T, b]
         bounds = ratio_bounds(advantages, batch.clip)
         objective = surrogate(found.log_ratios, advantages, bounds)  # S_t [T, b]
         entropy = used_mean(distribution.entropy(policy), used)  # []
         terms = {
             "policy_loss": Term(-used_mean(objective, used)),  # - mean S_t
             # mean (G_t - V)^2 / 2
-            "value_loss": Term(0.5 * used_mean((found.targets - values).square(), used), config.value_loss_weight),
-            "entropy_loss": Term(-entropy, config.entropy_loss_weight),
+            "value_loss": Term(0.5 * used_mean(errors.square(), used), config.value_loss_weight),
+            "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),
         }
         metrics = {"losses/entropy": entropy.detach(), **found.metrics}
         if batch.target_policy is not None:

@@ -13,10 +13,13 @@ from agents.settings import (
     Epochs,
     Gamma,
     GradientClip,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     TraceFactor,
@@ -44,8 +47,11 @@ class SurrogateConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = True
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 1.0
     vtrace_lambda: TraceFactor = 1.0
     clip: Clip = 0.2

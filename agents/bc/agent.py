@@ -17,7 +17,15 @@ from agents.imitation.losses import accuracy, cloning_loss
 from agents.losses import Losses, Term, used_mean
 from agents.networks.actor_critic import PolicyAlone, PolicyNetwork, drawn_actions
 from agents.networks.base import NetworkConfig
-from agents.settings import AgentConfig, GradientClip, HeldLearningRate, LearningRate, OptimizerName, RmspropEpsilon
+from agents.settings import (
+    AgentConfig,
+    GradientClip,
+    HeldLearningRate,
+    LastEntropyWeight,
+    LearningRate,
+    OptimizerName,
+    RmspropEpsilon,
+)
 from agents.unused_settings import check_unused
 from replay.batch import Batch
 from setting import Log, Setting
@@ -51,6 +59,7 @@ class BCConfig(AgentConfig):
             search=Log(1e-5, 0.1),
         ),
     ] = 0.0
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
 
 
 class BCAgent(Agent):
@@ -90,7 +99,7 @@ class BCAgent(Agent):
         entropy = used_mean(distribution.entropy(policy), used)  # [T, B] -> []
         terms = {"cloning_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used))}  # - mean log pi(a|x)
         if self.config.entropy_loss_weight:
-            terms["entropy_loss"] = Term(-entropy, self.config.entropy_loss_weight)
+            terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)
         metrics = {"losses/entropy": entropy.detach()}
         if not drawn.is_floating_point():  # real numbers hardly ever agree exactly
             metrics["losses/accuracy"] = accuracy(distribution.mode(policy.detach()), drawn, used)

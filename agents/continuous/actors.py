@@ -42,7 +42,7 @@ class Actor(FeatureNetwork):
         acts_randomly: float32 `[]`, 1 until learning starts: actions are uniform until then. It travels with the weights.
     """
 
-    heads_read: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation")
+    heads_read: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation", "layer_norm")
 
     acts_randomly: Tensor
 
@@ -51,7 +51,7 @@ class Actor(FeatureNetwork):
         self.shares = not all(part.is_vector for part in self.parts)
         sizes = parse_hidden_sizes(settings.hidden_sizes)
         features = sizes[-1] if self.shares else self.head_feature_count
-        layers = hidden_layers(self.head_feature_count, sizes, settings.activation) if self.shares else []
+        layers = hidden_layers(self.head_feature_count, sizes, settings) if self.shares else []
         self.hidden = nn.Sequential(*layers)
         self.policy_head = nn.Linear(features, self.parameter_count)
         self.register_buffer("acts_randomly", torch.ones(()))

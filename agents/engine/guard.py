@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from agents.engine.streams import Fence
+from replay.batch import Batch
 
 NORM_EPSILON = 1e-6
 """Added to a gradient's norm before the division, as PyTorch does."""
@@ -180,6 +181,19 @@ class Guard:
         # `where` selects bits. A product with 0 would keep NaN, and the difference of two floats would not restore them.
         kept = torch.where(applied, torch.cat(parts), before)
         torch._foreach_copy_(parts, kept.split([len(part) for part in parts]))
+
+
+def finite_inputs(batch: Batch, network: Any) -> dict[str, Tensor]:
+    """For each input of an update that may hold non-finite numbers: a scalar that is finite if all of it is.
+
+    Raw rewards are checked, because scaling would hide a non-finite one.
+    """
+    inputs = {"rewards": batch.rewards, **batch.acting}  # [T, B, ...] each
+    if batch.recurrent_state is not None:
+        inputs["recurrent_state"] = batch.recurrent_state
+    found: dict[str, Tensor] = network.float_inputs(batch.observations.flatten(0, 1))
+    found |= {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
+    return {name: largest(tensor) for name, tensor in found.items()}
 
 
 def largest(quantity: Tensor) -> Tensor:

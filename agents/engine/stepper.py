@@ -1,4 +1,4 @@
-"""All that updates share: what comes before and after an agent's `update`, and the optimiser steps in it.
+"""The work that updates share, before and after an agent's `update`, and the optimiser steps in it.
 
 An update runs in this order, and no agent can forget a part of it, because none calls one:
 
@@ -25,14 +25,16 @@ from torch import Tensor, nn
 from agents.engine import saving
 from agents.engine.collectives import Collectives, Used
 from agents.engine.graphs import UpdateGraphs, copied
-from agents.engine.guard import Guard, clip_gradients, largest, start_mean_squares
+from agents.engine.guard import Guard, clip_gradients, finite_inputs, start_mean_squares
 from agents.engine.optimizers import make_optimizer
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
-from agents.losses import Losses, Term
+from agents.losses import Losses, RawValues, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
+from agents.networks.popart import PopArt
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
+from agents.schedules import ScheduledWeight, ends_of
 from replay.batch import Batch
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Stepper:
         passes: forward and backward of the network.
         guard: keeps non-finite numbers out of the weights.
         collectives: operations over all learners of the run.
+        entropy_weight: of the entropy bonus.
+        units, popart: of values in the losses: those of the rewards, or PopArt's; None without PopArt.
         records_steps: whether calls of `launch` may be CUDA graphs.
         inputs: for each input of this update that may hold non-finite numbers, a scalar `[]` that is finite if all of it is.
 
@@ -89,7 +93,7 @@ class Stepper:
         network, config, learned = agent.network, agent.config, learned or agent.network
         self.agent, self.config, self.network = agent, config, network
         self.modules = {"network": network, **(modules or {})}
-        self.target_networks, self.extra_state = target_networks or {}, extra_state or {}
+        self.target_networks = target_networks or {}
         self.steps_some, self._asked = steps_some, asked
         self._device = next(chain(network.parameters(), network.buffers())).device
         others = [parameter for module in (modules or {}).values() for parameter in module.parameters()]
@@ -102,15 +106,16 @@ class Stepper:
         recorded = self._learn if self._graphed == "update" else self._called
         self._graphs = UpdateGraphs(recorded, self.guard) if self._graphed else None
         self.records_steps = self._graphed == "step"
-        normalises = network.config.settings.normalise_observations
-        self.observation_moments = ObservationMoments(network) if normalises else None
+        self.observation_moments = ObservationMoments(network) if network.config.settings.normalise_observations else None
         self.reward_scale = RewardScale(self._device) if getattr(config, "normalise_rewards", False) else None
         self._clipping: str | None = getattr(config, "reward_clipping", None)
         self._limit: float = getattr(config, "gradient_clip_by_norm_threshold", 0.0)
-        self._first_rate: float = getattr(config, "lr", 0.0)
-        last = getattr(config, "lr_end_value", -1.0)
-        self._last_rate: float = self._first_rate if last == -1 else last
+        self._first_rate, self._last_rate = ends_of(config, "lr", "lr_end_value")
+        self.entropy_weight = ScheduledWeight(*ends_of(config, "entropy_loss_weight", "entropy_loss_weight_end"), self._device)
+        self.popart = PopArt(network.value_head, config.popart_rate) if getattr(config, "popart", False) else None
+        self.units = self.popart or RawValues()
         self._windows = agent.needs(config).window > 0
+        self.extra_state = {**(extra_state or {}), **(self.popart.state if self.popart else {})}
         self.collectives = Collectives()  # alone, until `join`
         self.progress, self._progress = 0.0, torch.zeros((), dtype=torch.float64, device=self._device)
         self._outputs: Any = None  # of the last forward pass, as `passes` returned them
@@ -126,10 +131,10 @@ class Stepper:
         # Every update sets it anew, so a resumed run and a changed budget need nothing else.
         learning_rate = self._first_rate + (self._last_rate - self._first_rate) * min(1.0, progress)
         for group in self.optimizer.param_groups if self.optimizer else ():
-            if isinstance(group["lr"], Tensor):  # on the device, for a CUDA graph
-                group["lr"].fill_(learning_rate)
-            else:
-                group["lr"] = learning_rate
+            rate = group["lr"]  # a tensor on the device where steps may be recorded
+            group["lr"] = rate.fill_(learning_rate) if isinstance(rate, Tensor) else learning_rate
+        if self.entropy_weight.moves:
+            self.entropy_weight.move(progress)
         if self._graphed:
             self._progress.fill_(progress)
         if self._graphs and self._graphed == "update":
@@ -145,8 +150,10 @@ class Stepper:
 
     def _learn(self, batch: Batch) -> tuple[Mapping[str, Tensor], Tensor | None]:
         """The part of an update that a CUDA graph may record. Returns metrics and priorities."""
-        self._taken, self._notes = [], {}
-        self.inputs = self._finite_inputs(batch)
+        self._taken, self._notes = [], self.entropy_weight.metrics("losses/entropy_weight") if self.entropy_weight.moves else {}
+        self.inputs = finite_inputs(batch, self.network)
+        if self.popart:
+            self.popart.begin(self.collectives)
         # Rows of burn-in are in the network's passes, because they make the core's state, but in no loss and no metric.
         learned = batch.without_overlap() if batch.overlap else batch
         if self._windows:  # no column is fresh, so the running moments are those of drawn windows
@@ -161,25 +168,12 @@ class Stepper:
         if self.agent.merges_moments and (self.reward_scale or self.observation_moments):
             self.merge_moments(learned, self.applied)
         scalars, priorities = results_of_steps(self._taken, learned.rewards.numel(), self._limit or math.inf)
-        return {**scalars, **self._notes}, priorities
-
-    def _finite_inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """For each input that may hold non-finite numbers: a scalar that is finite if all of it is.
-
-        Raw rewards are checked, because scaling would hide a non-finite one.
-        """
-        inputs = {"rewards": batch.rewards, **batch.acting}  # [T, B, ...] each
-        if batch.recurrent_state is not None:
-            inputs["recurrent_state"] = batch.recurrent_state
-        found = self.network.float_inputs(batch.observations.flatten(0, 1))
-        found |= {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
-        return {name: largest(tensor) for name, tensor in found.items()}
+        return {**scalars, **self._notes, **(self.popart.metrics() if self.popart else {})}, priorities
 
     def merge_moments(self, batch: Batch, applied: Tensor | None, *, rescales: bool = True) -> None:
         """Merge a batch into the running moments; nothing if `applied`, bool `[]` on the device, is false.
 
         It comes after all steps: the batch was acted with the statistics of before, so acting and learning see the same inputs.
-
         rescales: whether the network's scale follows at once.
         """
         if self.reward_scale and applied is not None:
@@ -255,6 +249,8 @@ class Stepper:
         values = {name: term.value for name, term in terms.items()}
         weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
+        if self.popart:
+            self.popart.scale_gradients()
         # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**self.inputs, **values}
         if self.collectives.count > 1:
@@ -356,13 +352,18 @@ class Stepper:
 
     def _step(self, numbers: Mapping[str, Tensor], norm: Tensor, *, moves_targets: bool = True) -> Tensor:
         """Take the step if all numbers and the gradient are finite. Returns whether they are, bool `[]` on the device."""
-        return self.guard.step({**numbers, "gradient": norm}, partial(self.step_optimizer, moves_targets=moves_targets))
+        applied = self.guard.step({**numbers, "gradient": norm}, partial(self.step_optimizer, moves_targets=moves_targets))
+        if self.popart:
+            self.popart.settle(applied)
+        return applied
 
     def step_optimizer(self, *, moves_targets: bool = True) -> None:
         """Step the optimiser, unguarded, and the target networks."""
         assert self.optimizer is not None
         if isinstance(self.optimizer, torch.optim.RMSprop) and len(self.optimizer.state) < len(self.parameters):
             start_mean_squares(self.optimizer)
+        if self.popart:
+            self.popart.rescale()
         # Numbers below 1.2e-38 are taken for zero, where the CPU can: it takes a hundred times as long for them. An optimiser
         # meets many, since the moments of a weight without a gradient shrink towards zero, and rounding stops them above it.
         torch.set_flush_denormal(True)
@@ -373,7 +374,7 @@ class Stepper:
         for target in self.target_networks.values() if moves_targets else ():
             target.after_step()  # inside the guarded step, so a refused step undoes the move too
 
-    # Of the agent's life
+    # Called a few times in a run
 
     def join(self, collectives: Collectives) -> None:
         """Learn together with other learners from now on. See `Agent.join`."""

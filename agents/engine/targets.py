@@ -58,7 +58,7 @@ class TargetNetwork:
 
     @property
     def guarded_tensors(self) -> list[Tensor]:
-        """All that `after_step` changes. A step that is refused on a GPU restores them."""
+        """The tensors that `after_step` changes. A step that is refused on a GPU restores them."""
         return [*self._weights, *self._buffers, self.age] if self._in_steps else []
 
     def after_step(self) -> None:

@@ -35,10 +35,13 @@ from agents.settings import (
     EntropyWeight,
     Gamma,
     GradientClip,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -65,8 +68,11 @@ class MarwilConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = True
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.0
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     advantage_weight: Annotated[
         float,
@@ -128,6 +134,7 @@ class MarwilAgent(Agent):
         values = outputs.values.detach()  # [T+1, B]
         # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
         advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
+        advantages = step.units.in_losses(values[:-1], returns, advantages, used).advantages
         scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)  # c^2 []
         scale = step.collectives.mean(scale, used)  # one c for all learners, so that their weights agree
         # c^2 is updated before it is used, as in RLlib.
@@ -149,12 +156,13 @@ class MarwilAgent(Agent):
         policy, values = outputs.policy[:-1], outputs.values[:-1]  # row T has no action
         weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)  # exp(beta A / c) [T, B]
         entropy = used_mean(distribution.entropy(policy), used)
+        errors = self.stepper.units.normalised(returns) - self.stepper.units.normalised(values)  # [T, B]
         terms = {
             "policy_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used, weights)),
-            "value_loss": Term(0.5 * used_mean((returns - values).square(), used), config.value_loss_weight),  # mean A^2 / 2
+            "value_loss": Term(0.5 * used_mean(errors.square(), used), config.value_loss_weight),  # mean A^2 / 2
         }
         if config.entropy_loss_weight:
-            terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
+            terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:
             terms["action_bound_loss"] = Term(used_mean(excess, used), config.action_bound_loss_weight)

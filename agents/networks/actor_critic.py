@@ -13,6 +13,7 @@ from agents.acting import Acting
 from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.cores import CorePair, HalfOfPair
+from agents.networks.popart import PopArtHead
 from replay.trajectory import Field
 from wrappers.spaces import ACTION_MASK
 
@@ -114,7 +115,9 @@ class ActorCritic(PolicyNetwork):
 
     def make_heads(self) -> None:
         super().make_heads()
-        self.value_head = nn.Linear(self.head_feature_count, 1)
+        # `popart` is a setting of the agent, whose moments set the scale of the head.
+        head = PopArtHead if getattr(self.config.agent, "popart", False) else nn.Linear
+        self.value_head = head(self.head_feature_count, 1)
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
         """The policy and the value of float32 features `[N, feature_count]`. mask: as `PolicyNetwork.heads` takes it."""

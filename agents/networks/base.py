@@ -34,7 +34,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """All that is needed to build the same network again, in this process or another. It is sent to processes as it is.
+    """A description from which every process builds the same network. It is sent to processes as it is.
 
     Args:
         settings: the torso and its sizes.

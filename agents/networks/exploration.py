@@ -2,8 +2,8 @@
 
 `FeatureNetwork.exploration` gives one row of numbers for each environment of a run, float32 `[N, E]`. They are constants, such
 as the epsilon of Ape-X's ladder. The last `FeatureNetwork.noise_size` of them are a state instead, such as noise that is
-correlated in time. What changes over the run, such as the epsilon of a schedule, is a float32 buffer of the acting network. The
-agent sets it, so it travels with weights, versions and checkpoints.
+correlated in time. A number that changes over the run, such as the epsilon of a schedule, is a float32 buffer of the acting
+network. The agent sets it, so it travels with weights, versions and checkpoints.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ class JointTorso(nn.Module):
     def __init__(self, settings: NetworkSettings, parts: Sequence[InputPart], precision: str) -> None:
         super().__init__()
         torsos = [Mlp(part.shape, settings) if part.is_vector else _of_part(settings, part, precision) for part in parts]
-        self.reads = ("activation", *(name for torso in torsos for name in torso.reads))
+        self.reads = ("activation", "layer_norm", *(name for torso in torsos for name in torso.reads))
         self.feature_count = torsos[0].feature_count
         self.torsos = nn.ModuleList(torsos)
         inputs = sum(torso.feature_count for torso in torsos)
-        self.joint = nn.Sequential(*hidden_layers(inputs, (self.feature_count,), settings.activation))
+        self.joint = nn.Sequential(*hidden_layers(inputs, (self.feature_count,), settings))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Prepared parts `[N, ...]` to features `[N, F]`."""
@@ -58,7 +58,7 @@ def make_joint_torso(
     if len(parts) > 1 and settings.network == "flat":
         raise ValueError("network: wanted auto or another that joins images and vectors, got flat")
     torso = _of_part(settings, parts[0], precision) if len(parts) == 1 else JointTorso(settings, parts, precision)
-    for name in ("hidden_sizes", "activation", "conv"):
+    for name in ("hidden_sizes", "activation", "layer_norm", "conv"):
         default, got = settings_of(NetworkSettings)[name].default, getattr(settings, name)
         if name not in (*torso.reads, *also_read) and got != default:
             raise ValueError(f"{name}: wanted {default} with --network={settings.network}, which does not use it, got {got}")

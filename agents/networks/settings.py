@@ -45,6 +45,14 @@ class NetworkSettings:
     activation: Annotated[
         Literal["relu", "tanh", "elu", "silu", "gelu"], Setting("Activation function of the hidden layers.", stored=True)
     ] = "relu"
+    layer_norm: Annotated[
+        bool,
+        Setting(
+            "Normalise the outputs of each hidden layer before its activation function (LayerNorm); a convolution's over the "
+            "whole image.",
+            stored=True,
+        ),
+    ] = False
     conv: Annotated[
         str,
         Setting(

@@ -80,7 +80,7 @@ class Torso(nn.Sequential):
 
     minimum_frame_size: int | None = None
     feature_count = 256
-    reads: ClassVar[tuple[str, ...]] = ("activation",)
+    reads: ClassVar[tuple[str, ...]] = ("activation", "layer_norm")
 
     def gain(self, layer: nn.Module) -> float:
         """Gain of a layer's initial orthogonal weights."""
@@ -112,7 +112,7 @@ class Conv(Torso):
     """The convolutions of `--conv` and the hidden layers of `--hidden_sizes`. Other convolutions read other frame sizes."""
 
     minimum_frame_size = Nature.minimum_frame_size
-    reads = ("activation", "conv", "hidden_sizes")
+    reads = ("activation", "layer_norm", "conv", "hidden_sizes")
 
     def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
         hidden = parse_hidden_sizes(settings.hidden_sizes)
@@ -127,14 +127,15 @@ class ImpalaDeep(Torso):
 
     def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
         channels, height, width = image_shape(observation_shape)
-        activation = ACTIVATIONS[settings.activation]
         layers: list[nn.Module] = []
         for section_channels in (16, 32, 32):
-            layers += [_SectionConv(channels, section_channels, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
-            layers += [_ResidualBlock(section_channels, settings.activation) for _ in range(2)]
+            convolution = _SectionConv(channels, section_channels, 3, padding=1)
+            layers += normalised(convolution, (section_channels, height, width), settings)
+            layers.append(nn.MaxPool2d(3, stride=2, padding=1))
             channels, height, width = section_channels, (height + 1) // 2, (width + 1) // 2
-        layers += [activation(), nn.Flatten(), nn.Linear(channels * height * width, self.feature_count), activation()]
-        super().__init__(*layers)
+            layers += [_ResidualBlock((channels, height, width), settings) for _ in range(2)]
+        layers += [ACTIVATIONS[settings.activation](), nn.Flatten()]
+        super().__init__(*layers, *hidden_layers(channels * height * width, (self.feature_count,), settings))
 
     def gain(self, layer: nn.Module) -> float:
         """Residual branches start small, and no rectifier follows a section's convolution. Otherwise features start huge."""
@@ -146,11 +147,11 @@ class ImpalaDeep(Torso):
 class Mlp(Torso):
     """The hidden layers of `--hidden_sizes` on the flattened observation, for vectors and frames of a few pixels."""
 
-    reads = ("activation", "hidden_sizes")
+    reads = ("activation", "layer_norm", "hidden_sizes")
 
     def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
         sizes = parse_hidden_sizes(settings.hidden_sizes)
-        super().__init__(nn.Flatten(), *hidden_layers(math.prod(observation_shape), sizes, settings.activation))
+        super().__init__(nn.Flatten(), *hidden_layers(math.prod(observation_shape), sizes, settings))
         self.feature_count = sizes[-1]
 
 
@@ -214,12 +215,20 @@ def image_shape(observation_shape: Shape, minimum: int = 1) -> tuple[int, int, i
     return stack * math.prod(colours), height, width
 
 
-def hidden_layers(inputs: int, sizes: Sequence[int], activation: str) -> list[nn.Module]:
-    """Linear layers of these sizes, each followed by the activation function."""
+def hidden_layers(inputs: int, sizes: Sequence[int], settings: NetworkSettings) -> list[nn.Module]:
+    """Linear layers of these sizes, each followed by its normalisation, if that is wanted, and the activation function."""
     layers: list[nn.Module] = []
     for before, size in zip((inputs, *sizes), sizes, strict=False):
-        layers += [nn.Linear(before, size), ACTIVATIONS[activation]()]
+        layers += [*normalised(nn.Linear(before, size), (size,), settings), ACTIVATIONS[settings.activation]()]
     return layers
+
+
+def normalised(layer: nn.Module, shape: Shape, settings: NetworkSettings) -> list[nn.Module]:
+    """The layer and, with `--layer_norm`, LayerNorm (arXiv:1607.06450) over its whole output for one observation.
+
+    shape: of that output, `[features]` or `[C, H, W]`. Each number of it has a scale and an offset of its own.
+    """
+    return [layer, nn.LayerNorm(shape)] if settings.layer_norm else [layer]
 
 
 def _convolutions(
@@ -229,9 +238,10 @@ def _convolutions(
     channels, height, width = image_shape(observation_shape, _smallest_frame(convolutions))
     layers: list[nn.Module] = []
     for out_channels, kernel, stride in convolutions:
-        layers += [nn.Conv2d(channels, out_channels, kernel, stride), ACTIVATIONS[settings.activation]()]
+        convolution = nn.Conv2d(channels, out_channels, kernel, stride)
         channels, height, width = out_channels, (height - kernel) // stride + 1, (width - kernel) // stride + 1  # no padding
-    return [*layers, nn.Flatten(), *hidden_layers(channels * height * width, hidden, settings.activation)]
+        layers += [*normalised(convolution, (channels, height, width), settings), ACTIVATIONS[settings.activation]()]
+    return [*layers, nn.Flatten(), *hidden_layers(channels * height * width, hidden, settings)]
 
 
 def _smallest_frame(convolutions: Sequence[Convolution]) -> int:
@@ -259,18 +269,24 @@ class _SectionConv(nn.Conv2d):
 
 
 class _ResidualBlock(nn.Module):
-    """x + conv(f(conv(f(x)))) with activation function f, 3x3, channels unchanged."""
+    """x + conv(f(conv(f(x)))) with activation function f, 3x3, shape `[C, H, W]` unchanged."""
 
-    def __init__(self, channels: int, activation: str) -> None:
+    def __init__(self, shape: Shape, settings: NetworkSettings) -> None:
         super().__init__()
+        activation, channels = settings.activation, shape[0]
         self._outside: Callable[[Tensor], Tensor] = getattr(functional, activation)
         self._inside = functional.relu_ if activation == "relu" else self._outside  # in place saves memory traffic
         self.first = nn.Conv2d(channels, channels, 3, padding=1)
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.first_norm, self.second_norm = (nn.LayerNorm(shape) if settings.layer_norm else None for _ in range(2))
+        if self.second_norm is not None:
+            nn.init.constant_(self.second_norm.weight, _RESIDUAL_GAIN)  # it undoes the small weights of `second`
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[N, channels, H, W]` in and out."""
         # Not in place here: the sum below needs the inputs as they came.
         hidden: Tensor = self.first(self._outside(inputs))
+        hidden = hidden if self.first_norm is None else self.first_norm(hidden)
         residual: Tensor = self.second(self._inside(hidden))
+        residual = residual if self.second_norm is None else self.second_norm(residual)
         return inputs + residual  # the identity lets gradients pass every block

@@ -117,13 +117,15 @@ class PPOAgent(Agent):
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
         objective = surrogate(log_ratios, rows.advantages, batch.bounds)  # S_t, [n] or [T, b]
+        popart = self.stepper.popart
+        values = popart.normalised(outputs.values) if popart else outputs.values  # as the rows' values and targets are
         terms = {
             "policy_loss": Term(-used_mean(objective, mask)),
-            "value_loss": Term(self._value_loss(outputs.values, rows, mask), config.value_loss_weight),
+            "value_loss": Term(self._value_loss(values, rows, mask), config.value_loss_weight),
         }
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
-            terms["entropy_loss"] = Term(-entropy, config.entropy_loss_weight)
+            terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)
         if config.penalises:
             divergence = used_mean(distribution.kl(rows.behaviour, outputs.policy), mask)  # KL(mu || pi), equation 8
             terms["kl_loss"] = Term(divergence, self.kl_weight.to(divergence.dtype))
@@ -146,7 +148,8 @@ class PPOAgent(Agent):
             # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
             if epoch == 0 or config.recompute_advantages:
                 # A pass over T+1 rows: acting stored V(x_0) to V(x_{T-1}), and V(x_T) is needed to bootstrap.
-                rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, config)
+                values = step.without_gradient(batch).values
+                rows, metrics = rows_of(batch, values, self.network.distribution, config, step.units)
                 if config.advantage_normalisation == "batch":
                     rows = rows._replace(advantages=normalised(rows.advantages, batch.action_used))
                 shared = (rows, batch, config.minibatches, config.advantage_normalisation, clipping)

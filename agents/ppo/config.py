@@ -14,12 +14,15 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     Minibatches,
     MinibatchUnit,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -43,8 +46,11 @@ class PPOConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = False
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     epochs: Epochs = 4
     minibatches: Minibatches = 4

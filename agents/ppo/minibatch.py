@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agents.distributions import Distribution
+from agents.losses import RawValues
 from agents.metrics import value_metrics
 from agents.minibatches import cut, normalised_runs, shuffled, used_steps
 from agents.networks.actor_critic import drawn_actions
@@ -35,7 +36,7 @@ class Rows(NamedTuple):
         behaviour: `[T, B, P]`, parameters of the policy that acted.
         drawn: the drawn values of the actions taken.
         log_mu: `[T, B]`, their log-probabilities under the policy that acted.
-        old_values: `[T, B]`, V(x_t) before the update.
+        old_values: `[T, B]`, V(x_t) before the update, normalised by PopArt if it is on, as the targets are.
         advantages: `[T, B]`.
         targets: `[T, B]` value targets.
     """
@@ -50,7 +51,9 @@ class Rows(NamedTuple):
 
 
 @torch.no_grad()
-def rows_of(batch: Batch, values: Tensor, distribution: Distribution, config: Any) -> tuple[Rows, dict[str, Tensor]]:
+def rows_of(
+    batch: Batch, values: Tensor, distribution: Distribution, config: Any, units: RawValues
+) -> tuple[Rows, dict[str, Tensor]]:
     """The constants of an update, and metrics of its values.
 
     Args:
@@ -58,6 +61,7 @@ def rows_of(batch: Batch, values: Tensor, distribution: Distribution, config: An
         values: `[T+1, B]` of the network before the update.
         distribution: of the actions.
         config: with the discount and lambda.
+        units: of values and advantages in the losses.
     """
     behaviour, drawn = batch.acting["behaviour_policy"], drawn_actions(batch.actions, batch.acting)
     advantages, targets = advantages_of(batch, values, config.gamma, config.gae_lambda)  # A_t and G_t, [T, B] each
@@ -65,7 +69,8 @@ def rows_of(batch: Batch, values: Tensor, distribution: Distribution, config: An
     # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
     log_mu = distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-    return Rows(batch.observations[:-1], behaviour, drawn, log_mu, values[:-1], advantages, targets), metrics
+    old_values, targets, advantages = units.in_losses(values[:-1], targets, advantages, batch.action_used)  # [T, B] each
+    return Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets), metrics
 
 
 def takes_columns(config: Any, network: NetworkSettings) -> bool:

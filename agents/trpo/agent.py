@@ -35,12 +35,15 @@ from agents.settings import (
     Gamma,
     GradientClip,
     Lambda,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     Minibatches,
     MinibatchUnit,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -77,8 +80,11 @@ class TRPOConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = False
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.0
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 0.0
     epochs: Epochs = 10
     minibatches: Minibatches = 16
@@ -158,7 +164,8 @@ class TRPOAgent(Agent):
 
     def update(self, batch: Batch, step: Stepper) -> None:
         # A_t and G_t are those of the values before the update, for both parts of it.
-        rows, metrics = rows_of(batch, step.without_gradient(batch).values, self.network.distribution, self.config)
+        values = step.without_gradient(batch).values
+        rows, metrics = rows_of(batch, values, self.network.distribution, self.config, step.units)
         step.note(metrics)
         self._improve_policy(rows, batch, step)
         self._fit_values(rows, batch, step)
@@ -214,7 +221,7 @@ class TRPOAgent(Agent):
         ratios = log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
         objective = ratios * rows.advantages[:, columns]  # R_t A_t [T, b]
         if config.entropy_loss_weight:
-            objective = objective + config.entropy_loss_weight * distribution.entropy(policy)
+            objective = objective + self.stepper.entropy_weight.now * distribution.entropy(policy)
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None
         return objective if excess is None else objective - config.action_bound_loss_weight * excess
 
@@ -260,5 +267,6 @@ class TRPOAgent(Agent):
         for _ in range(config.epochs):
             for minibatch in step.turns(next(epochs), most):
                 outputs: PolicyOutput = step.forward(minibatch)
-                loss = value_loss(outputs.values, minibatch.rows.targets, minibatch.mask)  # mean (G - V)^2 / 2
+                values = step.units.normalised(outputs.values)  # as the rows' targets are
+                loss = value_loss(values, minibatch.rows.targets, minibatch.mask)  # mean (G - V)^2 / 2
                 step.take({"value_loss": Term(loss, config.value_loss_weight)}, {}, used=minibatch.used)

@@ -31,10 +31,13 @@ from agents.settings import (
     EntropyWeight,
     Gamma,
     GradientClip,
+    LastEntropyWeight,
     LastLearningRate,
     LearningRate,
     NormaliseRewards,
     OptimizerName,
+    PopArtRate,
+    PopArtSwitch,
     RewardClipping,
     RmspropEpsilon,
     TraceFactor,
@@ -70,8 +73,11 @@ class VTraceConfig(AgentConfig):
     normalise_rewards: NormaliseRewards = False
     clip_rewards: ClipRewards = True
     reward_clipping_method: RewardClipping = "abs_one_sign"
+    popart: PopArtSwitch = False
+    popart_rate: PopArtRate = 3e-4
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
+    entropy_loss_weight_end: LastEntropyWeight = -1.0
     action_bound_loss_weight: ActionBoundWeight = 1.0
     rho_bar: Annotated[
         float,
@@ -209,7 +215,10 @@ class VTraceAgent(Agent):
         explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen  # [T, B]
         learned = masks.chosen & masks.trusted  # [T, B], p_t of the policy gradient
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
-        advantages = targets.pg_advantages  # [T, B], already times min(pg_rho_bar, R_t)
+        # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
+        compared_values, compared_targets, advantages = self.stepper.units.in_losses(
+            values, targets.vs, targets.pg_advantages, kept
+        )
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
         config = self.config
@@ -218,8 +227,8 @@ class VTraceAgent(Agent):
             "policy_loss": Term(
                 policy_gradient_loss(log_probs, advantages, learned), config.policy_gradient_loss_weight, "sum"
             ),
-            "value_loss": Term(value_loss(values, targets.vs, kept), config.value_loss_weight, "sum"),
-            "entropy_loss": Term(entropy_loss(entropies, explores), config.entropy_loss_weight, "sum"),
+            "value_loss": Term(value_loss(compared_values, compared_targets, kept), config.value_loss_weight, "sum"),
+            "entropy_loss": Term(entropy_loss(entropies, explores), self.stepper.entropy_weight.now, "sum"),
             **self._further_terms(batch, policy, values, learned),
         }
         clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
@@ -281,6 +290,7 @@ class VTraceAgent(Agent):
             loss = policy_cloning_loss(distribution.kl(batch.acting["behaviour_policy"], policy), batch.is_replay)
             terms["policy_cloning_loss"] = Term(loss, config.policy_cloning_loss_weight, "sum")
         if config.use_value_cloning_loss:
-            loss = value_cloning_loss(values, batch.acting["behaviour_values"], batch.is_replay)
+            units, stored = self.stepper.units, batch.acting["behaviour_values"]
+            loss = value_cloning_loss(units.normalised(values), units.normalised(stored), batch.is_replay)
             terms["value_cloning_loss"] = Term(loss, config.value_cloning_loss_weight, "sum")
         return terms

@@ -29,7 +29,7 @@ from wrappers.spec import EnvConfig, EnvSpec
 
 
 class PolicyState(NamedTuple):
-    """What a policy remembers of an episode. frames: `[1, S, *frame_shape]`. core: `[1, K]`, or None. action: `[1, *shape]`."""
+    """Memory of a policy within an episode. frames: `[1, S, *frame_shape]`. core: `[1, K]`, or None. action: `[1, *shape]`."""
 
     frames: np.ndarray
     core: Tensor | None

@@ -219,7 +219,8 @@ def largest_difference(policy: ExportedPolicy, other: Callable[..., Outputs], in
     if wrong := next((pair for pair in pairs if pair[0].shape != pair[1].shape), None):
         raise RuntimeError(f"wanted an output {list(wrong[0].shape)}, got {list(wrong[1].shape)}")
     floats = [(wanted, got) for wanted, got in pairs if wanted.is_floating_point()]
-    return max(float(((wanted - got).abs() / wanted.abs().clamp(min=1)).max()) for wanted, got in floats)
+    found = floats or [(wanted.float(), got.float()) for wanted, got in pairs]  # a network that exports its actions alone
+    return max(float(((wanted - got).abs() / wanted.abs().clamp(min=1)).max()) for wanted, got in found)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ LARGE = 1.0  # mean size of a reward, which the published learning rates and cli
 def reward_advice(record: Mapping[str, float], config: Config) -> str:
     """One sentence if raw rewards are so large that nearly every gradient is clipped; empty otherwise."""
     settings = config.agent_settings
-    changed = [name for name in ("clip_rewards", "normalise_rewards") if getattr(settings, name, False)]
+    changed = [name for name in ("clip_rewards", "normalise_rewards", "popart") if getattr(settings, name, False)]
     steps, clipped = record.get("charts/episodic_length", 0.0), record.get("losses/gradient_clipped", 0.0)
     if changed or not steps or clipped < NEARLY_ALL:
         return ""

@@ -1,6 +1,6 @@
 """The group of several learners: how their gradients, moments and messages meet, by PyTorch's collective operations.
 
-Gradients meet on the learners' device: with NCCL on GPUs, with gloo on CPUs. What the host decides meets with gloo on the host,
+Gradients meet on the learners' device: with NCCL on GPUs, with gloo on CPUs. Decisions of the host meet with gloo on the host,
 so that no learner waits for its GPU. Every address is that of this machine, and nothing listens on its network.
 """
 

@@ -46,7 +46,7 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class LearnerTask:
-    """All that the process needs.
+    """The arguments of the process.
 
     Args:
         rank: of the learner.

@@ -44,7 +44,10 @@ def _lines(agent: str) -> Iterator[str]:
     for title, owner in OWNERS.items():
         yield from _group(title, owner.__doc__ or "", settings_of(owner), table)
         if title == "Network":
-            yield from _group(f"Agent {agent}", find_agent(agent).config_class.__doc__ or "", agent_settings(agent), table)
+            kind = find_agent(agent).config_class
+            # Without a docstring the decorator writes the signature.
+            about = "" if (kind.__doc__ or "").startswith(f"{kind.__name__}(") else kind.__doc__ or ""
+            yield from _group(f"Agent {agent}", about or "Settings of this agent.", agent_settings(agent), table)
     yield from _group("Search", TuningConfig.__doc__ or "", TUNING, TUNING)
     yield "New app: flags of --op_mode=new, which takes --agent too."
     for name, about in APP_FLAGS.items():

@@ -63,6 +63,8 @@ def table_of(agent: str) -> SettingTable:
     """All settings of a run with this agent, with the agent's defaults. Raises ValueError."""
     own = agent_settings(agent)
     defaults = find_agent(agent).defaults
+    if unknown := sorted(defaults.keys() - {**SHARED, **own}.keys()):
+        raise ValueError(f"agent {agent}: wanted names of settings in its defaults, got {unknown[0]!r}")
     return {name: replace(field, default=defaults.get(name, field.default)) for name, field in {**SHARED, **own}.items()}
 
 

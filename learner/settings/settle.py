@@ -76,11 +76,13 @@ def settle_network(settings: Settings, spec: EnvSpec) -> tuple[Settings, list[st
 
 def _settle_rewards(settings: Settings, given: Settings, saved: Settings) -> tuple[Settings, list[str]]:
     """The settings with rewards that are either clipped or scaled, and a line if that differs from the defaults."""
-    if given.get("normalise_rewards") and settings.get("clip_rewards") and "clip_rewards" not in given:
-        return {**settings, "clip_rewards": False}, ["clip_rewards=False (normalise_rewards scales the rewards instead)"]
+    for name, scaled in (("normalise_rewards", "rewards"), ("popart", "values")):
+        if given.get(name) and settings.get("clip_rewards") and "clip_rewards" not in given:
+            return {**settings, "clip_rewards": False}, [f"clip_rewards=False ({name} scales the {scaled} instead)"]
     # Where the family does not clip rewards, they have any size, and actor-critic agents learn poorly from large ones.
     is_family_clipped = usual_settings(settings["env"]).get("clip_rewards", True)
-    is_decided = saved or is_family_clipped or settings.get("clip_rewards") or "normalise_rewards" in given
+    is_decided = saved or is_family_clipped or settings.get("clip_rewards") or settings.get("popart")
+    is_decided = is_decided or "normalise_rewards" in given
     has_fresh = any(replay.is_fresh for replay in build(ReplaySettings, settings).replays())  # they give the scale
     if is_decided or not has_fresh or not find_agent(agent_of(settings)).scales_rewards(settings):
         return settings, []

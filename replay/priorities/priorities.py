@@ -143,7 +143,7 @@ class Priorities:
         return Tickets(slots, rows, self._inserted[slots]), self.tree[numbers] * (self.count / self.tree.total)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that drawing depends on. Tensors share memory with this object."""
+        """The state that drawing depends on. Tensors share memory with this object."""
         end = self._end
         return {
             "leaves": torch.from_numpy(self.tree.leaves[: end * self._leaves]),

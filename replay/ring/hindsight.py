@@ -102,7 +102,7 @@ class Hindsight:
             frames[chosen[here], place, self._goals.desired] = goals[here]
 
     def state_dict(self, slots: np.ndarray) -> dict[str, Any]:
-        """All that goals are drawn by, but the generator. slots: those that hold trajectories."""
+        """The state that goals are drawn by, except the generator. slots: those that hold trajectories."""
         return {
             "numbers": torch.from_numpy(self._numbers[slots]),
             "beyond": torch.from_numpy(self._beyond[slots]),

@@ -284,7 +284,7 @@ class Ring:
 
     def _close_holes(self) -> None:
         moved = self.storage.close_holes()
-        # All that is known by slot follows: counters, positions in `slots`, newest trajectories, the retention's order.
+        # Everything that is kept by slot moves too: counters, positions in `slots`, newest trajectories, the retention's order.
         old, new = list(moved), list(moved.values())
         for by_slot in (self.draws, self._inserted_at, self._positions):
             by_slot[new] = by_slot[old]  # the two sets of slots are disjoint
@@ -331,7 +331,7 @@ class RowIndex(Protocol):
         """Return the memory of slot `slots` and all higher ones to the system."""
 
     def state_dict(self) -> Any:
-        """All that drawing depends on, as tensors, numbers and text."""
+        """The state that drawing depends on, as tensors, numbers and text."""
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state_dict()`."""

@@ -51,8 +51,8 @@ function showClients(clients) {
     const row = make("tr");
     const name = make("td", client.name);
     if (client.exploit) name.append(make("span", "greedy", { class: "tag" }));
-    row.append(name, ...[client.seats, client.steps].map((value) => make("td", shown(value, count))));
-    row.append(make("td", shown(client.returns_mean)));
+    row.append(name, ...[client.seats, client.steps, client.episodes].map((value) => make("td", shown(value, count))));
+    row.append(make("td", shown(client.return_mean)));
     return row;
   });
   byId("rows").replaceChildren(...rows);
@@ -79,19 +79,19 @@ function showCurve() {
     byId("curve").replaceChildren(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "Waiting for episodes …"));
     return;
   }
-  const last = Math.max(...found.map(([steps]) => steps));
+  const [first, last] = [found[0][0], found.at(-1)[0]];
   const returns = found.map(([, mean]) => mean);
   let [low, high] = [Math.min(...returns), Math.max(...returns)];
   const margin = 0.05 * (high - low || Math.abs(high) || 1);
   [low, high] = [low - margin, high + margin];
-  const x = (steps) => left + ((width - left - right) * steps) / (last || 1);
+  const x = (steps) => left + ((width - left - right) * (steps - first)) / (last - first || 1);
   const y = (mean) => top + ((height - top - bottom) * (high - mean)) / (high - low);
   const parts = [];
   for (const tick of ticks(low, high)) {
     parts.push(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
     parts.push(svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, compact.format(tick)));
   }
-  for (const tick of ticks(0, last)) {
+  for (const tick of ticks(first, last)) {
     parts.push(svg("text", { x: x(tick), y: height - 22, "text-anchor": "middle" }, compact.format(tick)));
   }
   parts.push(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "Steps"));

@@ -1,4 +1,4 @@
-"""What grows is seen, and only after everything is full."""
+"""Growth is seen, and only after everything is full."""
 
 from __future__ import annotations
 

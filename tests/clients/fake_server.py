@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class Seat:
-    """What a client may send for one seat."""
+    """The messages that a client may send for one seat."""
 
     state = "idle"
 
@@ -46,7 +46,7 @@ class FakeServer:
     """Attributes say what to do, and what came. A test sets and reads them while the server runs in a thread.
 
     Attributes:
-        busy: connections that are told to come again.
+        busy: connections that are asked to come again.
         rotate_after: messages after which a connection is asked to rotate.
         drop_after: messages after which a connection is broken off, once for each entry.
         error_at: message -> the code of the error that answers it.

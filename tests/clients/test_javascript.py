@@ -24,7 +24,7 @@ def server() -> Iterator[FakeServer]:
 
 
 def run(scenario: str, url: str, *arguments: str) -> Any:
-    """What a scenario of javascript_scenarios.js found."""
+    """The result of a scenario of javascript_scenarios.js."""
     program = Path(__file__).parent / "javascript_scenarios.js"
     command = [str(NODE), "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", program, scenario, url, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

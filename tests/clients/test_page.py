@@ -25,8 +25,8 @@ STATUS: dict[str, Any] = {
     "environment": "CartPole-v1",
     "uptime": 3725,
     "clients": [
-        {"name": "CartPole-v1", "seats": 4, "exploit": False, "steps": 51234, "returns_mean": 87.25},
-        {"name": "<b>Robot</b>", "seats": 1, "exploit": True, "steps": 900, "returns_mean": 480},
+        {"name": "CartPole-v1", "seats": 4, "exploit": False, "steps": 51234, "episodes": 790, "return_mean": 87.25},
+        {"name": "<b>Robot</b>", "seats": 1, "exploit": True, "steps": 900, "episodes": 2, "return_mean": 480},
     ],
     "seats": 5,
     "steps": 52134,
@@ -75,7 +75,7 @@ def test_the_numbers_of_the_server_are_shown(page: Page) -> None:
     assert page.text("#state") == "running for 1 h 2 min"
     assert page.text("#what") == "ppo · CartPole-v1"
     first, second = page.text("#rows").splitlines()
-    assert first.split("\t") == ["CartPole-v1", "4", "51,234", "87.25"]
+    assert first.split("\t") == ["CartPole-v1", "4", "51,234", "790", "87.25"]
     assert second.startswith("<b>Robot</b>greedy")  # a name is text, never a part of the page
     points = page.run("document.querySelector('#curve polyline').getAttribute('points').split(' ').length")
     assert points == len(STATUS["curve"])

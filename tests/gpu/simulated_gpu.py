@@ -27,7 +27,7 @@ import torch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE = 0.5
-"""How often an event that nobody has waited for says that it has not passed yet, as a part of all times."""
+"""How often an event that was not waited for says that it has not passed yet, as a part of all times."""
 
 Clock = dict[int, int]
 """How much of each stream's work is known to be done: stream -> number of works."""
@@ -53,7 +53,7 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """A copy between the device and page-locked memory. settle: to be called when somebody has waited for it."""
+    """A copy between the device and page-locked memory. settle: to be called when the host has waited for it."""
 
     use: Use
     settle: Callable[[], None]
@@ -61,7 +61,7 @@ class Transfer:
 
 @dataclass(eq=False)
 class Memory:
-    """What tensors on the device look at; given back when the last of them is dropped."""
+    """The memory of tensors on the device; given back when the last of them is dropped."""
 
     gpu: SimulatedGpu
     owner: int  # the stream in which it was allocated, and which uses it again
@@ -106,14 +106,14 @@ class SimulatedGpu:
         self._of_thread.stream = stream
 
     def now(self) -> Clock:
-        """All that comes before what the current stream is given next."""
+        """The work that precedes the current stream's next work."""
         with self._lock:
             clock = self.current().clock
             learn(clock, self._host)
             return dict(clock)
 
     def hold_back(self, clock: Clock) -> None:
-        """What the current stream is given next comes after what a clock knows."""
+        """The current stream's next work comes after what a clock knows."""
         with self._lock:
             learn(self.current().clock, clock)
 
@@ -151,7 +151,7 @@ class SimulatedGpu:
         self.wait_for(self.now())
 
     def has_passed(self, clock: Clock) -> bool:
-        """Whether what a clock knows is done; chance says that it is not yet, unless somebody has waited for it."""
+        """Whether what a clock knows is done; chance says that it is not yet, unless the host has waited for it."""
         with self._lock:
             if any(self._host.get(stream, 0) < count for stream, count in clock.items()):
                 if self._random.random() < PATIENCE:
@@ -180,7 +180,7 @@ class SimulatedGpu:
             return use
 
     def give_back(self, memory: Memory) -> None:
-        """Nobody holds it any more: its owner may use it for something else."""
+        """It is no longer held: its owner may use it for something else."""
         if sys.is_finalizing():
             return
         with self._lock:
@@ -229,7 +229,7 @@ class SimulatedGpu:
 
 
 class SimulatedStream:
-    """What the program uses of `torch.cuda.Stream`."""
+    """The part of `torch.cuda.Stream` that the program uses."""
 
     def __init__(self, gpu: SimulatedGpu, number: int) -> None:
         self.number = number
@@ -241,7 +241,7 @@ class SimulatedStream:
 
 
 class SimulatedEvent:
-    """What the program uses of `torch.cuda.Event`."""
+    """The part of `torch.cuda.Event` that the program uses."""
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         self._gpu = gpu

@@ -135,7 +135,7 @@ def copy_up(gpu: SimulatedGpu, host: Tensor, *, non_blocking: bool) -> GpuTensor
 
 
 def copy_down(tensor: GpuTensor, target: Tensor | None, *, non_blocking: bool) -> Tensor:
-    """target: None for new memory, which PyTorch page-locks where nobody waits."""
+    """target: None for new memory, which PyTorch page-locks where no one waits for it."""
     gpu, pinned = tensor.gpu, target is None or tensor.gpu.is_pinned(target)
     gpu.refuse_recording("copy down")
     host = torch.empty_like(tensor.inside) if target is None else target
@@ -215,7 +215,7 @@ def _has_mask(func: Any, args: Any) -> bool:
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[GpuTensor]:
-    """What an operation changes, by its schema."""
+    """The arguments that an operation changes, by its schema."""
     changed = [args[position] if position < len(args) else kwargs.get(name) for position, name in _changed_arguments(func)]
     return tensors_of(changed, GpuTensor)
 

@@ -38,11 +38,13 @@ CASES = {
 """Agents, environments of tests/matrix_env.py, and cores."""
 RESUMED = [("ppo", "vector-discrete-mask"), ("sac", "vector-box"), ("td3", "vector-box"), ("vtrace", "vector-discrete-mask")]
 MORE: dict[str, dict[str, Any]] = {
-    "appo": {"epochs": 2},
+    "a2c": {"entropy_loss_weight_end": 0.0, "popart": True},
+    "appo": {"epochs": 2, "entropy_loss_weight_end": 0.0},
     "dqn": {"batches_at_once": 3, "normalise_rewards": True, "clip_rewards": False},
     "impact": {"kl_weight": 0.5},
+    "ppo": {"popart": True},
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
-    "vtrace": {"use_kl_mask": True, "relevance": "behaviour", "use_value_cloning_loss": True},
+    "vtrace": {"use_kl_mask": True, "relevance": "behaviour", "use_value_cloning_loss": True, "popart": True},
 }
 STEPS = 32
 WARM_UP = 1

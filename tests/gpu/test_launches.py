@@ -1,4 +1,4 @@
-"""How much a GPU is told to do: each work costs the thread that asks for it some five microseconds."""
+"""How much work a GPU is given: each work costs the thread that asks for it some five microseconds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_weights_are_guarded_and_published_all_at_once(optimizer: str, gpu: Simu
 
 
 def test_measuring_gives_back_what_updates_hold(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verdicts that nobody takes keep page-locked memory."""
+    """Results that are not read keep page-locked memory."""
     guards, end_update = [], Guard.end_update
 
     def seen_end(guard: Guard) -> None:

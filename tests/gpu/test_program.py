@@ -1,4 +1,4 @@
-"""What the program does with a GPU, on a simulated one: everything lies where it must, nobody reads what is not there yet, and
+"""The program with a GPU, on a simulated one: everything lies where it must, nothing is read before it is there, and
 the loop never waits by accident."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.learner.test_skipping import spoil_updates
 from tests.support import REPOSITORY, small_plan
 
 LOOP = ("agents/", "workers/", "replay/", "learner/")
-"""What a trajectory, a batch and an action go through, and all that counts and judges them."""
+"""The path of a trajectory, a batch and an action, with the code that counts and judges them."""
 
 
 def mixture(device: str) -> str:

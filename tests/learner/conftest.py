@@ -1,4 +1,4 @@
-"""What tests of the learner share."""
+"""Fixtures that tests of the learner share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import CATCH
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    """What the program says."""
+    """The lines that the program logs."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Lines of the log show no credentials, whoever wrote them."""
+"""Lines of the log show no credentials, whichever code wrote them."""
 
 from __future__ import annotations
 

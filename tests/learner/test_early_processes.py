@@ -1,4 +1,4 @@
-"""What is begun before a measurement, and what becomes of it."""
+"""Processes that are begun before a measurement, and what becomes of them."""
 
 from __future__ import annotations
 

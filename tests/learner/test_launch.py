@@ -1,4 +1,4 @@
-"""A run resumes in its own directory or a new one, and log lines say which. What fails is one line."""
+"""A run resumes in its own directory or a new one, and log lines say which. A failure is one line."""
 
 from __future__ import annotations
 

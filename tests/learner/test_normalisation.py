@@ -104,6 +104,8 @@ def test_what_was_chosen_is_told() -> None:
     assert job.config.network == "mlp"
     assert job.config.settings["network"] == "mlp"
     assert not job.config.agent_settings.clip_rewards
+    job = command(Path("unused"), "train", **{**VECTOR, "normalise_rewards": False, "popart": True})
+    assert "clip_rewards=False (popart scales the values instead)" in job.notes
     assert command(Path("unused"), "train", **{**VECTOR, "env": leafy.LEAFY}).config.network == "mlp"
 
 

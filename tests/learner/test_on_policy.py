@@ -24,8 +24,8 @@ from tests.support import same
 from workers.processes.supervisor import ProcessWorkers
 
 OWN: dict[str, dict[str, Any]] = {
-    "ppo": {"normalise_rewards": True},
-    "a2c": {"normalise_rewards": True},
+    "ppo": {"normalise_rewards": True, "entropy_loss_weight_end": 0.0},
+    "a2c": {"popart": True, "entropy_loss_weight_end": 0.0},
     "trpo": {"normalise_rewards": True, "cg_iterations": 2, "epochs": 2, "minibatches": 2},
     "es": {"population": 6},
     "cem": {"population": 6, "elites": 2},

@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from benchmarks.policy_server import play, request_of
 from learner import launch
 from learner.evaluation.test_mode import load_policy
 from learner.runs.checkpoint import load_checkpoint
@@ -103,6 +104,20 @@ def test_requests_are_answered_as_test_mode_acts(run_folder: Path) -> None:
         assert ask(port, None, "/status")[1]["version"] == checkpoint.counters.updates
 
     while_served(run_folder, work, client_megabytes=0.2)
+
+
+def test_the_benchmark_counts_an_answer_for_each_request(run_folder: Path) -> None:
+    def work(port: int) -> None:
+        requests = [request_of(np.array([0, 0, 0, number], np.float32)) for number in range(3)]
+        latencies = play(port, clients=3, requests=requests, seconds=0.3)
+        assert len(latencies)
+        assert (latencies > 0).all()
+        # Each of the three clients has a request under way when time is up.
+        assert len(latencies) <= ask(port, None, "/status")[1]["steps"] <= len(latencies) + 3
+        with pytest.raises(RuntimeError, match="wanted numbers of shape"):
+            play(port, clients=1, requests=[request_of(np.zeros(3, np.float32))], seconds=0.3)
+
+    while_served(run_folder, work)
 
 
 def test_clients_play_and_new_weights_are_taken_up(run_folder: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import gymnasium
 import numpy as np
@@ -43,13 +45,26 @@ class Masked(gymnasium.Env[Any, Any]):
         return observation, 1.0, False, self.steps == 5, info
 
 
+class StatusReader(Player):
+    """Reads the numbers of the server's page too, while it plays. status: the newest."""
+
+    status: dict[str, Any]
+
+    def _step(self, answer: dict[str, Any], totals: list[float]) -> list[dict[str, Any]]:
+        messages = super()._step(answer, totals)
+        if self.steps % 50 == 1:
+            with urlopen(f"{self._url.replace('ws:', 'http:')}/status", timeout=5) as body:
+                self.status = json.loads(body.read())
+        return messages
+
+
 def train(
     results: Path, make: Any, agent: str, port: int, mode: str = "train", **given: Any
-) -> tuple[int, RunDirectory, Player]:
+) -> tuple[int, RunDirectory, StatusReader]:
     """A run, and the clients that played in it."""
     ended = threading.Event()
     hello = given.pop("hello", {})
-    player = Player(f"ws://127.0.0.1:{port}", make, seats=2, stop=ended.is_set, **hello)
+    player = StatusReader(f"ws://127.0.0.1:{port}", make, seats=2, stop=ended.is_set, **hello)
     settings = {"results_dir": str(results), "worker_kind": "served", "bind": f"127.0.0.1:{port}", "agent": agent, **QUICK}
     if mode != "train":
         settings = {"load": str(results / "latest")}
@@ -98,6 +113,15 @@ def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytes
     assert (after.steps, after.updates) == (624, 2 * before.updates - 1)
     assert after.episodes > before.episodes
     assert player.returns
+    status = player.status
+    assert (status["environment"], status["agent"], status["seats"]) == ("test", "ppo", 2)
+    assert status["steps"] > before.steps  # those of the first command count
+    assert status["steps"] - before.steps == pytest.approx(player.steps, abs=60)
+    assert status["version"] >= before.updates
+    (client,) = status["clients"]
+    assert client["episodes"] == status["episodes"] > 10
+    assert client["return_mean"] == status["return_mean"]
+    assert before.steps < status["curve"][0][0] <= status["steps"]
     names, *rows = (line.split(",") for line in run.metrics.read_text().splitlines())
     columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     assert max(map(float, filter(None, columns["served/seats"]))) == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 from wrappers.space_json import space_to_json
@@ -50,7 +50,7 @@ class Player:
     def run(self) -> None:
         """Play. It connects again after each end of the connection."""
         while not self._stop():
-            with contextlib.suppress(OSError, ConnectionClosed, TimeoutError):
+            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
                 self._play()
             time.sleep(0.05)
 

@@ -110,7 +110,7 @@ def test_a_run_resumed_for_more_steps_is_not_finished_by_its_earlier_summary(tmp
 
 @pytest.mark.parametrize("other", [{"env": "Recall-v0"}, {"seed": 7}, {"network": "nature"}])
 def test_another_run_in_the_folder_of_a_plan_does_not_count(other: dict[str, Any], tmp_path: Path) -> None:
-    """Whatever its plan.json says, and if there is none."""
+    """It does not matter what its plan.json says, or whether there is one."""
     suite = read_suite(write_suite(tmp_path))
     plan = plan_runs(suite, tmp_path)[0]
     own = {**plan.settings, "env": plan.env, "seed": plan.seed}

@@ -42,3 +42,8 @@ def test_a_package_that_hides_the_users_is_named(line: str, tmp_path: Path, monk
     (tmp_path / name).mkdir()
     assert str(tmp_path / name) in clash_of(error)
     assert clash_of(raised_by(tmp_path / "own_env.py", "import no_such_module")) == ""
+
+
+def test_a_name_of_the_program_in_other_letters_is_suggested(tmp_path: Path) -> None:
+    error = raised_by(tmp_path / "own_agent.py", "from agents import PpoAgent")
+    assert clash_of(error) == "; agents is a package of this program, and has PPOAgent"

@@ -57,3 +57,8 @@ def test_the_version_is_that_of_the_package_behind_a_partial_entry_point() -> No
     gymnasium.register("Partial-v0", partial(Counting, length=2))
     assert find("Partial-v0").id == "Partial-v0"
     assert versions_of(gymnasium.registry.pop("Partial-v0")) == "tests"
+
+
+def test_a_file_in_place_of_a_module_is_refused_with_the_form_that_is_wanted() -> None:
+    with pytest.raises(ValueError, match=r"^env: wanted a module without .py .* my_env:MyEnv-v0, got 'own.py:Own-v3'$"):
+        make_spec(EnvConfig(env="own.py:Own-v3"))

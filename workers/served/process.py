@@ -18,14 +18,16 @@ from workers.evaluation_policy import EvaluationPolicy
 from workers.infos import slots_with_infos
 from workers.policy import LearnerGone
 from workers.processes.worker import ENDING, STOP, WorkerTask
-from workers.served.counts import SERVED, Counts
+from workers.served.counts import Counts
 from workers.served.policy import SeatPolicy
 from workers.served.seats import Seats
 from workers.weights import SharedWeights
+from wrappers.served import PREFIX
 
 IDLE_SECONDS = 0.1
 BLOCKED_SECONDS = 0.002  # between two looks for new weights, while seats wait for them
 COUNT_SECONDS = 0.1
+TURNS = 2  # of the event loop for a message: one reads it from its socket, the next gives it to its session
 
 
 class ServedWork:
@@ -37,13 +39,14 @@ class ServedWork:
         self._ending = task.shared.arrays[ENDING]
         self._free, self._filled = free, filled
         self._clocks = Clocks(worker_clocks(task.shared)[task.worker])
-        self._counts = Counts(task.shared.arrays[SERVED])
+        self._counts = Counts(task.shared.arrays, setup.first_step)
         weights = SharedWeights(task.shared)
         self._greedy_network = setup.make_network()
         greedy = EvaluationPolicy(self._greedy_network, torch.device("cpu"), greedy=True, seed=task.seed)
         slots = slots_with_infos(task.shared, setup.contract)
         policy = SeatPolicy(setup, weights, task.seed)
         self._weights = weights
+        self._policy, self._environment = policy, setup.env.env.removeprefix(PREFIX)
         self.seats = Seats(setup, policy, greedy, slots, self._hand_over, self._counts)
         self.server = ClientServer(self.seats, setup.server, self._status)
         self._listening = listen(setup.server)
@@ -63,15 +66,22 @@ class ServedWork:
         try:
             while not (self._gone or self._ending[0]):
                 self._wakes.clear()
-                has_work = self.seats.has_work
-                if has_work and self._act():
-                    await asyncio.sleep(0)  # all messages that have arrived are read before the next pass of the network
-                else:
+                await self._read_all()
+                has_work = self.seats.waiting > 0
+                if not (has_work and self._act()):
                     await self._sleep("wait" if has_work else "env", BLOCKED_SECONDS if has_work else IDLE_SECONDS)
         finally:
             counting.cancel()
             loop.remove_reader(self._free.fileno())
         raise LearnerGone
+
+    async def _read_all(self) -> None:
+        """Let all messages that have arrived be read, so that one pass of the network answers them."""
+        before = 0
+        while (waiting := self.seats.waiting) > before:
+            before = waiting
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
 
     def _act(self) -> bool:
         with self._clocks.stage("act"):
@@ -102,12 +112,11 @@ class ServedWork:
 
     async def _count(self) -> None:
         while True:
-            status = self.server.status()
-            self._counts.write(len(self.server.connections), status["seats"], self.server.refused)
+            self._counts.write(len(self.server.connections), self.server.seats, self.server.refused)
             await asyncio.sleep(COUNT_SECONDS)
 
     def _status(self) -> dict[str, Any]:
-        return self._counts.status()
+        return {"environment": self._environment, "version": self._policy.version, **self._counts.status()}
 
 
 def serve_clients(task: WorkerTask, free: Connection, filled: Connection) -> None:

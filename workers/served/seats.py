@@ -119,9 +119,9 @@ class Seats(Host):
     # The side of the policy
 
     @property
-    def has_work(self) -> bool:
-        """Whether a seat waits for an action, and could get one."""
-        return bool(self._ready.any())
+    def waiting(self) -> int:
+        """Seats that wait for an action."""
+        return int(np.count_nonzero(self._ready))
 
     def free(self, slot: int) -> None:
         """A slot came back from the learner."""
@@ -197,6 +197,8 @@ class Seats(Host):
             self._counts.exploited(*episode)
             return
         self._counts.steps += not ends[2]
+        if episode[1]:
+            self._counts.ended(episode[0])
         self._rows.write_result(seat, reward, ends, episode, self._stacks[seat][-1], infos)
 
     def _cut(self, seat: int) -> None:

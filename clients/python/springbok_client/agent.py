@@ -40,7 +40,7 @@ class Busy(Exception):
 
 
 class Action(NamedTuple):
-    """What `RemoteAgent.receive` returns. action: None if the connection broke and the seat's episode is given up."""
+    """The result of `RemoteAgent.receive`. action: None if the connection broke and the seat's episode is given up."""
 
     seat: int
     action: Any
@@ -48,7 +48,7 @@ class Action(NamedTuple):
 
 
 class State(Enum):
-    """What a seat does. HELD: its `reset` waits for a connection. LOST: its episode is given up, which is yet to be said."""
+    """The state of a seat. HELD: its `reset` waits for a connection. LOST: its episode is given up, but not yet reported."""
 
     IDLE = "idle"
     HELD = "held"

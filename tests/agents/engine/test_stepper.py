@@ -15,7 +15,8 @@ from agents.engine.stepper import Stepper
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
 from replay.batch import Batch
-from tests.agents.support import make_network_here, random_batch
+from tests.agents.support import A, random_batch
+from tests.builders import network_of
 from tests.support import same
 
 SLOPE = 3.0  # of the multiplier's loss
@@ -49,7 +50,9 @@ class MultiplierAgent(A2CAgent):
 
 
 def agent_of(threads: int) -> MultiplierAgent:
-    return MultiplierAgent(A2CConfig(gradient_clip_by_norm_threshold=1e6), make_network_here(), threads=threads)
+    config = A2CConfig(gradient_clip_by_norm_threshold=1e6, popart=True)
+    network = network_of("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1), agent=config)
+    return MultiplierAgent(config, network, threads=threads)
 
 
 @pytest.fixture(params=[1, 2])

@@ -68,6 +68,31 @@ def test_every_torso_takes_every_activation(name: str, activation: str) -> None:
     assert network(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).values.isfinite().all()
 
 
+@pytest.mark.parametrize("name", sorted(TORSOS.keys() - {"flat"}))
+def test_with_layer_norm_no_layer_s_scale_matters(name: str) -> None:
+    network = network_of(name, (1, 36, 36), 2, layer_norm=True, generator=torch.Generator().manual_seed(0))
+    frames = torch.randint(256, (3, 1, 36, 36), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    features = network.features(frames)
+    for layer in (*layers_of(network, nn.Conv2d), *layers_of(network, nn.Linear)):
+        for parameter in layer.parameters():
+            parameter.data.mul_(50.0)
+        torch.testing.assert_close(network.features(frames), features, rtol=2e-3, atol=2e-3)
+    assert features.std() > 0.1
+
+
+def test_layer_norm_of_a_convolution_is_over_the_whole_image() -> None:
+    network = network_of("conv", (2, 6, 5), 2, conv="3x3x1", hidden_sizes="4", layer_norm=True)
+    frames = torch.randint(256, (7, 2, 6, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    (convolution,), (linear,) = layers_of(network, nn.Conv2d), layers_of(network, nn.Linear)
+    hidden = convolution(network.inputs_of(frames, torch.float32)[0])  # [7, 3, 4, 3]
+    centred = hidden - hidden.mean((1, 2, 3), keepdim=True)
+    hidden = linear((centred / (centred.square().mean((1, 2, 3), keepdim=True) + 1e-5).sqrt()).relu().flatten(1))
+    centred = hidden - hidden.mean(-1, keepdim=True)
+    expected = (centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()).relu()
+    torch.testing.assert_close(network.features(frames), expected)
+    assert [tuple(norm.weight.shape) for norm in layers_of(network, nn.LayerNorm)] == [(3, 4, 3), (4,)]
+
+
 @pytest.mark.parametrize("text", ["", "0", "-3", "64,", "64,,64", "a", "70000", "6.5", ",".join(["2"] * 17)])
 def test_hidden_sizes_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="^hidden_sizes: wanted 1 to 16 sizes from 1 to 65536 such as 256,256, got "):
@@ -98,6 +123,12 @@ def test_sizes_are_read_in_order() -> None:
             (1, 4),
             {"activation": "tanh"},
             "activation: wanted relu with --network=flat, which does not use it, got tanh",
+        ),
+        (
+            "flat",
+            (1, 4),
+            {"layer_norm": True},
+            "layer_norm: wanted False with --network=flat, which does not use it, got True",
         ),
         ("mlp", (1, 4), {"activation": "sine"}, "activation: wanted relu, tanh, elu, silu or gelu, got 'sine'"),
     ],

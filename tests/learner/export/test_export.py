@@ -155,6 +155,16 @@ def test_a_core_has_its_state_as_input_and_output(tmp_path: Path) -> None:
         assert got_state.any(-1).all()
 
 
+def test_without_other_numbers_the_actions_are_compared() -> None:
+    actions = torch.tensor([0, 1, 2])
+
+    def policy(some: Tensor) -> tuple[Tensor, ...]:
+        return (actions[: len(some)],)
+
+    assert largest_difference(policy, policy, (torch.zeros(3),)) == 0.0  # type: ignore[arg-type]
+    assert largest_difference(policy, lambda some: (policy(some)[0] + 1,), (torch.zeros(3),)) == 1.0  # type: ignore[arg-type]
+
+
 def test_a_file_that_computes_something_else_is_refused(
     exported: tuple[Path, ExportedPolicy, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:

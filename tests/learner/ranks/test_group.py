@@ -39,6 +39,8 @@ PENALTY = {"target_update_period": 2, "kl_weight": 0.5}
 FEW_PRODUCTS = {"cg_iterations": 2}
 """Conjugate gradients enlarge the rounding of each product."""
 
+POPART = {"popart": True, "popart_rate": 0.01}
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "vtrace": ("vtrace", {}),
     "vtrace, CLEAR and LASER": (
@@ -46,9 +48,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_policy_cloning_loss": True, "use_value_cloning_loss": True, "use_kl_mask": True},
     ),
     "vtrace, scaled rewards": ("vtrace", {"normalise_rewards": True, "clip_rewards": False}),
+    "vtrace, PopArt": ("vtrace", {**POPART, "clip_rewards": False}),
     "a2c": ("a2c", {}),
     "a2c, scaled rewards": ("a2c", {"normalise_rewards": True}),
     "ppo": ("ppo", {"advantage_normalisation": "none", "epochs": 3, "minibatches": 1}),
+    "ppo, PopArt": ("ppo", {"advantage_normalisation": "none", "epochs": 2, "minibatches": 1, **POPART}),
     "ppo, early stop": ("ppo", {"advantage_normalisation": "none", "epochs": 9, "minibatches": 1, "target_kl": 0.002}),
     "ppo, columns": ("ppo", {"advantage_normalisation": "none", "minibatch_unit": "columns", "minibatches": 1}),
     "ppo, KL penalty": (
@@ -68,6 +72,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def agent_of(name: str, **settings: Any) -> Agent:
     agent_class: Any = AGENTS[name]
+    config = agent_class.config_class(**{**SMOOTH, **TIGHT, **settings})
     network = network_of(
         "mlp",
         (2, 6),
@@ -76,8 +81,9 @@ def agent_of(name: str, **settings: Any) -> Agent:
         separate_value=name == "trpo",
         generator=torch.Generator().manual_seed(1),
         normalise_observations="normalise_rewards" in settings,
+        agent=config,
     )
-    agent: Agent = agent_class(agent_class.config_class(**{**SMOOTH, **TIGHT, **settings}), network)
+    agent: Agent = agent_class(config, network)
     return agent
 
 

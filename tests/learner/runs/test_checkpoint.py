@@ -65,7 +65,7 @@ def test_a_checkpoint_is_loaded_as_it_was_saved(path: Path) -> None:
 
 
 def test_settings_have_the_names_of_today(path: Path) -> None:
-    """Unknown ones stay, so that whoever uses them can say what is left out."""
+    """Unknown ones stay, so that their reader can say what is left out."""
     save_checkpoint(path, replace(make_checkpoint(), settings={"seed": 7, "return_window": 9, "no_longer_there": 1}))
     assert load_checkpoint(path).settings == {"seed": 7, "return_window": 9, "no_longer_there": 1}
 
@@ -105,7 +105,7 @@ FOREIGN: dict[str, object] = {
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_foreign_torch_file_is_refused(name: str, path: Path) -> None:
     torch.save(FOREIGN[name], path)
-    refused(path)
+    assert "wanted a checkpoint of this program" in refused(path)
 
 
 def test_another_format_is_named(path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_changed_part_is_refused(name: str, path: Path) -> None:
     content = content_of(path)
     CHANGES[name](content)
     torch.save({**content, "format": 1}, path)
-    refused(path)
+    assert "wanted a checkpoint of this program" in refused(path)
 
 
 def test_a_damaged_checkpoint_is_refused(path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_is_refused(path: Path) -> None:
         first = generator.randrange(len(damaged) - 8)
         damaged[first : first + 8] = bytes(byte ^ 0xFF for byte in damaged[first : first + 8])
         path.write_bytes(damaged)
-        refused(path)
+        assert "wanted a checkpoint of this program" in refused(path)
 
 
 def test_random_states_are_restored(path: Path) -> None:

@@ -72,6 +72,7 @@ NAMED = {
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "burn_in", "core_size"),
     "core_memory",
     "initial_log_std",
+    "popart_rate",
 }
 """Settings whose words name the upper bound: it is not said twice."""
 
@@ -237,6 +238,7 @@ OTHER: dict[str, Any] = {
     "env_args": '{"gravity": -5.0}',
     "env_wrappers": "minigrid.wrappers:OneHotPartialObsWrapper",
     "replay_parameters": '[{"type": "standard", "capacity": 999, "sample_ratio": 1.0}]',
+    "entropy_loss_weight_end": 0.005,
     "precision": "bfloat16",
     "preset": "quick",
     "results_dir": "elsewhere",
@@ -281,9 +283,9 @@ def test_every_setting_arrives_in_its_dataclass(name: str) -> None:
 
 
 def _with(name: str) -> dict[str, Any]:
-    """What must stand beside a changed setting for both values to be allowed."""
+    """Other settings that a changed setting needs for both values to be allowed."""
     beside = {"c_bar": {"rho_bar": 2.0}, "rho_bar": {"c_bar": 0.5}, "normalise_rewards": {"clip_rewards": False}}
-    beside["burn_in"] = {"core": "lstm"}
+    beside |= {"burn_in": {"core": "lstm"}, "popart": {"clip_rewards": False}}
     return beside.get(name, {})
 
 
@@ -349,6 +351,13 @@ def test_what_would_give_an_on_policy_agent_other_rows_is_refused(agent: str, gi
     [
         ({"dual_clip": 0.5}, "dual_clip: wanted 0 or a number above 1, got 0.5$"),
         ({"clip_end_value": -0.5}, "clip_end_value: wanted -1 or .*, got -0.5$"),
+        (
+            {"entropy_loss_weight_end": 0.02},
+            "entropy_loss_weight_end: wanted -1 or .* 0 to entropy_loss_weight 0.01, got 0.02$",
+        ),
+        ({"entropy_loss_weight_end": -0.5}, "entropy_loss_weight_end: wanted -1 or .*, got -0.5$"),
+        ({"popart": True, "normalise_rewards": True}, "popart: wanted raw rewards, got normalise_rewards; .*"),
+        ({"popart": True, "clip_rewards": True}, "popart: wanted raw rewards, got clip_rewards; .*"),
         ({"policy_objective": "kl"}, "target_kl: wanted a divergence > 0 with policy_objective kl, got 0$"),
         ({"clip": 1.0}, "clip: wanted a number from 0.001 to 0.999, got 1.0$"),
     ],

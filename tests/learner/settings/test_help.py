@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,17 @@ def variants(agent: str) -> Iterator[dict[str, Any]]:
         for given in VARIANTS:
             if given.keys() <= table.keys():
                 yield {"env": env, **usual, "replay_parameters": table["replay_parameters"].default, **own, **given}
+
+
+def test_help_of_settings_without_a_docstring_has_no_signature(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom agents import VTraceAgent, VTraceConfig\n\n"
+        "@dataclass(frozen=True)\nclass Config(VTraceConfig):\n    pass\n\n"
+        "class Mine(VTraceAgent):\n    config_class = Config\n"
+    )
+    agent = f"{tmp_path}/mine.py:Mine"
+    assert f"Agent {agent}: Settings of this agent." in help_text(agent).splitlines()
+    assert "Settings of this agent." not in help_text("vtrace")
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -1,4 +1,4 @@
-"""The program with a store: an S3 server in this process, a run that is killed, and a store that nobody answers for."""
+"""The program with a store: an S3 server in this process, a run that is killed, and a store that does not answer."""
 
 from __future__ import annotations
 

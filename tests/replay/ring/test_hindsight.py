@@ -39,7 +39,7 @@ def achieved_of(number: int) -> list[float]:
 
 @dataclass
 class Record:
-    """What happened: the observations of each episode in order, and what the step before each observation gave."""
+    """The episodes: their observations in order, and what the step before each observation gave."""
 
     episodes: list[list[int]] = field(default_factory=list)
     places: dict[int, tuple[int, int]] = field(default_factory=dict)  # observation -> its episode and its place there

@@ -1,4 +1,4 @@
-"""Weights on the learner's device: versioned, never half-written, and nobody who acts waits for an update."""
+"""Weights on the learner's device: versioned, never half-written, and acting never waits for an update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run asks Ray for: its own cluster, or another one with a copy of the program's code."""
+"""A run's request to Ray: its own cluster, or another one with a copy of the program's code."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from workers.evaluation_policy import EvaluationPolicy
 from workers.infos import INFO_FIELDS, slots_with_infos
 from workers.policy import cpu_policy
 from workers.rollout import make_rollout
-from workers.served.counts import LAYOUT, SERVED, Counts
+from workers.served.counts import LAYOUT, Counts
 from workers.served.policy import SeatPolicy
 from workers.served.seats import Seats
 from workers.weights import SharedWeights, weights_layout
@@ -69,7 +69,7 @@ class Served:
         self.slots = slots_with_infos(self.shared, setup.contract, poison=True)
         self.weights, self.network = SharedWeights(self.shared), network
         self.weights.publish(network, 0)
-        self.counts = Counts(self.shared.arrays[SERVED])
+        self.counts = Counts(self.shared.arrays)
         self.done: list[int] = []
         greedy = EvaluationPolicy(setup.make_network(), torch.device("cpu"), greedy=True, seed=1)
         self.seats = Seats(setup, SeatPolicy(setup, self.weights, SEED), greedy, self.slots, self.done.append, self.counts)

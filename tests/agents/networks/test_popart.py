@@ -1,0 +1,92 @@
+"""PopArt equals the golden vectors: moments, the rescaled head, which keeps its values, and the head's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.a2c.agent import A2CAgent, A2CConfig
+from agents.engine.collectives import Collectives
+from agents.networks.popart import PopArt, PopArtHead
+from tests.agents.support import A, each_golden_case, random_batch
+from tests.builders import network_of
+
+
+def exact(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@each_golden_case("popart.json")
+def test_updates_are_those_of_the_golden_vectors(case: dict[str, Any]) -> None:
+    head = PopArtHead(len(case["inputs"]["weight"]), case["tasks"]).double()
+    with torch.no_grad():
+        head.weight.copy_(exact(case["inputs"]["weight"]).T)  # the golden weights are [F, tasks]
+        head.bias.copy_(exact(case["inputs"]["bias"]))
+    popart = PopArt(head, case["beta"])
+    for given, wanted in zip(case["inputs"]["updates"], case["outputs"]["updates"], strict=True):
+        features, targets = exact(given["features"]), exact(given["value_targets"])  # [T, B, F], [T, B]
+        tasks, used = torch.tensor(given["tasks"]), torch.tensor(given["action_used"]).bool()
+
+        def values(features: Tensor = features, tasks: Tensor = tasks) -> Tensor:
+            of_tasks: Tensor = head(features)  # [T, B, tasks]
+            return of_tasks.gather(-1, tasks.expand(of_tasks.shape[:2])[..., None]).squeeze(-1)
+
+        def compare(got: Tensor, name: str, wanted: dict[str, Any] = wanted) -> None:
+            torch.testing.assert_close(got, exact(wanted[name]), rtol=1e-9, atol=1e-12, msg=lambda text: f"{name}: {text}")
+
+        before = values()
+        compare(before.detach(), "values_before")
+        popart.begin(Collectives())
+        popart.observe(targets, used, tasks)
+        popart.observe(targets, used, tasks)  # of a further pass over the same steps, which does not count
+        errors = popart.normalised(before, tasks) - popart.normalised(targets, tasks)
+        loss = 0.5 * errors.square()[used].mean()
+        head.weight.grad, head.bias.grad = torch.autograd.grad(loss, [head.weight, head.bias])
+        popart.scale_gradients()
+        popart.rescale()
+        popart.settle(torch.tensor(True))
+        compare(loss.detach(), "value_loss")
+        compare(head.weight.grad.T, "grad_weight")
+        compare(head.bias.grad, "grad_bias")
+        compare(popart.normalised(targets, tasks), "normalised_targets")
+        compare(popart.scaled(exact(given["advantages"]), tasks), "advantages_scaled")
+        compare(popart.now.mean, "mean")
+        compare(popart.now.square, "second_moment")
+        compare(popart.now.scale, "sigma")
+        compare(head.weight.detach().T, "weight")
+        compare(head.bias.detach(), "bias")
+        compare(values().detach(), "values_after")
+        compare(popart.normalised(values(), tasks).detach(), "normalised_after")
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_further_steps_of_an_update_leave_the_head_alone(steps: int) -> None:
+    head = PopArtHead(3)
+    popart = PopArt(head, 0.1)
+    popart.begin(Collectives())
+    popart.observe(torch.full((4, 2), 50.0), torch.ones(4, 2, dtype=torch.bool))
+    found = []
+    for _ in range(steps):
+        popart.rescale()
+        popart.settle(torch.tensor(True))
+        found.append([tensor.clone() for tensor in (head.weight, head.bias, head.scale, head.shift)])
+    assert all(torch.equal(one, other) for later in found for one, other in zip(found[0], later, strict=True))
+
+
+def test_values_of_large_rewards_are_learned() -> None:
+    """Rewards of some thousands, with a learning rate and a clip norm that suit rewards of 1."""
+
+    def explained(popart: bool) -> float:
+        config = A2CConfig(lr=3e-3, lr_end_value=3e-3, optimizer="adam", gamma=0.0, popart=popart, popart_rate=0.01)
+        network = network_of("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1), agent=config)
+        agent, batch = A2CAgent(config, network), random_batch()
+        batch = replace(batch, rewards=1000 * (batch.rewards + 3))
+        found = [agent.learn(batch, 0.0).scalars["losses/explained_variance"] for _ in range(100)]
+        return float(found[-1])
+
+    assert explained(popart=True) > 0.9
+    assert explained(popart=False) < 0.6
