@@ -22,6 +22,7 @@ from agents.td3.agent import TD3Agent
 from agents.trpo.agent import TRPOAgent
 from agents.user_agent import user_agent
 from agents.user_class import USER_CLASS
+from agents.vmpo.agent import VMPOAgent
 from agents.vtrace.agent import VTraceAgent, VTraceConfig
 
 __all__ = ["AGENTS", "USER_CLASS", "Agent", "Needs", "UpdateReport", "VTraceAgent", "VTraceConfig", "find_agent"]
@@ -44,6 +45,7 @@ AGENTS: dict[str, type[Agent]] = {
     "sac": SACAgent,
     "td3": TD3Agent,
     "trpo": TRPOAgent,
+    "vmpo": VMPOAgent,
 }
 """Name on the command line (`--agent`) -> class."""
 

@@ -150,6 +150,11 @@ class Agent(ABC):
         """A key for the decisions that the host makes in an update. Each key has its own CUDA graph."""
         return None
 
+    @property
+    def acting_network(self) -> Any:
+        """The network whose weights are published to the workers."""
+        return self.network
+
     @abstractmethod
     def update(self, batch: Batch, step: Stepper) -> None:
         """Learn from a batch.

@@ -108,6 +108,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "trpo": {**REACH, "agent": "trpo", "minibatches": 4},
     "appo": {**CATCH, **QUEUE, "agent": "appo", "minibatches": 2, "epochs": 2, "kl_weight": 0.5, "core": "lstm", "burn_in": 3},
     "impact": {**REACH, "agent": "impact", "core": "none"},
+    "vmpo": {**REACH, "agent": "vmpo"},
     "dqn": {**CATCH, **WINDOWS, "agent": "dqn", "double": True, "dueling": True, "n_step": 3},
     "rainbow": {**CATCH, **PRIORITISED, "agent": "dqn", "distributional": "c51", "noisy": True, "double": True},
     "quantiles": {**CATCH, **WINDOWS, "agent": "dqn", "distributional": "qr", "quantiles": 7, "exploration": "ladder"},

@@ -124,7 +124,7 @@ def _start(
     Raises ReplayStopped or KeyboardInterrupt if a signal comes meanwhile.
     """
     # Weights are published first, because workers begin to act as soon as `start` gives them slot blocks.
-    parts.workers.weights.publish(parts.network, parts.counting.counters.updates)
+    parts.workers.weights.publish(parts.agent.acting_network, parts.counting.counters.updates)
     parts.workers.start()
     for hook in hooks:
         hook.on_start()
@@ -174,7 +174,7 @@ def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> 
         with stage(hooks, "publish"):
             # Skipped updates are handled before publishing: after too many in a row the last good weights are restored here.
             parts.skipped.look()
-            parts.workers.weights.publish(parts.network, counters.updates)
+            parts.workers.weights.publish(parts.agent.acting_network, counters.updates)
             parts.feeder.release_held()  # after the new version is there, so that an on-policy agent's rollouts act with it
         prepared.release(copied)  # on a CPU the update is over; on a GPU the memory is reused only after the copy
         for hook in hooks:

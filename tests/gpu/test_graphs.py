@@ -34,6 +34,7 @@ CASES = {
     ("a2c", "dict-multi-mask"): "lstm",
     ("ppo", "dict-box"): "none",
     ("sac", "vector-box"): "none",
+    ("vmpo", "dict-box"): "lstm",
 }
 """Agents, environments of tests/matrix_env.py, and cores."""
 RESUMED = [("ppo", "vector-discrete-mask"), ("sac", "vector-box"), ("td3", "vector-box"), ("vtrace", "vector-discrete-mask")]

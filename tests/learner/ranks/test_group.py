@@ -65,6 +65,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "marwil": ("marwil", {"advantage_scale_rate": 0.5}),
     "marwil, scaled rewards": ("marwil", {"normalise_rewards": True, "clip_rewards": False}),
     "impact": ("impact", {"target_kl": 1.1e-3, **PENALTY}),
+    "vmpo": ("vmpo", {"initial_eta": 0.5, "eps_alpha": 1e-4, "target_update_period": 2}),
+    "vmpo, PopArt": ("vmpo", {**POPART, "clip_rewards": False}),
     "trpo": ("trpo", {"minibatches": 1, **FEW_PRODUCTS}),
     "trpo, scaled rewards": ("trpo", {"minibatches": 1, "normalise_rewards": True, "entropy_loss_weight": 0.1, **FEW_PRODUCTS}),
 }
