@@ -16,6 +16,7 @@ from agents.linucb.agent import LinUCBAgent
 from agents.marwil.agent import MarwilAgent
 from agents.metrics import UpdateReport
 from agents.ppo.agent import PPOAgent
+from agents.pqn.agent import PQNAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
 from agents.td3.agent import TD3Agent
@@ -41,6 +42,7 @@ AGENTS: dict[str, type[Agent]] = {
     "linucb": LinUCBAgent,
     "marwil": MarwilAgent,
     "ppo": PPOAgent,
+    "pqn": PQNAgent,
     "r2d2": R2d2Agent,
     "sac": SACAgent,
     "td3": TD3Agent,

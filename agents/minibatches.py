@@ -21,6 +21,17 @@ def used_steps(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero().squeeze(-1)  # row-major: t * B + b; `nonzero` makes the host wait, since n decides shapes
 
 
+def take_steps(tensor: Tensor, order: Tensor) -> Tensor:
+    """Rows t * B + b of a tensor `[T, B, ...]`, `[n, ...]`.
+
+    The stack of an observation stays innermost in memory, as `replay.batch.stack_frames` built it: a convolution reads it so.
+    """
+    flat = tensor.flatten(0, 1)  # [T * B, ...], step t of column b at t * B + b
+    if flat.dim() < 3:
+        return flat.index_select(0, order)
+    return flat.movedim(1, -1).index_select(0, order).movedim(-1, 1)  # [T * B, S, *F] -> [n, S, *F]
+
+
 def shuffled(members: Tensor) -> Tensor:
     """Members `[n]`, such as indices, in a random order, which PyTorch's global generator on the CPU draws."""
     # Drawn on the CPU, so that a seed gives the same minibatches on every device.

@@ -28,7 +28,7 @@ HeldLearningRate = Annotated[
     float,
     Setting("Learning rate at the end of the run; -1: as at the start.", "-1 or a learning rate in [0, 10]", -1, 10),
 ]
-OptimizerName = Annotated[Literal["adam", "rmsprop"], Setting("Optimiser of the network's weights.")]
+OptimizerName = Annotated[Literal["adam", "radam", "rmsprop"], Setting("Optimiser of the network's weights.")]
 RmspropEpsilon = Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)]
 AdamEpsilon = Annotated[float, Setting("Epsilon of Adam, added to the root.", "a number in (0, 10]", 1e-12, 10)]
 GradientClip = Annotated[
@@ -87,6 +87,15 @@ Lambda = Annotated[
     ),
 ]
 TraceFactor = Annotated[float, Setting("Factor on the traces.", "a number in [0, 1]", 0, 1, search=Linear(0.8, 1))]
+RetraceLambda = Annotated[
+    float,
+    Setting(
+        "Lambda of Retrace: targets that correct for the policy that acted, by the ratio of both policies; -1: none.",
+        "-1 or a number in [0, 1]",
+        -1,
+        1,
+    ),
+]
 
 # Losses of actor-critic agents
 
@@ -205,6 +214,8 @@ class AgentConfig:
         check_fields(self)
         if -1 < (last := getattr(self, "lr_end_value", -1.0)) < 0:
             raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {last:g}")
+        if -1 < (lambda_ := getattr(self, "retrace_lambda", -1.0)) < 0:
+            raise ValueError(f"retrace_lambda: wanted -1 or a number in [0, 1], got {lambda_:g}")
         last, first = getattr(self, "entropy_loss_weight_end", -1.0), getattr(self, "entropy_loss_weight", 0.0)
         if last != -1 and not 0 <= last <= first:
             raise ValueError(

@@ -114,6 +114,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "quantiles": {**CATCH, **WINDOWS, "agent": "dqn", "distributional": "qr", "quantiles": 7, "exploration": "ladder"},
     "munchausen": {**CATCH, **WINDOWS, "agent": "dqn", "munchausen": True, "normalise_rewards": True},
     "r2d2": {**CATCH, **SEQUENCES, "agent": "r2d2", "core_size": 16, "burn_in": 4, "updates_per_step": 0.05},
+    "pqn": {**CATCH, "agent": "pqn", "unroll_length": 10, "minibatches": 4},
+    "pqn_retrace": {**CATCH, **STANDARD, "agent": "pqn", "core": "lstm", "burn_in": 3, "retrace_lambda": 0.9, "minibatches": 2},
     "sac": {**REACH, **WINDOWS, "agent": "sac"},
     "sac_choice": {**CATCH, **WINDOWS, "agent": "sac", "critic_layer_norm": True, "critic_dropout": 0.01},
     "td3": {**REACH, **PRIORITISED, "agent": "td3", "normalise_observations": True},

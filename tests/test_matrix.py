@@ -132,6 +132,8 @@ FEW_STEPS = {"epochs": 2, "minibatches": 2}
         ("a2c", "vector-box", "lstm", {"normalise_observations": True, "popart": True}),
         ("trpo", "image-multi-mask", "none", {**FEW_STEPS, "normalise_rewards": True}),
         ("trpo", "vector-box", "lstm", {**FEW_STEPS, "normalise_observations": True, "action_bound_loss_weight": 1.0}),
+        ("pqn", "dict-multi-mask", "none", {**FEW_STEPS, "epsilon_fraction": 1e-9, "dueling": True, "exploration": "ladder"}),
+        ("pqn", "image-discrete-mask", "lstm", {**FEW_STEPS, "epsilon_fraction": 1e-9, "core_inputs": True}),
         ("es", "dict-multi-mask", "none", {"population": 4, "normalise_observations": True}),
         ("es", "image-box", "gru", {"population": 4, "core_inputs": True}),
         ("cem", "vector-box", "lstm", {"population": 4, "elites": 2}),

@@ -36,8 +36,11 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool =
         optimizer = _eager(torch.optim.Adam)(
             groups, lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused, capturable=graphed
         )
+    elif config.optimizer == "radam":
+        # Liu et al. 2020, arXiv:1908.03265. Its first five steps are plain momentum, until the mean of squares has a variance.
+        optimizer = _eager(torch.optim.RAdam)(groups, lr=0.0, eps=config.adam_eps, foreach=True, capturable=graphed)
     else:
-        raise ValueError(f"optimizer: wanted rmsprop or adam, got {config.optimizer!r}")
+        raise ValueError(f"optimizer: wanted rmsprop, adam or radam, got {config.optimizer!r}")
     if graphed:
         for group in optimizer.param_groups:
             group["lr"] = torch.zeros((), device=device)

@@ -17,7 +17,8 @@ NETWORK = "network"
 """Name of the acting network among an agent's modules, and of its optimiser."""
 OPTIMIZER_STEPS = "optimizer_steps"
 """Name of the count of optimiser steps among an agent's numbers."""
-MOMENTS = {"rmsprop": {"step", "square_avg"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
+_OF_ADAM = {"step", "exp_avg", "exp_avg_sq"}
+MOMENTS = {"rmsprop": {"step", "square_avg"}, "adam": _OF_ADAM, "radam": _OF_ADAM}
 """Name of an optimiser -> names of its moments."""
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from agents.distributions import Distribution
 from agents.losses import RawValues
 from agents.metrics import value_metrics
-from agents.minibatches import cut, normalised_runs, shuffled, used_steps
+from agents.minibatches import cut, normalised_runs, shuffled, take_steps, used_steps
 from agents.networks.actor_critic import drawn_actions
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
@@ -121,7 +121,7 @@ class Minibatch:
         if count == size:
             return replace(self, mask=mask)
         order = torch.where(mask, order, 0)  # added rows repeat row 0, whose second loss the mask leaves out
-        rows = Rows(*(_take(tensor[None], order) for tensor in self.rows))
+        rows = Rows(*(take_steps(tensor[None], order) for tensor in self.rows))
         return replace(self, rows=rows, bounds=RatioBounds(*(bound.index_select(0, order) for bound in self.bounds)), mask=mask)
 
     @property
@@ -207,7 +207,7 @@ def _epochs(members: Tensor, parts: int, minibatches: Callable[[Tensor], Iterabl
 
 def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
     """order: t * B + b of the used steps, int64 `[n]`."""
-    gathered = Rows(*(_take(tensor, order) for tensor in rows))  # [n, ...] each, in the epoch's order
+    gathered = Rows(*(take_steps(tensor, order) for tensor in rows))  # [n, ...] each, in the epoch's order
     if normalisation == "minibatch":
         # Behind the shuffle, so that each minibatch has a mean and a deviation of its own.
         gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
@@ -216,14 +216,3 @@ def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisatio
     columns = [tensor.split(sizes) for tensor in (*gathered, *bounds)]  # views: no minibatch is copied
     for each in zip(*columns, strict=True):
         yield Minibatch(Rows(*each[: len(gathered)]), RatioBounds(*each[len(gathered) :]))
-
-
-def _take(tensor: Tensor, order: Tensor) -> Tensor:
-    """Rows t * B + b of a tensor `[T, B, ...]`, `[n, ...]`.
-
-    The stack of an observation stays innermost in memory, as `replay.batch.stack_frames` built it: a convolution reads it so.
-    """
-    flat = tensor.flatten(0, 1)  # [T * B, ...], step t of column b at t * B + b
-    if flat.dim() < 3:
-        return flat.index_select(0, order)
-    return flat.movedim(1, -1).index_select(0, order).movedim(-1, 1)  # [T * B, S, *F] -> [n, S, *F]

@@ -26,6 +26,7 @@ OWN: dict[str, dict[str, Any]] = {
     "impact": {"target_kl": 0.01},
     "marwil": {"normalise_rewards": True, "clip_rewards": False},
     "ppo": {"policy_objective": "kl", "target_kl": 0.01, **FEW_STEPS},
+    "pqn": FEW_STEPS,
     "r2d2": {"learning_starts": 12, "burn_in": 0, "updates_per_step": 0.2, "exploration": "ladder"},
     "sac": WINDOWS,
     "td3": WINDOWS,

@@ -47,6 +47,8 @@ MORE: dict[str, dict[str, Any]] = {
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
     "vtrace": {"use_kl_mask": True, "relevance": "behaviour", "use_value_cloning_loss": True, "popart": True},
 }
+STEPWISE = [agent for agent in GRAPHED if AGENTS[agent].graphed(AGENTS[agent].config_class()) == "step"]
+"""Agents whose steps are recorded, not their updates."""
 STEPS = 32
 WARM_UP = 1
 
@@ -88,7 +90,7 @@ def test_a_graph_learns_what_its_kernels_learn(
     given = settings(agent, environment, tmp_path, CASES[agent, environment])
     whole, parts, by_kernel = (tmp_path / name for name in ("whole", "parts", "by_kernel"))
     assert run("train", whole, **given) == 0
-    launches = newest(whole).counters.updates * (FEW_STEPS["epochs"] * FEW_STEPS["minibatches"] if agent == "ppo" else 1)
+    launches = newest(whole).counters.updates * (FEW_STEPS["epochs"] * FEW_STEPS["minibatches"] if agent in STEPWISE else 1)
     assert len(replays) == launches - len(set(replays)) * WARM_UP > 0
     if (agent, environment) in RESUMED:
         assert run("train", parts, **{**given, "environment_max_steps": STEPS - 8}) == 0

@@ -27,6 +27,7 @@ OWN: dict[str, dict[str, Any]] = {
     "ppo": {"normalise_rewards": True, "entropy_loss_weight_end": 0.0},
     "a2c": {"popart": True, "entropy_loss_weight_end": 0.0},
     "trpo": {"normalise_rewards": True, "cg_iterations": 2, "epochs": 2, "minibatches": 2},
+    "pqn": {"normalise_rewards": True, "epochs": 2, "minibatches": 3},
     "es": {"population": 6},
     "cem": {"population": 6, "elites": 2},
     "linucb": {"thompson": True},

@@ -30,6 +30,9 @@ MIXED = json.dumps(
         {"type": "standard", "capacity": 9, "sample_ratio": 0.5},
     ]
 )
+HALF_REPLAYED = json.dumps(
+    [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 50, "sample_ratio": 0.5}]
+)
 DQN: dict[str, Any] = {"agent": "dqn", "learning_starts": 9, "updates_per_step": 1.0, "batches_at_once": 2, "lr": 6e-4}
 RAINBOW = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "distributional": "c51", "atoms": 5}
 R2D2: dict[str, Any] = {
@@ -121,6 +124,25 @@ def test_dqn_learns_masked_choices_from_a_prioritised_replay(tmp_path: Path) -> 
     own = {"environment_max_steps": 12_000, "double": True, "dueling": True}
     settings = {**TOY, "env": "Masked-v0", **own, "replay_parameters": PRIORITISED.replace("40", "20000")}
     assert solves(SOLVED["Masked-v0"], tmp_path, **settings)
+
+
+ON_POLICY: dict[str, Any] = {
+    "hidden_sizes": "64,64",
+    "lr": 2e-3,
+    "unroll_length": 16,
+    "epsilon_fraction": 0.5,
+    "log_period": 60.0,
+}
+"""On masked choices and, with Retrace, on a mixture of new and old columns."""
+LEARNED: dict[str, dict[str, Any]] = {
+    "pqn": {"agent": "pqn", "minibatches": 4, **ON_POLICY},
+    "pqn, retrace": {"agent": "pqn", "retrace_lambda": 1.0, "minibatches": 4, **ON_POLICY, "replay_parameters": HALF_REPLAYED},
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_other_agents_of_values_learn_masked_choices(name: str, tmp_path: Path) -> None:
+    assert solves(SOLVED["Masked-v0"], tmp_path, **{"env": "Masked-v0", "environment_max_steps": 12_000, **LEARNED[name]})
 
 
 @pytest.mark.parametrize("agent", ["sac", "td3"])

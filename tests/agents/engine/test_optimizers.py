@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from agents import AGENTS
 from agents.base import Agent
 from agents.engine.guard import give_gradients
+from agents.engine.optimizers import make_optimizer
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
 from replay.batch import Batch
@@ -23,6 +25,7 @@ from wrappers.spaces import Discrete
 IMAGE = (2, 10, 10)
 ONE_STEP: dict[str, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 1},
+    "pqn": {"epochs": 1, "minibatches": 1},
     "dqn": {"batches_at_once": 1, "target_update_rate": 0.5},
     "bcq": {"batches_at_once": 1, "target_update_rate": 0.5},
     "sac": {"batches_at_once": 1},
@@ -70,6 +73,30 @@ def test_a_step_on_images_is_that_of_plain_adam(name: str) -> None:
     torch.optim.Adam(plain, lr=1e-2, eps=agent.config.adam_eps, fused=False, foreach=False).step()
     for own, parameter in zip(plain, parameters, strict=True):
         torch.testing.assert_close(parameter, own, rtol=1e-4, atol=1e-6)
+
+
+def test_radam_rectifies_adam_after_five_steps_of_momentum() -> None:
+    """Against algorithm 2 of Liu et al. 2020 (arXiv:1908.03265), in float64."""
+    weights = nn.Linear(3, 1, bias=False)
+    config = SimpleNamespace(optimizer="radam", adam_eps=1e-8)
+    optimizer = make_optimizer(config, [weights])
+    assert optimizer is not None
+    optimizer.param_groups[0]["lr"] = 0.1
+    own, mean, square = weights.weight.detach().double().clone(), torch.zeros(1, 3), torch.zeros(1, 3)
+    longest = 2 / (1 - 0.999) - 1
+    for step in range(1, 9):
+        gradient = torch.tensor([[1.0, -0.5, 0.01 * step]])
+        weights.weight.grad = gradient.clone()
+        optimizer.step()
+        mean, square = 0.9 * mean + 0.1 * gradient.double(), 0.999 * square + 0.001 * gradient.double().square()
+        change = 0.1 * mean / (1 - 0.9**step)
+        length = longest - 2 * step * 0.999**step / (1 - 0.999**step)
+        assert (length > 5) == (step > 5)
+        if length > 5:
+            factor = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+            change = change * factor**0.5 * (1 - 0.999**step) ** 0.5 / (square.sqrt() + 1e-8)
+        own -= change
+        torch.testing.assert_close(weights.weight.double(), own, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_take_the_layout_of_their_weights() -> None:

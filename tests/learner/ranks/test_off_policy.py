@@ -17,6 +17,7 @@ from agents.dqn.agent import DqnAgent
 from agents.engine.stepper import Stepper
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
+from agents.pqn.agent import PQNAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.returns.nstep import Transitions
 from learner.ranks.group import LearnerGroup
@@ -67,6 +68,8 @@ AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], Agent], Callable[[Any], Batch]]
     "sac, moments": (partial(continuous, "sac", normalise_observations=True), lambda _: windows(rows=2 * ROWS)),
     "bcq": (partial(value_based, BCQAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "dqn": (partial(value_based, DqnAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
+    "pqn": (partial(value_based, PQNAgent, epochs=2, minibatches=1), lambda _: batch_of(steps=4, count=2 * ROWS)),
+    "pqn, columns": (partial(value_based, PQNAgent, core="gru", minibatches=1, retrace_lambda=0.9), sequences),
     "r2d2": (partial(value_based, R2d2Agent, core="lstm", n_step=2), sequences),
 }
 
