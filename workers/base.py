@@ -16,6 +16,7 @@ from serve.settings import ServerConfig
 from setting import TRAINING_MODES, Setting
 from workers.clocks import CLOCKS
 from workers.infos import info_layout, slots_with_infos
+from workers.served.histograms import Histogram
 from workers.weights import Weights
 from wrappers.spec import EnvConfig, EnvSpec
 
@@ -284,6 +285,10 @@ class Workers(ABC):
 
     def metrics(self) -> dict[str, float]:
         """Metrics of this kind of workers alone."""
+        return {}
+
+    def histograms(self) -> Mapping[str, Histogram]:
+        """Numbers of the environments' own metrics since the last call, by their names."""
         return {}
 
     @property

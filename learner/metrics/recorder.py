@@ -180,6 +180,7 @@ class MetricsRecorder(Hook):
         self._repeated = {name: value for name, value in record.items() if name.startswith(("charts/", "updates/"))}
         self._at_last_record, self._last_record = replace(counters), now
         self._writer.write(asdict(counters), record)
+        self._writer.add_histograms(self._parts.workers.histograms(), counters.steps)
         self._progress.clear()
         log.log(logging.INFO if self._log_is_due() else logging.DEBUG, "%s", self._text())
         if not self._advised and (advice := reward_advice(record, self.config)):

@@ -18,6 +18,8 @@ from learner.runs.directory import RunDirectory
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+    from workers.served.histograms import Histogram
+
 Charts = Mapping[str, list[str]]
 """Title -> the metrics of the chart, as regular expressions that TensorBoard matches from the start of a name."""
 
@@ -85,6 +87,15 @@ def add_animation(writer: SummaryWriter, name: str, gif: bytes, steps: int) -> N
     width, height = Image.open(io.BytesIO(gif)).size
     image = Summary.Image(width=width, height=height, colorspace=RGB, encoded_image_string=gif)
     writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), steps)
+
+
+def add_histogram(writer: SummaryWriter, name: str, histogram: Histogram, steps: int) -> None:
+    """Show numbers that are in buckets already."""
+    edges, counts = histogram.edges.tolist(), histogram.counts.tolist()
+    number = sum(counts)
+    ends = {"min": edges[0], "max": edges[-1]}
+    sums = {"num": number, "sum": histogram.total, "sum_squares": histogram.squares}
+    writer.add_histogram_raw(name, **ends, **sums, bucket_limits=edges, bucket_counts=counts, global_step=steps)
 
 
 def describe_run(content: dict[str, Any]) -> str:

@@ -51,14 +51,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from learner.metrics.graph import trace
+from learner.metrics.infos import PREFIX
 from learner.metrics.statistics import Record
-from learner.metrics.tensorboard import Charts, add_animation, open_tensorboard
+from learner.metrics.tensorboard import Charts, add_animation, add_histogram, open_tensorboard
 from learner.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from agents.networks.base import FeatureNetwork
+    from workers.served.histograms import Histogram
     from wrappers import EnvSpec
 
 log = logging.getLogger("springbok")
@@ -96,6 +98,16 @@ class MetricsWriter:
     def add_animation(self, name: str, path: Path, steps: int) -> None:
         """Show a GIF in TensorBoard."""
         self._attempt(self._add_animation, name, path, steps)
+
+    def add_histograms(self, histograms: Mapping[str, Histogram], steps: int) -> None:
+        """Show the distribution of the numbers that clients sent as metrics, under Histograms of TensorBoard."""
+        if histograms:
+            self._attempt(self._add_histograms, histograms, steps)
+
+    def _add_histograms(self, histograms: Mapping[str, Histogram], steps: int) -> None:
+        with self._open_tensorboard() as tensorboard:
+            for name, each in histograms.items():
+                add_histogram(tensorboard, f"{PREFIX}{name}", each, steps)
 
     def close(self) -> None:
         """Flush and close TensorBoard's file. The next record opens another one."""

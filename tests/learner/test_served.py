@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import gymnasium
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from learner import launch
 from learner.runs.checkpoint import load_checkpoint
@@ -46,7 +47,7 @@ class Masked(gymnasium.Env[Any, Any]):
 
 
 class StatusReader(Player):
-    """Reads the numbers of the server's page too, while it plays. status: the newest."""
+    """Reads the numbers of the server's page too, while it plays, and sends a metric. status: the newest."""
 
     status: dict[str, Any]
 
@@ -55,6 +56,7 @@ class StatusReader(Player):
         if self.steps % 50 == 1:
             with urlopen(f"{self._url.replace('ws:', 'http:')}/status", timeout=5) as body:
                 self.status = json.loads(body.read())
+            messages.append({"type": "metric", "name": "level", "value": [1.5, 40.0, 40.0]})
         return messages
 
 
@@ -126,6 +128,11 @@ def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytes
     columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     assert max(map(float, filter(None, columns["served/seats"]))) == 2
     assert max(map(float, filter(None, columns["served/latency_p99_ms"]))) > 0
+    assert max(map(float, filter(None, columns["info/level_max_mean"]))) == 40
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    counts = np.array(events.Histograms("info/level")[-1].histogram_value.bucket)
+    assert counts.max() == 2 * counts[counts > 0].min()
     assert f"Serve:  python main.py --op_mode=serve --load={run.path}" in capsys.readouterr().out
     with pytest.raises(ValueError, match="^env: wanted an environment that this program can make, got served:test"):
         launch.prepare("test", {"load": str(run.path)}, ["main.py"])

@@ -28,6 +28,7 @@ from workers.processes.restarts import RestartBudget
 from workers.processes.worker import ENDING, ENDING_LAYOUT, STOP, WorkerTask
 from workers.seeds import fresh_seed
 from workers.served.counts import LAYOUT, SERVED, read_counts
+from workers.served.histograms import Histogram, HistogramReader
 from workers.weights import SharedWeights, Weights, weights_layout
 from wrappers import describe_env
 
@@ -244,6 +245,10 @@ class ServedWorkers(ProcessWorkers):
 
     def __init__(self, setup: WorkerSetup, network: FeatureNetwork) -> None:
         super().__init__(setup, {**weights_layout(network), **LAYOUT}, SharedWeights)
+        self._histograms = HistogramReader(self.shared.arrays)
 
     def metrics(self) -> dict[str, float]:
         return read_counts(self.shared.arrays[SERVED])
+
+    def histograms(self) -> dict[str, Histogram]:
+        return self._histograms.read()

@@ -9,6 +9,7 @@ import numpy as np
 
 from replay.trajectory import Field
 from serve.session import RECENT_EPISODES
+from workers.served.histograms import HISTOGRAM_LAYOUT, HistogramWriter
 
 SERVED = "served"
 NAMES = (
@@ -32,6 +33,7 @@ LAYOUT: Mapping[str, Field] = {
     SERVED: Field((len(NAMES),), "float64"),
     CURVE: Field((2, POINTS), "float64"),
     SPAN: Field((1,), "int64"),
+    **HISTOGRAM_LAYOUT,
 }
 FIRST_SPAN = 50  # steps
 EPISODES_OF_A_POINT = 10  # at least, so that the curve is not that of single episodes
@@ -92,6 +94,7 @@ class Counts:
         self._shared, self._first_step = arrays[SERVED], first_step
         self._before = np.where(GROWING, self._shared, 0.0)
         self._curve = ReturnCurve(arrays)
+        self.histograms = HistogramWriter(arrays)
         self.refused = self.cut = self.dropped = self.steps = self.episodes = self.exploit_episodes = 0
         self._latencies = np.zeros(RECENT, np.float32)  # a ring
         self._answers = 0

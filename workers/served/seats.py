@@ -115,6 +115,7 @@ class Seats(Host):
         if len(values) > 1:
             found |= {f"{name}_min": min(values), f"{name}_max": max(values)}
         self._metrics.setdefault(seat, {}).update(found)
+        self._counts.histograms.add(name, values)
 
     # The side of the policy
 
