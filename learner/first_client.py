@@ -65,6 +65,8 @@ def _text_of(spaces: str) -> str:
 class _AnyClient(Host):
     """Takes the spaces of the first client, and asks it to come again."""
 
+    waits = True
+
     def __init__(self) -> None:
         super().__init__("", ServedSpaces(*_ANY))
         self.found: tuple[str, ServedSpaces] | None = None

@@ -91,8 +91,10 @@ def _train(parts: Parts, hooks: Sequence[Hook], resumed: Checkpoint | None, repl
             _make_updates(parts, hooks, signals)
             parts.feeder.stop()
             saved = _save(parts, hooks)
-            parts.workers.stop()
             interrupted = learners.stops(signals.asked)
+            if not interrupted:
+                parts.workers.announce_end()
+            parts.workers.stop()
             with signals.silent():  # the run is saved, so the line that promises it would mean nothing
                 for hook in reversed(hooks):
                     hook.on_end(saved, interrupted=interrupted, asked=signals.asked)

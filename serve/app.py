@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve.frames import ProtocolError, pack
+from serve.memory import free_memory
 from serve.session import Host, Session
 from serve.settings import ServerConfig, is_local
 
@@ -35,6 +36,8 @@ FILES = {
     "/springbok.js": (ROOT / "clients/javascript/springbok.js", "text/javascript; charset=utf-8"),
 }
 """Path of a request -> file, and its type. No part of a request becomes a name of a file."""
+FOR_OTHER_PAGES = ("/springbok.js",)
+"""Scripts that a page of another server may load as a module."""
 CHECK_SECONDS = 0.5  # between two looks for clients that are silent
 SPEED_LOOKS = 20  # that the speed is measured over
 BUSY_SECONDS = 2.0  # after which a client that found no room comes again, at least
@@ -139,6 +142,7 @@ class ClientServer:
         self.token = config.read_token()
         self.connections: set[Connection] = set()
         self.refused = 0  # connections that found no room
+        self.is_finished = False  # the run is over, so that no client need come again
         self._status = status
         self._act = act
         self._began = time.monotonic()
@@ -158,7 +162,7 @@ class ClientServer:
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
         await send({"type": "websocket.accept"})
-        if len(self.connections) >= self.config.max_clients:
+        if len(self.connections) >= self.config.max_clients or free_memory() < 1e6 * self.config.least_free_megabytes:
             self.refused += 1
             await send({"type": "websocket.send", "text": pack({"type": "busy", "retry_after": busy_seconds()}, binary=False)})
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
@@ -182,11 +186,16 @@ class ClientServer:
             await send_json(send, 405, {"error": {"code": "message", "message": f"{path}: wanted GET, got {method}"}})
         elif path in FILES and FILES[path][0].is_file():
             file, kind = FILES[path]
-            await send_body(send, 200, kind, file.read_bytes())
+            headers = ((b"access-control-allow-origin", b"*"),) if path in FOR_OTHER_PAGES else ()
+            await send_body(send, 200, kind, file.read_bytes(), headers)
         elif path == "/health":
             await send_json(send, 200, {"status": "ok", "agent": self.host.agent, "clients": len(self.connections)})
         elif path == "/spaces":
-            await send_json(send, 200, self.host.spaces.to_json())
+            if self.host.waits:
+                line = "the server waits for its first client, which tells the spaces"
+                await send_json(send, 503, {"error": {"code": "waiting", "message": line}}, ((b"retry-after", b"1"),))
+            else:
+                await send_json(send, 200, self.host.spaces.to_json())
         elif path == "/status":
             await send_json(send, 200, self.status())
         else:
@@ -233,9 +242,10 @@ class ClientServer:
                     session.send({"type": "rotate"})
 
     async def close(self) -> None:
-        """Tell all clients that the server ends."""
+        """Tell all clients that the server ends, or that its run is over."""
+        code, line = ("finished", "the run has made all its steps") if self.is_finished else ("closing", "the server ends")
         for connection in list(self.connections):
-            connection.end(ProtocolError("closing", "the server ends"))
+            connection.end(ProtocolError(code, line))
         await asyncio.sleep(0)
 
 

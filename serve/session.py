@@ -63,8 +63,10 @@ class Busy(Exception):
 class Host(ABC):
     """The side that acts. Its seats have numbers of their own.
 
-    agent: its name. spaces: of its environment.
+    agent: its name. spaces: of its environment. waits: whether they are not known yet.
     """
+
+    waits = False
 
     def __init__(self, agent: str, spaces: ServedSpaces) -> None:
         self.agent, self.spaces = agent, spaces

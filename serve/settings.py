@@ -46,6 +46,15 @@ class ServerConfig:
         int,
         _Server("Connections at once; further clients are asked to come again.", "a whole number of connections >= 1", 1, 1e5),
     ] = 256
+    least_free_megabytes: Annotated[
+        float,
+        _Server(
+            "Free memory below which further clients are asked to come again, in megabytes; 0: no limit.",
+            "a number of megabytes >= 0",
+            0,
+            1e7,
+        ),
+    ] = 200.0
     client_timeout: Annotated[
         float,
         _Server("Seconds without a message after which a client is gone.", "a number of seconds >= 0.1", 0.1, 1e6),

@@ -18,6 +18,8 @@ from springbok.sent import send
 
 Environment = str | Callable[..., Any]
 """An id, or a class or function that makes an environment of Gymnasium."""
+PROGRESS_PERIOD = 5
+"""Seconds between two lines of progress, because a notebook and a Python prompt have no line that changes."""
 
 
 class Metrics(Mapping[str, np.ndarray]):
@@ -165,7 +167,8 @@ def train(
 
 
 def _trained(mode: str, settings: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Run:
-    return Run(commanded(mode, settings, r".*?Run directory: (.+)", variables))
+    given = {"progress_period": PROGRESS_PERIOD, **settings}
+    return Run(commanded(mode, given, r".*?Run directory: (.+)", variables))
 
 
 def commanded(mode: str, settings: Mapping[str, Any], wanted: str, variables: Mapping[str, str] | None = None) -> str:

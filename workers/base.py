@@ -291,6 +291,9 @@ class Workers(ABC):
         """Numbers of the environments' own metrics since the last call, by their names."""
         return {}
 
+    def announce_end(self) -> None:  # noqa: B027  (most environments need not know)
+        """The run has made all its steps. Called before `stop`."""
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the present workers on this machine."""

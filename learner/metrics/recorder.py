@@ -38,7 +38,6 @@ log = logging.getLogger("springbok")
 
 SHOW_PERIOD = 0.5  # seconds between two updates of the progress line in a terminal
 ROWS = 20  # least rows of metrics of a whole run, so that a short run has a curve too
-LOG_PERIOD = 60.0  # seconds between two progress lines if the output is not a terminal
 
 
 class MetricsRecorder(Hook):
@@ -243,7 +242,7 @@ class MetricsRecorder(Hook):
     def _log_is_due(self) -> bool:
         """Whether the progress goes into the log now, because no terminal shows it."""
         now = time.monotonic()
-        if self._progress.live or now - self._last_logged < LOG_PERIOD:
+        if self._progress.live or now - self._last_logged < self.config.output.progress_period:
             return False
         self._last_logged = now
         return True

@@ -134,12 +134,7 @@ class TrainingConfig:
     unroll_length: Annotated[
         int,
         Setting(
-            "Steps in one trajectory.",
-            "a whole number of steps >= 1",
-            1,
-            10000,
-            stored=True,
-            search=OneOf((8, 16, 32, 64, 128)),
+            "Steps of a trajectory.", "a whole number of steps >= 1", 1, 10000, stored=True, search=OneOf((8, 16, 32, 64, 128))
         ),
     ] = 20
     max_skipped_updates: Annotated[
@@ -231,6 +226,9 @@ class OutputConfig:
             kind="output",
         ),
     ] = 10.0
+    progress_period: Annotated[
+        float, Setting("Seconds between two lines of progress outside a terminal.", "seconds >= 0", 0, 1e6, kind="command")
+    ] = 60.0
     return_window: Annotated[
         int,
         Setting(

@@ -20,6 +20,10 @@ from wrappers.served import ServedSpaces
 class RandomHost(Host):
     """outcomes: what came, by the host's number of a seat. left: seats that clients gave back."""
 
+    server: ClientServer
+    loop: asyncio.AbstractEventLoop
+    ended: asyncio.Event
+
     def __init__(self, spaces: ServedSpaces) -> None:
         super().__init__("random", spaces)
         self.outcomes: dict[int, list[Outcome]] = {}
@@ -55,9 +59,9 @@ def really_running(spaces: ServedSpaces, **settings: Any) -> Iterator[tuple[Rand
     """Run a server of these spaces. Yields its host and its URL."""
     config, host = ServerConfig(bind="127.0.0.1:0", **settings), RandomHost(spaces)
     listening = listen(config)
-    url = f"ws://127.0.0.1:{listening.getsockname()[1]}"
-    loop, ended = asyncio.new_event_loop(), asyncio.Event()
-    server = ClientServer(host, config, lambda: {"steps": len(host.actions)})
+    url = f"{'wss' if config.has_tls else 'ws'}://127.0.0.1:{listening.getsockname()[1]}"
+    host.loop, host.ended = loop, ended = asyncio.new_event_loop(), asyncio.Event()
+    server = host.server = ClientServer(host, config, lambda: {"steps": len(host.actions)})
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(server, listening, ended.wait()),))
     thread.start()
     try:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from gymnasium import spaces
 from springbok_client import RemoteAgent, ServerError
+from websockets.sync.client import connect
 
 from tests.clients.browser import CHROMIUM, opened
 from tests.clients.real_server import really_running
@@ -98,6 +109,63 @@ def test_a_client_rotates_when_the_server_asks() -> None:
             agent.step([0, 0], 1, truncated=True)
         assert agent.given_up == 0
     assert host.left == list(range(len(host.sessions)))
+
+
+def make_certificate(folder: Path) -> dict[str, str]:
+    """A certificate of 127.0.0.1 that signs itself. Returns the settings that name it."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(1), now + timedelta(1))
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    signed = made.add_extension(names, critical=False).sign(key, SHA256())
+    (folder / "cert.pem").write_bytes(signed.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return {"tls_cert": str(folder / "cert.pem"), "tls_key": str(folder / "key.pem")}
+
+
+def test_a_client_plays_over_tls_and_trusts_no_other_certificate(tmp_path: Path) -> None:
+    given = make_certificate(tmp_path)
+    with really_running(TOY, **given) as (host, url):
+        with RemoteAgent(url, TOY.observation, TOY.action, name="Toy-v0", ca_file=given["tls_cert"]) as agent:
+            agent.reset([0, 0])
+            assert agent.step([0, 0], 1, truncated=True) is None
+        assert host.outcomes[0][1].reward == 1
+        stranger = RemoteAgent(url, TOY.observation, TOY.action, name="Toy-v0", patience=0)
+        with stranger, pytest.raises(ConnectionError, match="certificate"):
+            stranger.reset([0, 0])
+
+
+def test_a_run_that_is_over_ends_the_block_of_its_client(caplog: pytest.LogCaptureFixture) -> None:
+    plays = threading.Event()
+    with really_running(TOY) as (host, url):
+
+        def end() -> None:
+            plays.wait(10)
+            host.server.is_finished = True
+            host.loop.call_soon_threadsafe(host.ended.set)
+
+        ender = threading.Thread(target=end)
+        ender.start()
+        with RemoteAgent(url, TOY.observation, TOY.action, name="Toy-v0") as agent:
+            while True:
+                agent.reset([0, 0])
+                agent.step([0, 0], 1, truncated=True)
+                plays.set()
+        ender.join()
+    assert [record.getMessage() for record in caplog.records] == [f"{url}: the run is over"]
+
+
+def test_no_client_is_taken_when_memory_is_short(caplog: pytest.LogCaptureFixture) -> None:
+    with really_running(TOY, least_free_megabytes=1e7) as (host, url), connect(f"{url}/connect") as socket:
+        answer = json.loads(socket.recv(timeout=5))
+        assert (answer["type"], host.sessions) == ("busy", [])
+
+
+def test_pages_of_other_servers_may_load_the_client() -> None:
+    with really_running(TOY) as (_, url):
+        for path, allowed in (("springbok.js", "*"), ("status", None)):
+            with urlopen(f"{url.replace('ws:', 'http:')}/{path}", timeout=5) as answer:
+                assert answer.headers["Access-Control-Allow-Origin"] == allowed
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")

@@ -208,15 +208,13 @@ def test_progress_is_logged_now_and_then_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While replays are filled, and while the run trains."""
-    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.05)
     monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.01)
     fills = [{"type": "standard", "capacity": 2000, "sample_ratio": 1.0}]
     settings = {"environment_max_steps": 9000, "log_period": 0.05, "replay_parameters": json.dumps(fills)}
-    assert launch.run(command(tmp_path, "train", **settings)) == 0
+    assert launch.run(command(tmp_path, "train", progress_period=0.05, **settings)) == 0
     printed = capsys.readouterr().out
     assert re.search(r"\nfilling replays: \d+ of 400 trajectories \| [\d,]+ steps/s \| left 0:0\d\n", printed)
     assert re.search(r"\n(no episode yet|return .*) \| steps [\d,]+ of 9,000 \|", printed)
-    monkeypatch.setattr(recorder, "LOG_PERIOD", 60.0)
     assert launch.run(command(tmp_path, "train", **settings)) == 0
     assert " of 400 trajectories |" not in (printed := capsys.readouterr().out)
     assert " of 9,000 |" not in printed

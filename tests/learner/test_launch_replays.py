@@ -131,12 +131,11 @@ def test_replays_that_do_not_fit_on_the_gpu_are_refused(tmp_path: Path, monkeypa
 def test_restored_replays_are_not_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(recorder, "LOG_PERIOD", 0.0)
     monkeypatch.setattr(recorder, "SHOW_PERIOD", 0.0)
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     fills = json.dumps([queue, {"type": "standard", "capacity": 200, "sample_ratio": 0.5}])
     for save_replay, told in ((True, False), (False, True)):
         settings = {"environment_max_steps": 2000, "replay_parameters": fills, "batch_size": 16, "save_replay": save_replay}
         run = trained(tmp_path / str(save_replay), **settings)
-        _, said = resume(run, capsys, environment_max_steps=4000)
+        _, said = resume(run, capsys, environment_max_steps=4000, progress_period=0.0)
         assert ("filling replays: " in said) == told

@@ -54,3 +54,24 @@ def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:
     asyncio.run(talk())
     assert not server.connections
     assert ("leave", 10) in host.calls
+
+
+def test_a_server_that_waits_for_its_first_client_does_not_make_up_spaces() -> None:
+    host = FakeHost(read_spaces(CARTPOLE), [])
+    server = ClientServer(host, ServerConfig(), dict)
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    async def ask() -> tuple[int, Any]:
+        sent.clear()
+        await server({"type": "http", "path": "/spaces", "method": "GET", "headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+    status, body = asyncio.run(ask())
+    assert (status, body["action"]["n"]) == (200, 2)
+    host.waits = True
+    status, body = asyncio.run(ask())
+    assert (status, body["error"]["code"]) == (503, "waiting")
+    assert (b"retry-after", b"1") in sent[0]["headers"]

@@ -27,7 +27,7 @@ from workers.processes.heartbeat import Heartbeat, start_timeout
 from workers.processes.restarts import RestartBudget
 from workers.processes.worker import ENDING, ENDING_LAYOUT, STOP, WorkerTask
 from workers.seeds import fresh_seed
-from workers.served.counts import LAYOUT, SERVED, read_counts
+from workers.served.counts import FINISHED, LAYOUT, SERVED, read_counts
 from workers.served.histograms import Histogram, HistogramReader
 from workers.weights import SharedWeights, Weights, weights_layout
 from wrappers import describe_env
@@ -249,6 +249,9 @@ class ServedWorkers(ProcessWorkers):
 
     def metrics(self) -> dict[str, float]:
         return read_counts(self.shared.arrays[SERVED])
+
+    def announce_end(self) -> None:
+        self.shared.arrays[FINISHED][0] = True
 
     def histograms(self) -> dict[str, Histogram]:
         return self._histograms.read()

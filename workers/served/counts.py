@@ -27,12 +27,13 @@ NAMES = (
 )
 """Clients and seats are those of now. Latencies are those between a client's message and the answer to it."""
 GROWING = np.isin(NAMES, ("refused", "episodes_cut", "rows_dropped", "exploit_episodes", "steps", "episodes"))
-CURVE, SPAN = "served_curve", "served_span"
+CURVE, SPAN, FINISHED = "served_curve", "served_span", "served_finished"
 POINTS = 256
 LAYOUT: Mapping[str, Field] = {
     SERVED: Field((len(NAMES),), "float64"),
     CURVE: Field((2, POINTS), "float64"),
     SPAN: Field((1,), "int64"),
+    FINISHED: Field((1,), "bool"),
     **HISTOGRAM_LAYOUT,
 }
 FIRST_SPAN = 50  # steps

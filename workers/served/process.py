@@ -18,7 +18,7 @@ from workers.evaluation_policy import EvaluationPolicy
 from workers.infos import slots_with_infos
 from workers.policy import LearnerGone
 from workers.processes.worker import ENDING, STOP, WorkerTask
-from workers.served.counts import Counts
+from workers.served.counts import FINISHED, Counts
 from workers.served.policy import SeatPolicy
 from workers.served.seats import Seats
 from workers.weights import SharedWeights
@@ -36,7 +36,7 @@ class ServedWork:
     def __init__(self, task: WorkerTask, free: Connection, filled: Connection) -> None:
         setup = task.setup
         assert setup.server is not None
-        self._ending = task.shared.arrays[ENDING]
+        self._ending, self._finished = task.shared.arrays[ENDING], task.shared.arrays[FINISHED]
         self._free, self._filled = free, filled
         self._clocks = Clocks(worker_clocks(task.shared)[task.worker])
         self._counts = Counts(task.shared.arrays, setup.first_step)
@@ -72,6 +72,7 @@ class ServedWork:
                     await self._sleep("wait" if has_work else "env", BLOCKED_SECONDS if has_work else IDLE_SECONDS)
         finally:
             counting.cancel()
+            self.server.is_finished = bool(self._finished[0])
             loop.remove_reader(self._free.fileno())
         raise LearnerGone
 

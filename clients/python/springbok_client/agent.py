@@ -31,6 +31,10 @@ class ServerError(Exception):
         self.code, self.message = code, message
 
 
+class Finished(ServerError):
+    """The run of the server has made all its steps. It ends the block of `with RemoteAgent(...)` without an error."""
+
+
 class Busy(Exception):
     """The server has no room. retry_after: seconds after which to come again."""
 
@@ -78,7 +82,7 @@ class RemoteAgent:
         ca_file: certificates (PEM) that a server with `wss://` may have; None for those of the system.
 
     Raises ValueError for spaces or a URL that cannot be. The first `reset` connects. Every method may raise ServerError, and
-    ConnectionError once the patience has ended.
+    ConnectionError once the patience has ended. Finished, a ServerError, says that the run is over.
     """
 
     def __init__(
@@ -121,8 +125,11 @@ class RemoteAgent:
     def __enter__(self) -> RemoteAgent:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
         self.close()
+        if isinstance(error, Finished):
+            log.warning("%s: the run is over", self._url)
+        return isinstance(error, Finished)
 
     def reset(self, observation: Any, mask: Any = None, seat: int = 0) -> Any:
         """Begin an episode. Returns its first action. Connects if there is no connection, and waits until there is one.
@@ -285,7 +292,8 @@ class RemoteAgent:
                 self._ready.pop(seat, None)
                 self.given_up += 1
         self._lengthen_pause()
-        log.warning("%s: the connection broke (%s)", self._url, reason)
+        if not isinstance(reason, ServerError):  # which the caller raises
+            log.warning("%s: the connection broke (%s)", self._url, reason)
 
     def _forget(self) -> None:
         """Leave all seats idle, so that the caller may begin anew."""
@@ -348,7 +356,7 @@ def refusal(message: Mapping[str, Any]) -> Exception:
         return Busy(message["retry_after"])
     if message["type"] != "error":
         return ConnectionLost(f"wanted welcome, got {message['type']}", is_final=True)
-    error = ServerError(message["code"], message["message"])
+    error = (Finished if message["code"] == "finished" else ServerError)(message["code"], message["message"])
     return ConnectionLost(str(error)) if error.code in PASSING else error
 
 

@@ -33,6 +33,7 @@ def test_command_settings_belong_to_one_command() -> None:
         "record_to",
         "estimate_from",
         "preflight",
+        "progress_period",
         "profile",
         "log_graph",
     }
