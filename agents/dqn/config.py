@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from agents.networks.q_network import C51, NO_DISTRIBUTION, QUANTILES, ReturnDistribution
+from agents.networks.q_network import C51, HL_GAUSS, IMPLICIT, QUANTILES, ReturnDistribution
 from agents.settings import (
     AdamEpsilon,
     AgentConfig,
@@ -40,15 +40,60 @@ from agents.values.settings import (
 )
 from setting import Setting
 
-Distributional = Annotated[
-    Literal["none", "c51", "qr"],
-    Setting("Distribution of returns that is learned: none, c51 (fixed atoms) or qr (quantiles)."),
+LearnedDistribution = Annotated[
+    Literal["none", "c51", "qr", "iqn", "hl_gauss"],
+    Setting(
+        "Distribution of returns that is learned: none, c51 (fixed atoms), qr (fixed quantiles), iqn (quantiles at drawn "
+        "fractions), or hl_gauss: the expected return by classification into bins."
+    ),
 ]
-Atoms = Annotated[int, Setting("c51: atoms of a distribution.", "a whole number of atoms from 2 to 10000", 2, 10_000)]
-LowestValue = Annotated[float, Setting("c51: value of the first atom, in units of returns.", "a number", -1e9, 1e9)]
-HighestValue = Annotated[float, Setting("c51: value of the last atom, in units of returns.", "a number", -1e9, 1e9)]
+Atoms = Annotated[
+    int, Setting("c51, hl_gauss: atoms or bins of a distribution.", "a whole number of atoms from 2 to 10000", 2, 10_000)
+]
+LowestValue = Annotated[
+    float, Setting("c51, hl_gauss: value of the first atom or edge of the bins, in units of returns.", "a number", -1e9, 1e9)
+]
+HighestValue = Annotated[
+    float, Setting("c51, hl_gauss: value of the last atom or edge of the bins, in units of returns.", "a number", -1e9, 1e9)
+]
 Quantiles = Annotated[
     int, Setting("qr: quantiles of a distribution.", "a whole number of quantiles from 1 to 10000", 1, 10_000)
+]
+Fractions = Annotated[
+    int,
+    Setting(
+        "iqn: fractions whose quantiles the learned network gives for each window, drawn for each update.",
+        "a whole number of fractions from 1 to 10000",
+        1,
+        10_000,
+    ),
+]
+TargetFractions = Annotated[
+    int,
+    Setting(
+        "iqn: fractions whose quantiles the target network gives for each window.",
+        "a whole number of fractions from 1 to 10000",
+        1,
+        10_000,
+    ),
+]
+ActingFractions = Annotated[
+    int,
+    Setting(
+        "iqn: fractions over which values are averaged where an action is chosen; evaluations take the midpoints.",
+        "a whole number of fractions from 1 to 10000",
+        1,
+        10_000,
+    ),
+]
+HeadUnits = Annotated[
+    int,
+    Setting(
+        "Units of a hidden layer in each head, in place of the network's last hidden layer; 0: heads are linear in that one.",
+        "a whole number of units from 0 to 65536",
+        0,
+        65536,
+    ),
 ]
 
 
@@ -80,11 +125,15 @@ class DqnConfig(AgentConfig):
     epsilon: Epsilon = 0.0
     target_update_period: TargetPeriod = 1000
     target_update_rate: TargetRate = 1.0
-    distributional: Distributional = "none"
+    head_units: HeadUnits = 0
+    return_distribution: LearnedDistribution = "none"
     atoms: Atoms = 51
     v_min: LowestValue = -10.0
     v_max: HighestValue = 10.0
     quantiles: Quantiles = 200
+    fractions: Fractions = 64
+    target_fractions: TargetFractions = 64
+    acting_fractions: ActingFractions = 32
     munchausen: Annotated[
         bool, Setting("Add a part of the action's log-probability to its reward, and bootstrap softly (Munchausen-DQN).")
     ] = False
@@ -99,17 +148,23 @@ class DqnConfig(AgentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_exploration(self)
-        if self.distributional == C51 and self.v_min >= self.v_max:
+        if self.return_distribution in (C51, HL_GAUSS):
+            self._check_atoms()
+        if not self.munchausen:
+            return
+        if self.double:
+            raise ValueError("double: wanted False with --munchausen, got True")
+        if self.return_distribution == C51:
+            raise ValueError("return_distribution: wanted none, qr, iqn or hl_gauss with --munchausen, got c51")
+
+    def _check_atoms(self) -> None:
+        """Raise ValueError if float32 cannot tell the atoms or edges apart."""
+        if self.v_min >= self.v_max:
             raise ValueError(f"v_min: wanted less than v_max {self.v_max:g}, got {self.v_min:g}")
-        if self.distributional == C51 and (gap := (self.v_max - self.v_min) / (self.atoms - 1)) < self._least_gap:
+        if (gap := (self.v_max - self.v_min) / (self.atoms - 1)) < self._least_gap:
             raise ValueError(
                 f"atoms: wanted atoms at least {self._least_gap:g} apart, because float32 rounds their values, got {gap:g}"
             )
-        if not self.munchausen:
-            return
-        for name, wanted in (("double", False), ("distributional", NO_DISTRIBUTION), ("n_step", 1)):
-            if (got := getattr(self, name)) != wanted:
-                raise ValueError(f"{name}: wanted {wanted} with --munchausen, got {got}")
 
     @property
     def _least_gap(self) -> float:
@@ -118,6 +173,6 @@ class DqnConfig(AgentConfig):
 
     @property
     def distribution(self) -> ReturnDistribution:
-        """Whether the heads learn the expected return, C51's atoms or quantiles, and how many numbers for each action."""
-        size = {C51: self.atoms, QUANTILES: self.quantiles}.get(self.distributional, 1)
-        return ReturnDistribution(self.distributional, size, self.v_min, self.v_max)
+        """The representation of returns that the heads learn, and how many numbers it has for each action."""
+        sizes = {C51: self.atoms, HL_GAUSS: self.atoms, QUANTILES: self.quantiles, IMPLICIT: self.acting_fractions}
+        return ReturnDistribution(self.return_distribution, sizes.get(self.return_distribution, 1), self.v_min, self.v_max)

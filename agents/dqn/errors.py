@@ -14,18 +14,19 @@ from torch import Tensor
 
 from agents.networks.q_network import (
     C51,
+    HL_GAUSS,
+    IMPLICIT,
     NO_DISTRIBUTION,
     QUANTILES,
-    DistributionalOutput,
-    QOutput,
+    Output,
     best_choices,
     chosen_values,
 )
 from agents.values.categorical import cross_entropy, divergence, project
+from agents.values.hl_gauss import bin_probabilities
+from agents.values.implicit import implicit_priorities, implicit_quantile_loss
 from agents.values.q_learning import huber, q_targets
 from agents.values.quantiles import quantile_loss
-
-Output = QOutput | DistributionalOutput
 
 
 class Errors(NamedTuple):
@@ -77,7 +78,7 @@ def expected_errors(online: Output, targets: Tensor, choices: Tensor, counts: tu
 def categorical_targets(steps: NStepTransitions, target: Any, selecting: Output, atoms: Tensor) -> Tensor:
     """C51: the probabilities m of the atoms, `[B, K]`. atoms: float32 `[K]`, their values. Others as for `expected_targets`."""
     # Expected values select the action; the target is the whole distribution of that action's return.
-    probabilities = torch.softmax(_atoms_of(target, selecting.q.argmax(-1)), -1)  # p'(x', a') [B, K]
+    probabilities = torch.softmax(_of_action(target.atoms, selecting.q.argmax(-1)), -1)  # p'(x', a') [B, K]
     return project(steps.returns, steps.discounts, probabilities, atoms)
 
 
@@ -86,14 +87,20 @@ def categorical_errors(online: Any, targets: Tensor, choices: Tensor, counts: tu
 
     targets: `[B, K]`, see `categorical_targets`. choices: of one component. Others as for `expected_errors`.
     """
-    losses = cross_entropy(targets, _atoms_of(online, choices.squeeze(-1)))  # [B]
+    losses = cross_entropy(targets, _of_action(online.atoms, choices.squeeze(-1)))  # [B]
     # Loss and divergence have one gradient. A cross-entropy as priority would never fall below the entropy of m.
     return Errors(losses, divergence(targets, losses.detach()))
 
 
-def quantile_targets(steps: NStepTransitions, target: Any, selecting: Output) -> Tensor:
-    """QR-DQN: y_j = G + D theta'_j(x', a'), `[B, K]`, without gradient. Arguments as for `expected_targets`."""
-    following = _atoms_of(target, selecting.q.argmax(-1))  # theta'(x', a') [B, K]
+def quantile_targets(steps: NStepTransitions, quantiles: Tensor, selecting: Output) -> Tensor:
+    """QR-DQN, IQN: y_j = G + D theta'_j(x', a'), `[B, M]`, without gradient.
+
+    Args:
+        steps: G and D.
+        quantiles: theta' `[B, A, M]` of the target network at x'.
+        selecting: of the network that selects the next action, at x'.
+    """
+    following = _of_action(quantiles, selecting.q.argmax(-1))  # theta'(x', a') [B, M]
     return q_targets(steps.returns.unsqueeze(-1), steps.discounts.unsqueeze(-1), following)
 
 
@@ -102,13 +109,47 @@ def quantile_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple
 
     targets: `[B, K]`, see `quantile_targets`. choices: of one component. Others as for `expected_errors`.
     """
-    quantiles = _atoms_of(online, choices.squeeze(-1))  # theta(x_t, a_t) [B, K]
+    quantiles = _of_action(online.atoms, choices.squeeze(-1))  # theta(x_t, a_t) [B, K]
     return Errors(quantile_loss(quantiles, targets), (targets.mean(-1) - quantiles.detach().mean(-1)).abs())
 
 
-def _atoms_of(output: DistributionalOutput, actions: Tensor) -> Tensor:
-    """The atoms of one action each, `[B, K]`. actions: int64 `[B]`."""
-    atoms = output.atoms  # [B, P, K]
+def implicit_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
+    """IQN: the quantile Huber loss at the drawn fractions of `online`. All absolute differences make the priority.
+
+    targets: `[B, M]`, see `quantile_targets`. choices: of one component. Others as for `expected_errors`.
+    """
+    quantiles = _of_action(online.atoms, choices.squeeze(-1))  # theta(tau; x_t, a_t) [B, K]
+    return Errors(implicit_quantile_loss(quantiles, online.fractions, targets), implicit_priorities(quantiles, targets))
+
+
+def histogram_targets(targets: Tensor, edges: Tensor) -> Tensor:
+    """HL-Gauss: y, cut to the edges, and the probabilities p of the N bins, `[B, 1 + N]`.
+
+    Args:
+        targets: y `[B]`, scalar targets as in `expected_targets`.
+        edges: `[N + 1]`, of the bins.
+    """
+    inside = targets.clamp(edges[0], edges[-1])  # a priority beyond the edges could never fall
+    return torch.cat([inside.unsqueeze(-1), bin_probabilities(inside, edges)], -1)
+
+
+def histogram_errors(online: Any, targets: Tensor, choices: Tensor, counts: tuple[int, ...]) -> Errors:
+    """HL-Gauss: the cross-entropy. The priority is the temporal difference.
+
+    targets: `[B, 1 + N]`, see `histogram_targets`. choices: of one component. Others as for `expected_errors`.
+    """
+    logits = _of_action(online.atoms, choices.squeeze(-1))  # [B, N]
+    errors = targets[:, :1] - chosen_values(online.q.detach(), choices, counts)  # [B, 1]
+    return Errors(cross_entropy(targets[:, 1:], logits), errors.squeeze(-1).abs())
+
+
+def clipped_share(targets: Tensor, edges: Tensor) -> Tensor:
+    """HL-Gauss: the share of targets at or beyond the ends of the bins, a scalar. Arguments as `histogram_targets` has them."""
+    return ((targets[:, 0] <= edges[0]) | (targets[:, 0] >= edges[-1])).float().mean()
+
+
+def _of_action(atoms: Tensor, actions: Tensor) -> Tensor:
+    """The atoms of one action each, `[B, K]`. atoms: `[B, P, K]`. actions: int64 `[B]`."""
     return atoms.gather(1, actions.view(-1, 1, 1).expand(-1, 1, atoms.shape[-1])).squeeze(1)
 
 
@@ -116,5 +157,7 @@ ERRORS: dict[str, Callable[[Any, Tensor, Tensor, tuple[int, ...]], Errors]] = {
     NO_DISTRIBUTION: expected_errors,
     C51: categorical_errors,
     QUANTILES: quantile_errors,
+    IMPLICIT: implicit_errors,
+    HL_GAUSS: histogram_errors,
 }
-"""Value of the setting `distributional` -> the errors of outputs `online` against targets, for choices `[B, D]`."""
+"""Value of the setting `return_distribution` -> the errors of outputs `online` against targets, for choices `[B, D]`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import Any, TypeVar
 
 import torch
@@ -119,24 +120,27 @@ class NetworkPasses:
         reset: Tensor | None = None,
         *,
         network: nn.Module | None = None,
+        **rows: Tensor,
     ) -> Any:
         """The network's outputs without gradient, or those of another one of its kind. Few rows at a time bound the memory.
 
-        Other arguments as for `forward`.
+        rows: further arguments of the network by name, `[N, ...]` each, if it has no core. Others as for `forward`.
         """
         passed = network or self.network
         if self.threads == 1 and state is None and len(observations) <= ROWS_AT_ONCE:
             with torch.no_grad():
-                return passed(observations)
+                return passed(observations, **rows)
         threads = self._threads(observations, state)
         # As many parts for each thread, of at most ROWS_AT_ONCE rows.
         parts = threads * -(-len(observations) // (threads * ROWS_AT_ONCE)) if state is None else threads
 
         @torch.no_grad()
-        def of_part(each: Any) -> Any:
-            return passed(*each)
+        def of_part(each: tuple[Any, tuple[Tensor, ...]]) -> Any:
+            return passed(*each[0], **dict(zip(rows, each[1], strict=True)))
 
-        found = self.each(of_part, _divide(parts, observations, state, reset, 0))
+        divided = _divide(parts, observations, state, reset, 0)
+        of_parts = zip(*(tensor.tensor_split(parts) for tensor in rows.values()), strict=True) if rows else repeat(())
+        found = self.each(of_part, list(zip(divided, of_parts, strict=False)))  # parts behind the last row are empty
         axis = 0 if state is None else 1
         return type(found[0])(*(_joined(tensors, axis) for tensors in zip(*found, strict=True)))
 

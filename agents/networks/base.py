@@ -23,7 +23,7 @@ from agents.networks.cores import CorePair, make_core, zeroed
 from agents.networks.exploration import begun
 from agents.networks.initial_weights import INITIAL_WEIGHTS
 from agents.networks.inputs import ObservationEncoder, Observations
-from agents.networks.joint import make_joint_torso
+from agents.networks.joint import make_joint_torso, without_last_layer
 from agents.networks.settings import NetworkSettings
 from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
@@ -111,7 +111,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         super().__init__(config.observation_shape, config.leaves, normalises=settings.normalise_observations)
         self.config = config
         make_torso = partial(make_joint_torso, settings, self.parts, config.precision, self.heads_read)
-        self.torso = make_torso()
+        self.torso = without_last_layer(make_torso()) if getattr(config.agent, "head_units", 0) else make_torso()
         self.value_torso = make_torso() if settings.separate_value else None
         torso_features = self.torso.feature_count * (2 if settings.separate_value else 1)
         # An agent whose policy and value may share no weight gives each a core of its own, too.

@@ -65,6 +65,18 @@ def make_joint_torso(
     return torso
 
 
+def without_last_layer(torso: Torso | UserTorso | JointTorso) -> Torso | JointTorso:
+    """The torso without its last hidden layer, whose place layers of the heads take. Raises ValueError if it has none."""
+    layers = torso.joint if isinstance(torso, JointTorso) else torso
+    linear = [(index, layer) for index, layer in enumerate(layers.children()) if isinstance(layer, nn.Linear)]
+    if isinstance(torso, UserTorso) or not isinstance(layers, nn.Sequential) or not linear:
+        raise ValueError("head_units: wanted 0 with a network that is flat or of your own, got a number of units")
+    index, last = linear[-1]
+    torso.feature_count = last.in_features
+    del layers[index:]  # with its normalisation and activation function
+    return torso
+
+
 def _of_part(settings: NetworkSettings, part: InputPart, precision: str) -> Torso | UserTorso:
     if ":" in settings.network:
         return UserTorso(settings.network, part.shape, part.input_shape, precision)

@@ -6,7 +6,7 @@ its components (branching, Tavakoli et al. 2018, arXiv:1711.08946). Dueling head
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,14 @@ from torch import Tensor, nn
 from agents.acting import Acting
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, with_probability
+from agents.networks.inputs import Observations
 from agents.networks.noisy import NoisyLinear, draw_noise
+from agents.networks.torsos import ACTIVATIONS, normalised
 from agents.values.categorical import expectation, support
 from agents.values.dueling import dueling
+from agents.values.hl_gauss import bin_centres, bin_edges
+from agents.values.implicit import COSINES, cosines
+from agents.values.quantiles import midpoints
 from replay.trajectory import Field
 from wrappers.spaces import ActionSpace, Discrete
 
@@ -28,15 +33,16 @@ Q_VALUES = "q"
 ILLEGAL_VALUE = -1e9
 """Value of an illegal action. It is finite, so that no product with it is NaN."""
 _HEAD_GAIN = 0.1
-NO_DISTRIBUTION, C51, QUANTILES = "none", "c51", "qr"
-"""Values of the setting `distributional`."""
+NO_DISTRIBUTION, C51, QUANTILES, IMPLICIT, HL_GAUSS = "none", "c51", "qr", "iqn", "hl_gauss"
+"""Values of the setting `return_distribution`."""
 
 
 class ReturnDistribution(NamedTuple):
     """How the heads represent the return of an action: by its expectation or by a distribution.
 
-    kind: NO_DISTRIBUTION (its expectation), C51 or QUANTILES. size: numbers K for each action: atoms or quantiles.
-    lowest, highest: values of C51's first and last atom.
+    kind: a value of the setting `return_distribution`. size: numbers K for each action: atoms, bins, quantiles or, with
+    IMPLICIT, the fractions with which the network acts. lowest, highest: values of C51's first and last atom, or the ends of
+    HL_GAUSS's bins.
     """
 
     kind: str
@@ -68,17 +74,29 @@ class QOutput(NamedTuple):
 
 
 class DistributionalOutput(NamedTuple):
-    """q: as in `QOutput`. atoms: float32 `[N, P, K]`, logits of the atoms (C51) or quantiles (QR-DQN) of each value."""
+    """q: as in `QOutput`. atoms: float32 `[N, P, K]`, logits of the atoms or bins (C51, HL-Gauss) or quantiles (QR-DQN)."""
 
     q: Tensor
     atoms: Tensor
+
+
+class ImplicitOutput(NamedTuple):
+    """q: as in `QOutput`. atoms: float32 `[N, P, K]`, quantiles at the fractions, float32 `[N, K]` (IQN)."""
+
+    q: Tensor
+    atoms: Tensor
+    fractions: Tensor
+
+
+Output = QOutput | DistributionalOutput | ImplicitOutput
 
 
 class QNetwork(FeatureNetwork):
     """Q-values on the features. The agent's settings in `config.agent` decide on the heads.
 
     counts: values of each component; P is their sum. epsilon: float32 `[]`, the probability of a random action in a schedule.
-    support: float32 `[K]`, the atoms' values (C51).
+    support: float32 `[K]`, the values of atoms or bins (C51, HL-Gauss). edges: float32 `[K+1]`, of the bins. fractions: float32
+    `[K]`, with which it acts (IQN): midpoints until `draw_noise` draws some, as evaluations and exported policies never do.
     """
 
     explores_by_epsilon = True
@@ -88,14 +106,28 @@ class QNetwork(FeatureNetwork):
     def make_heads(self) -> None:
         settings = self.settings
         self.counts = choice_counts(self.config.action)
-        self.kind, self.atom_count, lowest, highest = settings.distribution
-        layer = NoisyLinear if settings.noisy else nn.Linear
-        self.action_head = layer(self.head_feature_count, sum(self.counts) * self.atom_count)
-        self.state_head = layer(self.head_feature_count, self.atom_count) if settings.dueling else None
+        self.kind, size, lowest, highest = settings.distribution
+        self.atom_count = 1 if self.kind == IMPLICIT else size  # IQN's heads are evaluated once for each fraction
+        self.action_head = self._make_head(sum(self.counts) * self.atom_count)
+        self.state_head = self._make_head(self.atom_count) if settings.dueling else None
         # Noisy layers explore by themselves.
         self.register_buffer("epsilon", torch.full((), 0.0 if settings.noisy else float(settings.epsilon_start)))
         if self.kind == C51:
-            self.register_buffer("support", support(lowest, highest, self.atom_count), persistent=False)
+            self.register_buffer("support", support(lowest, highest, size), persistent=False)
+        elif self.kind == HL_GAUSS:
+            self.register_buffer("edges", bin_edges(lowest, highest, size), persistent=False)
+            self.register_buffer("support", bin_centres(self.get_buffer("edges")), persistent=False)
+        elif self.kind == IMPLICIT:
+            self.fraction_head = nn.Linear(COSINES, self.head_feature_count)  # w and b of phi
+            self.register_buffer("fractions", midpoints(size, torch.empty(())), persistent=False)
+
+    def _make_head(self, outputs: int) -> nn.Module:
+        """A linear layer or, with `--head_units`, two with an activation function between them."""
+        layer, units = (NoisyLinear if self.settings.noisy else nn.Linear), getattr(self.settings, "head_units", 0)
+        if not units:
+            return layer(self.head_feature_count, outputs)
+        hidden = normalised(layer(self.head_feature_count, units), (units,), self.config.settings)
+        return nn.Sequential(*hidden, ACTIVATIONS[self.config.settings.activation](), layer(units, outputs))
 
     @property
     def settings(self) -> HeadSettings:
@@ -103,27 +135,63 @@ class QNetwork(FeatureNetwork):
         settings: HeadSettings = self.config.agent
         return settings
 
-    def heads(self, features: Tensor, mask: Tensor | None = None) -> QOutput | DistributionalOutput:
-        """The values of float32 features `[N, feature_count]`. mask: `[N, mask_size]`, 0 for an illegal action."""
-        atoms = self.action_head(features).unflatten(-1, (-1, self.atom_count))  # [N, P, K]
-        if self.state_head is not None:
-            values = self.state_head(features)  # [N, K]
-            # The components of one action share the state's value and have advantages of their own.
-            atoms = torch.cat([dueling(values, part) for part in atoms.split(list(self.counts), 1)], 1)
+    def forward(
+        self,
+        observations: Observations,
+        state: Tensor | None = None,
+        reset: Tensor | None = None,
+        burn_in: int = 0,
+        fractions: Tensor | None = None,
+    ) -> Any:
+        """Outputs of the heads, as `FeatureNetwork.forward` returns them; with fractions `[N, K]` IQN's quantiles at these."""
+        if fractions is None:
+            return super().forward(observations, state, reset, burn_in)
+        return self.heads(self.features(observations), self.mask_of(observations), fractions)
+
+    def heads(self, features: Tensor, mask: Tensor | None = None, fractions: Tensor | None = None) -> Output:
+        """The values of float32 features `[N, feature_count]`.
+
+        Args:
+            features: of N observations.
+            mask: `[N, mask_size]`, 0 for an illegal action.
+            fractions: `[N, K]`, of IQN; None for those with which the network acts.
+        """
+        if self.kind == IMPLICIT:
+            fractions = self.get_buffer("fractions").expand(features.shape[0], -1) if fractions is None else fractions
+            # phi [N, K, F]; one set of features for each fraction
+            embedded = torch.relu(self.fraction_head(cosines(fractions)))
+            atoms = self._atoms((features.unsqueeze(1) * embedded).flatten(0, 1))  # [N * K, P, 1]
+            atoms = atoms.view(features.shape[0], fractions.shape[-1], -1).transpose(1, 2)  # [N, P, K]
+        else:
+            atoms = self._atoms(features)  # [N, P, K]
         q = self._values(atoms)  # [N, P]
         if mask is not None:
             q = q.masked_fill(mask == 0, ILLEGAL_VALUE)  # behind the dueling mean, which such a value would ruin
+        if fractions is not None:
+            return ImplicitOutput(q, atoms, fractions)
         return DistributionalOutput(q, atoms) if self.kind != NO_DISTRIBUTION else QOutput(q)
+
+    def _atoms(self, features: Tensor) -> Tensor:
+        """The heads' outputs `[N, P, K]` of features `[N, F]`."""
+        atoms: Tensor = self.action_head(features).unflatten(-1, (-1, self.atom_count))  # [N, P, K]
+        if self.state_head is None:
+            return atoms
+        values = self.state_head(features)  # [N, K]
+        # The components of one action share the state's value and have advantages of their own.
+        return torch.cat([dueling(values, part) for part in atoms.split(list(self.counts), 1)], 1)
 
     def _values(self, atoms: Tensor) -> Tensor:
         """Q-values `[N, P]` of the heads' outputs `[N, P, K]`."""
-        if self.kind == C51:
+        if self.kind in (C51, HL_GAUSS):
             return expectation(atoms, self.get_buffer("support"))  # sum_i z_i p_i
-        return atoms.mean(-1) if self.kind == QUANTILES else atoms.squeeze(-1)  # mean_i theta_i
+        if self.kind == IMPLICIT:  # fractions before the last ones are those of targets, which select no action
+            atoms = atoms[..., -len(self.get_buffer("fractions")) :]
+        return atoms.squeeze(-1) if self.kind == NO_DISTRIBUTION else atoms.mean(-1)  # mean_i theta_i
 
     def head_gain(self, layer: nn.Module) -> float | None:
         """A small gain: the first values are near 0."""
-        return _HEAD_GAIN if layer is self.action_head or layer is self.state_head else None
+        last = [head[-1] if isinstance(head, nn.Sequential) else head for head in (self.action_head, self.state_head)]
+        return _HEAD_GAIN if any(layer is each for each in last) else None
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None) -> None:
@@ -133,16 +201,21 @@ class QNetwork(FeatureNetwork):
 
     @property
     def noisy_layers(self) -> list[NoisyLinear]:
-        return [layer for layer in (self.action_head, self.state_head) if isinstance(layer, NoisyLinear)]
+        heads = (self.action_head, self.state_head) if self.settings.noisy else ()
+        return [layer for head in heads if head for layer in head.modules() if isinstance(layer, NoisyLinear)]
 
     def draw_noise(self, generator: torch.Generator | None = None, exploration: Tensor | None = None) -> None:
         draw_noise(self.noisy_layers, generator)
+        if self.kind == IMPLICIT:
+            fractions = self.get_buffer("fractions")
+            device = generator.device if generator else fractions.device
+            fractions.copy_(torch.rand(fractions.shape, generator=generator, device=device), non_blocking=True)
 
     @classmethod
     def acting(cls, config: NetworkConfig) -> Acting:
         return Acting({BEHAVIOUR_Q: Field((), "float32"), BEHAVIOUR_Q_MAX: Field((), "float32")})
 
-    def best_actions(self, output: QOutput | DistributionalOutput) -> Tensor:
+    def best_actions(self, output: Output) -> Tensor:
         return self._as_actions(best_choices(output.q, self.counts))
 
     def _as_actions(self, choices: Tensor) -> Tensor:

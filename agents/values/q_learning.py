@@ -44,7 +44,7 @@ def weighted_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def munchausen_targets(
-    rewards: Tensor,
+    returns: Tensor,
     discounts: Tensor,
     actions: Tensor,
     target_values: Tensor,
@@ -53,32 +53,39 @@ def munchausen_targets(
     temperature: float,
     weight: float,
     lowest: float,
+    next_quantiles: Tensor | None = None,
 ) -> Tensor:
     """Munchausen Q-learning: the reward gains a part of the action's log-probability, and the next value is a soft one.
 
-        y = r + weight * clip(tau log pi(a|x), lowest, 0) + D sum_a' pi(a'|x') (Q'(x', a') - tau log pi(a'|x'))
+        y = G + weight * clip(tau log pi(a_t|x_t), lowest, 0) + D sum_a pi(a|x') (Q'(x', a) - tau log pi(a|x'))
 
-    pi is the softmax of Q' / tau. Windows have one step. Source: Vieillard et al. 2020 (arXiv:2007.14430), equation 2.
+    pi is the softmax of Q' / tau. With quantiles theta'_j in the place of Q' inside the sum, y_j is a quantile of the target.
+    In a window of several steps only the first row's action adds its log-probability. Source: Vieillard et al. 2020
+    (arXiv:2007.14430), equation 2.
 
     Args:
-        rewards: r, `[B]`.
+        returns: G, `[B]`.
         discounts: D, `[B]`.
         actions: int64 `[B]`.
-        target_values: `[B, A]` of the target network at x; illegal actions have very low values.
+        target_values: `[B, A]` of the target network at x_t; illegal actions have very low values.
         next_target_values: `[B, A]` of the target network at x'.
         temperature: tau, in units of the values.
         weight: of the log-probability.
         lowest: bound of tau log pi from below.
+        next_quantiles: theta' `[B, A, M]` of the target network at x'; None for expected values.
 
-    Returns y `[B]`, without gradient.
+    Returns y `[B]`, or `[B, M]` for quantiles, without gradient.
     """
     # Bounded from below, or one unlikely action would outweigh all rewards.
     taken = value_of(_scaled_log_policy(target_values, temperature), actions).clamp(lowest, 0.0)  # [B]
-    log_policy = _scaled_log_policy(next_target_values, temperature)  # tau log pi(.|x'), [B, A]
-    policy = torch.softmax(next_target_values / temperature, -1)  # pi(.|x'), [B, A]
+    log_policy = _scaled_log_policy(next_target_values, temperature).unsqueeze(-1)  # tau log pi(.|x'), [B, A, 1]
+    policy = torch.softmax(next_target_values / temperature, -1).unsqueeze(-1)  # pi(.|x'), [B, A, 1]
+    following = next_target_values.unsqueeze(-1) if next_quantiles is None else next_quantiles  # [B, A, 1 or M]
     # An action without probability adds nothing, however low its value and its log-probability are.
-    soft = torch.where(policy > 0, policy * (next_target_values - log_policy), 0.0).sum(-1)  # [B]
-    return q_targets(rewards + weight * taken, discounts, soft)  # the target network gives both terms, so y is constant
+    soft = torch.where(policy > 0, policy * (following - log_policy), 0.0).sum(1)  # [B, 1 or M]
+    # The target network gives both terms, so y is constant.
+    targets = q_targets((returns + weight * taken).unsqueeze(-1), discounts.unsqueeze(-1), soft)
+    return targets.squeeze(-1) if next_quantiles is None else targets
 
 
 def _scaled_log_policy(values: Tensor, temperature: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from agents.distributions import make_distribution
-from agents.networks.q_network import C51
+from agents.networks.q_network import C51, HL_GAUSS
 from learner.building import make_agent, make_network_shapes
 from learner.plan import Plan
 from learner.runs.checkpoint import ACTING_MODULE, Checkpoint, load_checkpoint, load_replay
@@ -127,8 +127,8 @@ def _check_same_distribution(config: Config, checkpoint: Checkpoint, action: Act
 
 def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
     """Raise ValueError for other settings that change what the weights mean, but not their shapes."""
-    names = ["activation", "conv", "distributional", "value_rescaling"]
-    if config.settings.get("distributional") == C51:
+    names = ["activation", "conv", "return_distribution", "value_rescaling"]
+    if config.settings.get("return_distribution") in (C51, HL_GAUSS):
         names += ["v_min", "v_max"]
     for name in names:
         if name not in config.settings:  # the agent does not take it, though an earlier version's may have

@@ -26,6 +26,8 @@ RENAMED = {
     "training_fill_in_factor": "replay_fill_fraction",
     "save_model_period": "checkpoint_period",
     "use_replay_compression": "compress_replay",
+    # An earlier name of this program alone.
+    "distributional": "return_distribution",
     # elite_buffer_vtrace: its c clipped the policy gradient, its rho the temporal differences.
     "c_const": "pg_rho_bar",
     "rho_const": "rho_bar",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -40,9 +41,9 @@ CLEAR = replace(
 )
 
 
-def each_golden_case(*file_names: str) -> pytest.MarkDecorator:
-    """Parametrises a test with every recorded case of the files."""
-    cases = [case for file_name in file_names for case in golden(file_name)]
+def each_golden_case(*file_names: str, only: Callable[[dict[str, Any]], bool] = bool) -> pytest.MarkDecorator:
+    """Parametrises a test with every recorded case of the files, or with those that `only` accepts."""
+    cases = [case for file_name in file_names for case in golden(file_name) if only(case)]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case["name"])
 
 

@@ -20,7 +20,7 @@ OWN: dict[str, dict[str, Any]] = {
     "bcq": WINDOWS,
     "cem": {**POPULATION, "elites": 1},
     "ddpg": WINDOWS,
-    "dqn": {**WINDOWS, "noisy": True, "distributional": "c51"},
+    "dqn": {**WINDOWS, "noisy": True, "return_distribution": "c51"},
     "es": POPULATION,
     "linucb": {"thompson": True, "hidden_sizes": "256,256"},
     "impact": {"target_kl": 0.01},

@@ -34,8 +34,10 @@ SETTINGS: dict[str, Any] = {
 DQN = {"agent": "dqn", "batches_at_once": 2}
 UPDATES = 6
 CASES: dict[str, dict[str, Any]] = {
-    "rainbow": {**DQN, "double": True, "dueling": True, "noisy": True, "n_step": 3, "distributional": "c51", "atoms": 5},
-    "quantiles, ladder": {**DQN, "double": True, "exploration": "ladder", "distributional": "qr", "quantiles": 3},
+    "rainbow": {**DQN, "double": True, "dueling": True, "noisy": True, "n_step": 3, "return_distribution": "c51", "atoms": 5},
+    "quantiles, ladder": {**DQN, "double": True, "exploration": "ladder", "return_distribution": "qr", "quantiles": 3},
+    "implicit quantiles": {**DQN, "return_distribution": "iqn", "fractions": 3, "acting_fractions": 2, "munchausen": True},
+    "bins": {**DQN, "return_distribution": "hl_gauss", "atoms": 5, "head_units": 4},
     "munchausen, schedule": {**DQN, "munchausen": True, "clip_rewards": True, "target_update_rate": 0.5},
     "r2d2": {"agent": "r2d2", "updates_per_step": 0.1, "core_size": 8, "burn_in": 2, "n_step": 2},
 }

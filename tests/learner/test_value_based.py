@@ -34,7 +34,19 @@ HALF_REPLAYED = json.dumps(
     [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {"type": "standard", "capacity": 50, "sample_ratio": 0.5}]
 )
 DQN: dict[str, Any] = {"agent": "dqn", "learning_starts": 9, "updates_per_step": 1.0, "batches_at_once": 2, "lr": 6e-4}
-RAINBOW = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "distributional": "c51", "atoms": 5}
+RAINBOW = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "return_distribution": "c51", "atoms": 5}
+QUANTILES = {"return_distribution": "qr", "quantiles": 4}
+IMPLICIT = {
+    "return_distribution": "iqn",
+    "fractions": 4,
+    "target_fractions": 3,
+    "acting_fractions": 5,
+    "head_units": 8,
+    "munchausen": True,
+    "n_step": 3,
+    "dueling": True,
+    "noisy": True,
+}
 R2D2: dict[str, Any] = {
     "agent": "r2d2",
     "learning_starts": 9,
@@ -50,12 +62,14 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "dict-multi-mask", "none", **DQN, exploration="ladder", dueling=True, n_step=2, replay_parameters=MIXED
     ),
     "rainbow": settings_of("image-discrete-mask", "none", **DQN, **RAINBOW, replay_parameters=PRIORITISED),
-    "quantiles": settings_of("vector-discrete", "none", **DQN, distributional="qr", quantiles=4, normalise_observations=True),
+    "quantiles": settings_of("vector-discrete", "none", **DQN, **QUANTILES, normalise_observations=True),
+    "implicit quantiles": settings_of("dict-discrete-mask", "none", **DQN, **IMPLICIT, replay_parameters=PRIORITISED),
+    "bins": settings_of("vector-discrete-mask", "none", **DQN, return_distribution="hl_gauss", atoms=6, munchausen=True),
     "munchausen": settings_of("image-discrete", "none", **DQN, munchausen=True, target_update_rate=0.1, target_update_period=1),
     "r2d2": settings_of("dict-discrete-mask", "lstm", **R2D2, core_inputs=True),
     "r2d2, several choices": settings_of("vector-multi", "gru", **R2D2, value_rescaling=False, compress_replay=True),
 }
-EXPORTED = ("several choices, ladder, priorities", "rainbow", "r2d2")
+EXPORTED = ("several choices, ladder, priorities", "rainbow", "implicit quantiles", "bins", "r2d2")
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -205,7 +219,7 @@ def test_a_checkpoint_of_another_agent_is_one_line_and_test_mode_states_its_epsi
 def test_settings_that_would_change_the_meaning_of_learned_values_are_refused(tmp_path: Path) -> None:
     """Their weights would fit: quantiles for atoms, other atoms, values that are rescaled."""
     refused: dict[str, dict[str, Any]] = {
-        "rainbow": {"distributional": "qr", "v_min": -3.0, "v_max": 5.0},
+        "rainbow": {"return_distribution": "qr", "v_min": -3.0, "v_max": 5.0},
         "r2d2": {"value_rescaling": False},
     }
     for name, others in refused.items():

@@ -20,14 +20,20 @@ from tests.support import same
 from wrappers.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
 A, K, B = 4, 2, 6
+IMPLICIT = {"return_distribution": "iqn", "fractions": 16, "target_fractions": 16}
 SWITCHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "double dueling": {"double": True, "dueling": True},
-    "c51": {"distributional": "c51", "atoms": 7},
-    "quantiles": {"distributional": "qr", "quantiles": 5, "double": True},
+    "c51": {"return_distribution": "c51", "atoms": 7},
+    "quantiles": {"return_distribution": "qr", "quantiles": 5, "double": True},
     "noisy": {"noisy": True},
-    "munchausen": {"munchausen": True},
-    "rainbow": {"double": True, "dueling": True, "noisy": True, "distributional": "c51", "atoms": 7},
+    "munchausen": {"munchausen": True, "n_step": 2},
+    "implicit": {**IMPLICIT, "double": True},
+    "implicit, munchausen": {**IMPLICIT, "munchausen": True, "dueling": True, "head_units": 8},
+    "quantiles, munchausen": {"return_distribution": "qr", "quantiles": 5, "munchausen": True},
+    "bins": {"return_distribution": "hl_gauss", "v_min": -5.0, "v_max": 5.0, "atoms": 21},
+    "bins, munchausen": {"return_distribution": "hl_gauss", "munchausen": True, "noisy": True, "head_units": 8},
+    "rainbow": {"double": True, "dueling": True, "noisy": True, "return_distribution": "c51", "atoms": 7},
 }
 
 
@@ -92,10 +98,13 @@ def test_every_drawn_batch_gives_a_step_with_weights_of_its_own_maximum() -> Non
 
 
 @pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize("name", [name for name in SWITCHES if name not in ("noisy", "rainbow")])
+@pytest.mark.parametrize("name", SWITCHES)
 def test_threads_share_a_batch_without_changing_its_step(name: str) -> None:
     one, two = agent_of(config_of(**SWITCHES[name])), agent_of(config_of(**SWITCHES[name]), threads=2)
-    found = [agent.learn(batch_of(count=7), 0.0).priorities for agent in (one, two)]
+    found = []
+    for agent in (one, two):
+        torch.manual_seed(0)  # of noise and fractions
+        found.append(agent.learn(batch_of(count=7), 0.0).priorities)
     torch.testing.assert_close(*found)
     for single, double in zip(one.network.parameters(), two.network.parameters(), strict=True):
         torch.testing.assert_close(single.grad, double.grad)
@@ -159,8 +168,9 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
     assert function is not None
     assert function(trajectory).tolist() == pytest.approx([abs(1 + 0.9 * 4 - 1), 2.0, 0.0])
     # Neither a distribution's divergence nor Munchausen's log-probability follows from the values.
-    assert DqnAgent.initial_errors(config_of(distributional="c51"), network) is None
+    assert DqnAgent.initial_errors(config_of(return_distribution="c51"), network) is None
     assert DqnAgent.initial_errors(config_of(munchausen=True), network) is None
+    assert DqnAgent.initial_errors(config_of(return_distribution="iqn"), network) is None
     # Acting stores means over the components, in which errors of opposite signs would cancel.
     assert DqnAgent.initial_errors(config, replace(network, action=MultiDiscrete((2, 3)))) is None
 
@@ -168,15 +178,18 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"distributional": "c51", "v_min": 3.0, "v_max": 3.0}, "v_min: wanted less than v_max 3, got 3"),
+        ({"return_distribution": "c51", "v_min": 3.0, "v_max": 3.0}, "v_min: wanted less than v_max 3, got 3"),
         (
-            {"distributional": "c51", "v_min": 1e6, "v_max": 1e6 + 1},
+            {"return_distribution": "c51", "v_min": 1e6, "v_max": 1e6 + 1},
             "atoms: wanted atoms at least 119.209 apart, .* got 0.02",
         ),
         ({"noisy": True, "exploration": "ladder"}, "exploration: wanted schedule with --noisy"),
-        ({"munchausen": True, "n_step": 3}, "n_step: wanted 1 with --munchausen, got 3"),
         ({"munchausen": True, "double": True}, "double: wanted False with --munchausen, got True"),
-        ({"munchausen": True, "distributional": "qr"}, "distributional: wanted none with --munchausen, got qr"),
+        (
+            {"munchausen": True, "return_distribution": "c51"},
+            "return_distribution: wanted none, qr, iqn or hl_gauss with --munchausen, got c51",
+        ),
+        ({"return_distribution": "hl_gauss", "v_min": 9.0, "v_max": 3.0}, "v_min: wanted less than v_max 3, got 9"),
     ],
 )
 def test_switches_that_exclude_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -187,7 +200,7 @@ def test_switches_that_exclude_each_other_are_refused(settings: dict[str, Any], 
 @pytest.mark.parametrize(
     ("settings", "action", "network", "message"),
     [
-        ({"distributional": "c51"}, MultiDiscrete((2, 2)), {}, "distributional: wanted none for the 2 choices"),
+        ({"return_distribution": "c51"}, MultiDiscrete((2, 2)), {}, "return_distribution: wanted none for the 2 choices"),
         ({"munchausen": True}, MultiDiscrete((2, 2)), {}, "munchausen: wanted false for the 2 choices"),
         ({}, Box((-1.0,), (1.0,)), {}, "agent: wanted choices among actions"),
         ({}, Discrete(2), {"core": "lstm"}, "core: wanted none with agent dqn, got lstm"),

@@ -106,7 +106,7 @@ def test_quantiles_move_with_the_return_and_the_priority_is_that_of_their_means(
     online = DistributionalOutput(torch.zeros(1, 2), torch.tensor([[[0.0, 1.0], [9.0, 9.0]]], requires_grad=True))
     following = DistributionalOutput(torch.tensor([[0.0, 1.0]]), torch.tensor([[[7.0, 7.0], [1.0, 3.0]]]))
     window = NStepTransitions(torch.tensor([[0]]), torch.tensor([2.0]), torch.tensor([0.5]))
-    errors = quantile_errors(online, quantile_targets(window, following, following), window.choices, (2,))
+    errors = quantile_errors(online, quantile_targets(window, following.atoms, following), window.choices, (2,))
     assert float(errors.sizes) == 2.5  # targets 2.5 and 3.5
     # u = y - theta: 2.5 and 3.5 for the first quantile (tau 1/4), 1.5 and 2.5 for the second (tau 3/4).
     assert float(errors.losses.detach()) == 0.25 * (2.0 + 3.0) / 2 + 0.75 * (1.0 + 2.0) / 2

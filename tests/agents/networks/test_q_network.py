@@ -7,22 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agents.dqn.config import DqnConfig
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.exploration import epsilon_ladder
 from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, ILLEGAL_VALUE, QNetwork
 from agents.networks.settings import NetworkSettings
+from tests.agents.support import each_golden_case
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
 
 SPACES: dict[str, ActionSpace] = {"one choice": Discrete(4), "several choices": MultiDiscrete((2, 4, 3))}
 HEADS: dict[str, dict[str, Any]] = {
     "plain": {},
     "dueling": {"dueling": True},
-    "c51": {"distributional": "c51", "atoms": 7},
-    "qr": {"distributional": "qr", "quantiles": 5},
-    "rainbow": {"distributional": "c51", "dueling": True, "noisy": True},
+    "c51": {"return_distribution": "c51", "atoms": 7},
+    "qr": {"return_distribution": "qr", "quantiles": 5},
+    "iqn": {"return_distribution": "iqn", "acting_fractions": 6, "head_units": 3},
+    "hl_gauss": {"return_distribution": "hl_gauss", "atoms": 7},
+    "rainbow": {"return_distribution": "c51", "dueling": True, "noisy": True},
 }
 
 
@@ -51,7 +54,7 @@ def test_acting_gives_legal_actions_and_the_declared_fields(space: ActionSpace, 
     assert inferred.output.q.shape == (9, space.mask_size)
 
 
-@pytest.mark.parametrize("heads", ["plain", "dueling", "c51", "qr"])
+@pytest.mark.parametrize("heads", ["plain", "dueling", "c51", "qr", "iqn", "hl_gauss"])
 def test_the_best_action_has_the_largest_value_of_each_component(heads: str) -> None:
     network = network_of(SPACES["several choices"], **HEADS[heads])
     inferred = network.infer(observations(6))
@@ -79,6 +82,67 @@ def test_values_are_means_of_distributions() -> None:
     torch.testing.assert_close(output.q, wanted)
     output = quantile.infer(observations(3)).output
     torch.testing.assert_close(output.q, output.atoms.mean(-1))
+    output = network_of(**HEADS["hl_gauss"]).infer(observations(3)).output
+    centres = torch.linspace(-10, 10, 8)[:-1] + 10 / 7
+    torch.testing.assert_close(output.q, (torch.softmax(output.atoms, -1) * centres).sum(-1))
+
+
+@each_golden_case("iqn.json", only=lambda case: case["name"] == "embedding_from_0")
+def test_quantiles_at_fractions_are_those_of_embedded_features(case: dict[str, Any]) -> None:
+    given, wanted = case["inputs"], case["outputs"]
+    features, fractions, weight, bias, head_weight, head_bias = (torch.tensor(values) for values in given.values())
+    network = network_of(return_distribution="iqn", acting_fractions=fractions.shape[1])
+    assert isinstance(network.action_head, nn.Linear)
+    with torch.no_grad():  # the case has 4 cosines and features; all others have no weight
+        for parameter in (network.fraction_head.weight, network.fraction_head.bias, network.action_head.weight):
+            parameter.zero_()
+        network.fraction_head.weight[:4, :4].copy_(weight.T)
+        network.fraction_head.bias[:4].copy_(bias)
+        network.action_head.weight[:, :4].copy_(head_weight.T)
+        network.action_head.bias.copy_(head_bias)
+    padded = nn.functional.pad(features, (0, network.feature_count - 4))
+    output = network.heads(padded, None, fractions)
+    torch.testing.assert_close(output.atoms, torch.tensor(wanted["quantiles"]), rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(output.q, torch.tensor(wanted["q"]), rtol=2e-6, atol=2e-6)
+
+
+def test_acting_draws_fractions_and_evaluations_take_the_midpoints() -> None:
+    network = network_of(return_distribution="iqn", acting_fractions=4)
+    output = network.infer(observations(3)).output
+    torch.testing.assert_close(output.fractions, torch.tensor([0.125, 0.375, 0.625, 0.875]).expand(3, 4))
+    torch.testing.assert_close(output.q, output.atoms.mean(-1))
+    fractions = output.fractions.clone()
+    network.draw_noise(torch.Generator().manual_seed(7))
+    drawn = network.infer(observations(3)).output
+    assert not torch.equal(drawn.q, output.q)
+    # Behind the fractions of targets stand those that select the action.
+    both = network(observations(3), fractions=torch.cat([torch.rand(3, 5), fractions], -1))
+    torch.testing.assert_close(both.q, output.q)
+
+
+@pytest.mark.parametrize("network", ["mlp", "conv", "nature", "impala_deep"])
+def test_heads_with_a_hidden_layer_take_the_place_of_the_network_s_last_one(network: str) -> None:
+    shape = (1, 5) if network == "mlp" else (1, 36, 36)
+    settings = NetworkSettings(network, layer_norm=True)
+
+    def layers_of(units: int) -> dict[str, torch.Size]:
+        agent = DqnConfig(head_units=units, dueling=True, noisy=True)
+        made = make_network(NetworkConfig(settings, shape, SPACES["one choice"], QNetwork, agent=agent))
+        assert made.infer(torch.zeros(2, *shape)).output.q.shape == (2, 4)
+        return {name: tensor.shape for name, tensor in made.named_parameters() if not name.endswith("sigma")}
+
+    usual, moved = layers_of(0), layers_of(11)
+    torso = [name for name in usual if name.startswith("torso")]
+    assert [name for name in moved if name.startswith("torso")] == torso[:-4]  # weights and biases of the layer and its norm
+    inputs = usual[torso[-4]][1]
+    assert moved["action_head.0.weight"] == moved["state_head.0.weight"] == (11, inputs)
+    assert (moved["action_head.3.weight"], moved["state_head.3.weight"]) == ((4, 11), (1, 11))
+
+
+def test_a_flat_network_has_no_hidden_layer_to_move() -> None:
+    config = NetworkConfig(NetworkSettings("flat"), (1, 5), SPACES["one choice"], QNetwork, agent=DqnConfig(head_units=8))
+    with pytest.raises(ValueError, match="^head_units: wanted 0 with "):
+        make_network(config)
 
 
 def test_dueling_advantages_have_the_mean_of_the_state_in_each_component() -> None:
@@ -89,7 +153,7 @@ def test_dueling_advantages_have_the_mean_of_the_state_in_each_component() -> No
         torch.testing.assert_close(part.mean(-1, keepdim=True), network.state_head(inferred.features))
 
 
-@pytest.mark.parametrize("heads", ["plain", "rainbow"])
+@pytest.mark.parametrize("heads", ["plain", "rainbow", "iqn"])
 def test_an_illegal_action_is_never_taken(heads: str) -> None:
     leaves = (Leaf(ACTION_MASK, (4,), "uint8"), Leaf("vector", (3,), "uint8"))
     network = network_of(leaves=leaves, **HEADS[heads])

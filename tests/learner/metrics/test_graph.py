@@ -31,7 +31,7 @@ def inputs_of(folder: Path) -> int:
         ({}, 1),
         ({"core": "lstm"}, 2),
         ({"core": "gru", "core_inputs": True}, 4),
-        ({"agent": "dqn", "learning_starts": 100, "noisy": True, "distributional": "c51"}, 1),
+        ({"agent": "dqn", "learning_starts": 100, "noisy": True, "return_distribution": "c51"}, 1),
         ({"agent": "sac", "env": "Reach-v0", "learning_starts": 100}, 1),
         ({"agent": "linucb", "env": "Bandit-v0", "network": "flat"}, 1),
         ({"env": "tests.matrix_env:Matrix-dict-multi-mask-v0", "network": "auto"}, 3),

@@ -24,7 +24,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"clip_rewards": False},
     {"value_rescaling": False},
     {"noisy": False, "exploration": "schedule"},
-    {"distributional": "c51"},
+    {"return_distribution": "c51"},
     {"target_kl": 0.01},
 )
 """Settings of which one may need another to be accepted."""
