@@ -6,7 +6,6 @@ shares of single batches differ by one trajectory, and over time the ratios are 
 
 from __future__ import annotations
 
-import ast
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import torch
 
 from replay.base import Replay
 from replay.batch import BatchTickets, HostBatch
+from replay.earlier_files import present_settings
 from replay.pace import Pace
 from replay.priorities.priorities import normalised
 from replay.signature import check_contract
@@ -177,7 +177,7 @@ class Mixture:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict()`; all present content is dropped. Raises ValueError if settings differ."""
         wanted = self._settings()
-        saved = _upgraded(state["settings"], wanted)
+        saved = present_settings(state["settings"], wanted)
         check_contract(saved["contract"], self.contract)
         # Any number of windows comes out of what is stored, so their number may change.
         equally_many = saved["batch_size"] == wanted["batch_size"]
@@ -199,22 +199,3 @@ class Mixture:
             "sample_ratio": self.ratios.tolist(),
             "replays": [replay.settings for replay in self.replays],
         }
-
-
-def _upgraded(saved: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Returns saved settings in the form in which they are saved now.
-
-    Earlier versions saved the text of each value, and the type `custom` for a standard, elite or attentive replay.
-    """
-    values = {
-        name: ast.literal_eval(value) if isinstance(value, str) and name != "contract" else value
-        for name, value in saved.items()
-    }
-    # The saved settings of a custom replay do not say how it sampled. Nothing that is stored depends on it. Mixtures
-    # of different lengths differ in their sample ratios, which are compared before the replays.
-    own_types = [replay["type"] for replay in wanted["replays"]]
-    values["replays"] = [
-        {**replay, "type": own} if replay["type"] == "custom" and own != "queue" else replay
-        for replay, own in zip(values["replays"], own_types, strict=False)
-    ]
-    return values

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,11 +34,6 @@ RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
 
 WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
 """Fields that belong to a whole trajectory."""
-
-FORMER_NAMES = {"behaviour_logits": "behaviour_policy"}
-"""Fields that files of earlier versions hold under another name: former name -> name."""
-
-Value = TypeVar("Value")
 
 Signature = dict[str, list[Any]]
 """Name -> [shape, dtype] of every field of a contract, as plain data."""
@@ -169,11 +164,6 @@ def poison_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     """Fill with absurd values that no environment or policy writes."""
     for array in arrays.values():
         array.fill(POISON[array.dtype.kind])
-
-
-def with_present_names(fields: Mapping[str, Value]) -> dict[str, Value]:
-    """Returns saved fields, each under the name that it has now."""
-    return {FORMER_NAMES.get(name, name): value for name, value in fields.items()}
 
 
 def discount_returns(rows: Arrays, returns: np.ndarray, discount: float) -> np.ndarray:

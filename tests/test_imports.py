@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "wrappers",
         "replay.trajectory",
         "replay.slot_store",
+        "replay.earlier_files",
         "replay.interleave",
         "replay.recordings",
     ),

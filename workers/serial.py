@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from agents.networks.base import FeatureNetwork
-from replay.trajectory import with_present_names
+from replay.earlier_files import with_present_names
 from workers.base import Block, WorkerError, WorkerSetup
 from workers.failures import failures_of
 from workers.in_process import InProcessWorkers

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from replay.base import Replay, ReplayConfig, ReplayContext
-from replay.trajectory import with_present_names
+from replay.earlier_files import with_present_names
 
 
 class QueueReplay(Replay):

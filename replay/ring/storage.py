@@ -22,11 +22,12 @@ from torch import Tensor
 
 from replay.base import ReplayConfig
 from replay.batch import hidden_frames
+from replay.earlier_files import with_present_names
 from replay.ring.growing import GrowingArray
 from replay.ring.page_lists import PageLists, PageTable, VariedPages
 from replay.ring.pages import PagePool
 from replay.ring.starts import START_BYTES
-from replay.trajectory import WITHOUT_ROWS, TrajectoryContract, with_present_names
+from replay.trajectory import WITHOUT_ROWS, TrajectoryContract
 
 SLOT_OVERHEAD = 352
 """Bytes that a trajectory takes in addition to its fields: the ring's counters, the array of its pages' numbers, the

@@ -14,8 +14,9 @@ from learner.runs.checkpoint import load_checkpoint, read_file
 from learner.runs.loading import load_fitting_replay
 from replay import ReplayConfig, make_mixture
 from replay.base import Encoded
-from replay.signature import check_contract, check_saved_mixture, signature_of_repr
-from replay.trajectory import Field, Fields, with_present_names
+from replay.earlier_files import signature_of_repr, with_present_names
+from replay.signature import check_contract, check_saved_mixture
+from replay.trajectory import Field, Fields
 from tests.builders import trajectory_contract
 from tests.support import REPOSITORY, small_plan
 
