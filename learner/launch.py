@@ -19,6 +19,7 @@ from agents.engine.graphs import GraphError
 from checked_files import LockedError
 from learner.console import apart_from_libraries, keep_library_output, log_to_console, log_to_file
 from learner.early_processes import EarlyProcesses
+from learner.evaluation.settings import NO_FOLDER
 from learner.machine.fit import fit_to_machine
 from learner.machine.measuring import PART_SECONDS, measure_costs, wants_preflight
 from learner.machine.memory_check import describe_memory
@@ -34,7 +35,6 @@ from learner.runs.resuming import ResumeError, load_saved_replay
 from learner.runs.resuming_newest import FinishedError
 from learner.runs.sent_environment import keep_environment
 from learner.settings.config import make_config
-from learner.settings.declarations import NO_FOLDER
 from learner.skipping import SkippingError
 from learner.stores.mirror import mirror_new_files, mirror_training
 from learner.waiting import announced

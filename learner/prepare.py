@@ -26,6 +26,7 @@ from learner.building import agent_class, make_network_shapes
 from learner.evaluation.estimating import open_estimated
 from learner.evaluation.protocol import AS_SET, apply_protocol, check_protocol_of_env, check_same_protocol
 from learner.evaluation.recording import check_record_to
+from learner.evaluation.settings import NO_FOLDER
 from learner.first_client import settle_served
 from learner.hindsight import check_hindsight
 from learner.machine.default_replay import fit_default_replay
@@ -33,6 +34,7 @@ from learner.machine.detect import Machine, detect_machine, free_gpu_memory
 from learner.machine.fit import fit_to_machine
 from learner.machine.memory_check import check_gpu_memory, check_memory, check_replay_devices, gpu_memory
 from learner.machine.reproducible import settle_as_before
+from learner.metrics.trackers import check_tracker
 from learner.metrics.writer import check_history
 from learner.plan import Plan, make_plan
 from learner.ranks.check import part_of_learner
@@ -45,7 +47,6 @@ from learner.runs.resuming_newest import check_unfinished, resume_if_exists
 from learner.runs.sent_environment import find_environment
 from learner.settings.check import check_given, check_settings
 from learner.settings.config import Config, Settings, make_config
-from learner.settings.declarations import NO_FOLDER
 from learner.settings.help import preset_hints
 from learner.settings.modes import shown_choices, unused_notes, without_unused
 from learner.settings.presets import NO_PRESET, apply_preset
@@ -281,6 +282,7 @@ def _check_training(job: Job) -> None:
     """Raise ValueError if the agent cannot learn so, nothing is left to train, or a compiler, memory or device is missing."""
     plan, config, checkpoint = job.plan, job.config, job.checkpoint
     agent_class(config).check_learning(config.agent_settings)
+    check_tracker(config.output.track)
     limit = config.training.environment_max_steps
     if checkpoint and (steps := checkpoint.counters.steps) >= limit:
         raise ValueError(

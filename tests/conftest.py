@@ -34,6 +34,7 @@ SLOW = (
     "tests/learner/metrics/test_curve.py::test_a_new_picture",
     "tests/learner/metrics/test_reported.py",
     "tests/learner/metrics/test_profiler.py",
+    "tests/learner/metrics/test_trackers.py",
     "tests/learner/ranks/test_processes.py",
     "tests/learner/runs/test_checkpoint.py::test_every_wrong_byte",
     "tests/learner/runs/test_lock.py::test_a_killed_holder",

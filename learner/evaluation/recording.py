@@ -10,9 +10,9 @@ from typing import Any
 
 from agents.networks.actor_critic import BEHAVIOUR_POLICY, distribution_name
 from learner.building import agent_class
+from learner.evaluation.settings import NO_FOLDER
 from learner.plan import Plan
 from learner.runs.directory import check_writable
-from learner.settings.declarations import NO_FOLDER
 from replay.recordings.recorder import EpisodeRecorder, check_folder
 from replay.recordings.stream import RecordFields
 

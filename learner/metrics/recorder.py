@@ -25,6 +25,7 @@ from learner.metrics.infos import PREFIX, success_rate
 from learner.metrics.progress import ProgressLine, format_duration, progress_text
 from learner.metrics.statistics import LagStatistics, Record, TimeFractions, UpdateMetrics
 from learner.metrics.summary import log_next_commands, log_result, write_summary
+from learner.metrics.trackers import Tracking
 from learner.metrics.writer import MetricsWriter
 from learner.parts import Parts
 from learner.runs.directory import RunDirectory
@@ -79,7 +80,8 @@ class MetricsRecorder(Hook):
         self._repeated: Record = {}  # of the newest record: readers of the newest row look for it
         self._optimizer_steps: int | None = None
         self._advised = False  # on the size of rewards, once a run
-        self._writer = MetricsWriter(run, self.counters.steps, agent_class(config).charts)
+        self._tracking = Tracking(config.output.track, run, config.settings)
+        self._writer = MetricsWriter(run, self.counters.steps, agent_class(config).charts, self._tracking)
         self._progress = ProgressLine()
         self._at_start = self._at_last_record = replace(self.counters)
         self._frames_per_second = 0.0
@@ -209,6 +211,7 @@ class MetricsRecorder(Hook):
     def close(self) -> None:
         self._progress.clear()
         self._writer.close()
+        self._tracking.close()
 
     def _record(self, passed: float) -> Record:
         """All metrics over the last `passed` seconds."""

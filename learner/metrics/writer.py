@@ -54,6 +54,7 @@ from learner.metrics.graph import trace
 from learner.metrics.infos import PREFIX
 from learner.metrics.statistics import Record
 from learner.metrics.tensorboard import Charts, add_animation, add_histogram, open_tensorboard
+from learner.metrics.trackers import Tracking
 from learner.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -75,16 +76,20 @@ class MetricsWriter:
         run: directory of the run.
         from_step: step that a resumed run continues from; later records are removed.
         charts: TensorBoard charts of the metrics that the agent reports.
+        tracking: gets the numbers of each record too.
     """
 
     LEADING = (*X_AXES, "updates", "episodes")
 
-    def __init__(self, run: RunDirectory, from_step: int = 0, charts: Charts | None = None) -> None:
+    def __init__(
+        self, run: RunDirectory, from_step: int = 0, charts: Charts | None = None, tracking: Tracking | None = None
+    ) -> None:
         self._path = run.metrics
         self._run = run
         self._from_step = from_step
         self._to_cut = from_step  # records after this step are still to be removed; 0 once they are
         self._charts = charts or {}
+        self._tracking = tracking
         self._names: list[str] = []
         self._tensorboard: SummaryWriter | None = None
         self._failing = False
@@ -94,6 +99,8 @@ class MetricsWriter:
         """Write a record. counters: the `LEADING` columns; `steps` is the x axis of TensorBoard."""
         finite = {name: value for name, value in record.items() if math.isfinite(value)}
         self._attempt(self._write, counters, finite)
+        if self._tracking:
+            self._tracking.add(finite, int(counters["steps"]))
 
     def add_animation(self, name: str, path: Path, steps: int) -> None:
         """Show a GIF in TensorBoard."""

@@ -13,8 +13,9 @@ from typing import Any
 from agents import Needs, find_agent
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
+from learner.evaluation.settings import EvaluationConfig
 from learner.settings.check import check_settings
-from learner.settings.declarations import EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
+from learner.settings.declarations import LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.schema import DEFAULTS, MACHINE_SETTINGS, SHARED, Settings, agent_of, build, default_settings, needs_of
 from learner.settings.settle import settle_network, settle_replays, settle_target_period
 from replay import REPLAYS, PaceConfig, ReplayConfig, check_replays

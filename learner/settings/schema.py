@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from agents import AGENTS, Needs, find_agent
 from agents.networks.settings import NetworkSettings
-from learner.settings.declarations import DEFAULT_AGENT, EvaluationConfig, LoadingConfig, OutputConfig, TrainingConfig
+from learner.evaluation.settings import EvaluationConfig
+from learner.settings.declarations import DEFAULT_AGENT, LoadingConfig, OutputConfig, TrainingConfig
 from learner.settings.other_names import FOREIGN, RENAMED
 from learner.settings.tuning import TUNING
 from replay.settings import ReplaySettings

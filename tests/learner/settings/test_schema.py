@@ -61,6 +61,7 @@ def test_what_is_written_or_tested_does_not_change_what_is_learned() -> None:
         "greedy",
         "ray_address",
         "ray_runtime_env",
+        "track",
     }
     written |= {"recording", "more_steps", *settings_of(ServerConfig)}
     assert set(UNLEARNED_SETTINGS) - set(COMMAND_SETTINGS) == written | {"test_episode_count", "test_environments"}
