@@ -8,6 +8,7 @@ from agents.base import Agent, Needs
 from agents.bc.agent import BCAgent
 from agents.bcq.agent import BCQAgent
 from agents.cem.agent import CEMAgent
+from agents.crossq.agent import CrossQAgent
 from agents.ddpg.agent import DDPGAgent
 from agents.dqn.agent import DqnAgent
 from agents.es.agent import ESAgent
@@ -20,6 +21,7 @@ from agents.pqn.agent import PQNAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
 from agents.td3.agent import TD3Agent
+from agents.tqc.agent import TQCAgent
 from agents.trpo.agent import TRPOAgent
 from agents.user_agent import user_agent
 from agents.user_class import USER_CLASS
@@ -35,6 +37,7 @@ AGENTS: dict[str, type[Agent]] = {
     "bc": BCAgent,
     "bcq": BCQAgent,
     "cem": CEMAgent,
+    "crossq": CrossQAgent,
     "dqn": DqnAgent,
     "ddpg": DDPGAgent,
     "es": ESAgent,
@@ -46,6 +49,7 @@ AGENTS: dict[str, type[Agent]] = {
     "r2d2": R2d2Agent,
     "sac": SACAgent,
     "td3": TD3Agent,
+    "tqc": TQCAgent,
     "trpo": TRPOAgent,
     "vmpo": VMPOAgent,
 }

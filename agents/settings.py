@@ -31,6 +31,16 @@ HeldLearningRate = Annotated[
 OptimizerName = Annotated[Literal["adam", "radam", "rmsprop"], Setting("Optimiser of the network's weights.")]
 RmspropEpsilon = Annotated[float, Setting("Epsilon of RMSProp, added outside the root.", "a number in (0, 10]", 1e-12, 10)]
 AdamEpsilon = Annotated[float, Setting("Epsilon of Adam, added to the root.", "a number in (0, 10]", 1e-12, 10)]
+AdamMomentum = Annotated[float, Setting("Decay beta1 of Adam's mean of gradients.", "a number in [0, 1)", 0, 0.999999)]
+WeightDecay = Annotated[
+    float,
+    Setting(
+        "Part of each weight, times the learning rate, that a step of Adam takes off (AdamW: 0.01); 0: none.",
+        "a number in [0, 10]",
+        0,
+        10,
+    ),
+]
 GradientClip = Annotated[
     float,
     Setting(
@@ -224,6 +234,8 @@ class AgentConfig:
         for name in ("normalise_rewards", "clip_rewards"):
             if getattr(self, "popart", False) and getattr(self, name, False):
                 raise ValueError(f"popart: wanted raw rewards, got {name}; drop one with --no{name} or --nopopart")
+        if (decay := getattr(self, "weight_decay", 0.0)) and getattr(self, "optimizer", "") != "adam":
+            raise ValueError(f"weight_decay: wanted 0 without --optimizer=adam, got {decay:g}")
         if getattr(self, "normalise_rewards", False) and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "

@@ -13,6 +13,7 @@ from agents.acting import Acting
 from agents.continuous.losses import next_noise
 from agents.distributions import ILLEGAL_LOGIT, Categorical, SquashedGaussian
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
+from agents.networks.batch_renorm import add_renorms
 from agents.networks.torsos import hidden_layers, parse_hidden_sizes
 from wrappers.spaces import Box, Discrete
 
@@ -54,6 +55,10 @@ class Actor(FeatureNetwork):
         layers = hidden_layers(self.head_feature_count, sizes, settings) if self.shares else []
         self.hidden = nn.Sequential(*layers)
         self.policy_head = nn.Linear(features, self.parameter_count)
+        if (warm_up := getattr(self.config.agent, "renorm_warm_up", None)) is not None:
+            own = self.hidden if self.shares else self.torso
+            assert isinstance(own, nn.Sequential), "CrossQ's check refuses other torsos"
+            add_renorms(own, warm_up)
         self.register_buffer("acts_randomly", torch.ones(()))
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from agents.continuous.actors import Actor
 from agents.networks.base import NetworkConfig
+from agents.networks.batch_renorm import BatchRenorm
 from agents.networks.cores import NO_CORE
 from agents.networks.torsos import ACTIVATIONS, parse_hidden_sizes
 from agents.unused_settings import OF_DEVIATIONS, check_unused
@@ -20,12 +22,62 @@ from wrappers.spaces import Box
 
 CRITICS, TARGETS = "critics", "target_critics"
 """Names of modules in a checkpoint."""
+STEPS = "steps"
+"""Name of the count of steps among an agent's numbers."""
 CHARTS: dict[str, list[str]] = {
     "values, discounted": [r"losses/q$", r"losses/target$"],
     "losses": [r"losses/critic_loss$", r"losses/actor_loss$"],
     "gradient norm": [r"losses/gradient_norm$"],
 }
 BOUNDED = "actions that are real numbers between finite bounds"
+SAME_SIZES = "same"
+"""Value of `critic_hidden_sizes`: as `hidden_sizes`."""
+
+
+def parse_critic_sizes(text: str) -> tuple[int, ...] | None:
+    """The sizes that `512,512` lists; None for those of the actor. Raises ValueError."""
+    try:
+        return None if text == SAME_SIZES else parse_hidden_sizes(text)
+    except ValueError as error:
+        raise ValueError(f"critic_{error}") from None
+
+
+CriticCount = Annotated[int, Setting("Critics (TQC 5, REDQ 10).", "a whole number of critics from 1 to 100", 1, 100)]
+CriticSubset = Annotated[
+    int,
+    Setting(
+        "Critics that are drawn for each step, whose smallest value is in the targets (REDQ 2); 0: all of them.",
+        "a whole number of critics from 0 to 100",
+        0,
+        100,
+    ),
+]
+CriticQuantiles = Annotated[
+    int,
+    Setting(
+        "Quantiles of the return that each critic estimates (TQC 25); 0: its mean alone.",
+        "a whole number of quantiles from 0 to 1000",
+        0,
+        1000,
+    ),
+]
+DroppedQuantiles = Annotated[
+    int,
+    Setting(
+        "Largest quantiles that targets leave out, for each critic, of the pool of all critics (TQC 2).",
+        "a whole number of quantiles from 0 to 999",
+        0,
+        999,
+    ),
+]
+CriticSizes = Annotated[
+    str,
+    Setting(
+        f"Units of each hidden layer of the critics; {SAME_SIZES}: as --hidden_sizes.",
+        f"{SAME_SIZES} or sizes such as 512,512",
+        check=parse_critic_sizes,
+    ),
+]
 LayerNorm = Annotated[bool, Setting("Normalise the hidden layers of the critics.")]
 Dropout = Annotated[
     float,
@@ -70,15 +122,17 @@ class StackedLayerNorm(nn.Module):
 class Critics(nn.Module):
     """`count` Q-functions of an observation and an action, or of all values of a choice.
 
-    Hidden layers are linear layer, dropout, layer normalisation, activation (DroQ, arXiv:2110.02034, figure 1).
+    Hidden layers are linear layer, dropout, layer normalisation, activation (DroQ, arXiv:2110.02034, figure 1). With batch
+    renormalisation, that of the input comes first and that of each layer last (CrossQ, arXiv:1902.05605).
 
     Args:
         count: Q-functions.
         inputs: numbers that describe an observation, and an action if that is real numbers.
-        outputs: values of each function: 1, or one for each action.
+        outputs: values of each function: 1, one for each quantile, or one for each action.
         sizes: units of the hidden layers.
         activation: key of `ACTIVATIONS`.
         layer_norm: whether hidden layers are normalised.
+        renorm_warm_up: of the batch renormalisation of input and hidden layers; None for none.
         dropout: probability with which a hidden unit is left out.
     """
 
@@ -91,40 +145,55 @@ class Critics(nn.Module):
         activation: str,
         *,
         layer_norm: bool = False,
+        renorm_warm_up: int | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.count = count
-        layers: list[nn.Module] = []
+        renorm = partial(BatchRenorm, count=(count,), warm_up=renorm_warm_up or 0)
+        layers: list[nn.Module] = [] if renorm_warm_up is None else [renorm(inputs)]
         for before, size in zip((inputs, *sizes), sizes, strict=False):
             layers.append(StackedLinear(count, before, size))
             layers += [nn.Dropout(dropout)] if dropout else []
             layers += [StackedLayerNorm(count, size)] if layer_norm else []
             layers.append(ACTIVATIONS[activation]())
+            layers += [] if renorm_warm_up is None else [renorm(size)]
         self.layers = nn.Sequential(*layers, StackedLinear(count, sizes[-1], outputs))
 
     def forward(self, observations: Tensor, actions: Tensor | None = None) -> Tensor:
-        """Values of described observations `[N, F]` and actions `[N, D]`, `[count, N]`; or of all actions, `[count, N, A]`."""
+        """Values of described observations `[N, F]` and actions `[N, D]`, `[count, N]`; or of all actions, `[count, N, A]`.
+
+        Critics with K quantiles give `[count, N, K]`.
+        """
         inputs = observations if actions is None else torch.cat([observations, actions], -1)  # [N, F (+ D)]
         # All critics read the same rows, so `expand` copies nothing.
         values: Tensor = self.layers(inputs.expand(self.count, *inputs.shape))  # [k, N, outputs]
-        return values if actions is None else values.squeeze(-1)
+        return values if actions is None or values.shape[-1] > 1 else values.squeeze(-1)
 
 
-def make_critics(count: int, network: Actor, config: Any) -> Critics:
-    """Critics for an actor, on its device. Their hidden layers are those of `--hidden_sizes` and `--activation`."""
+def make_critics(network: Actor, config: Any) -> Critics:
+    """Critics for an actor, on its device, as many and as wide as the agent's settings say."""
     settings, action = network.config.settings, network.config.action
-    size, outputs = (len(action.low), 1) if isinstance(action, Box) else (0, network.parameter_count)
+    size, outputs = (len(action.low), config.critic_quantiles or 1) if isinstance(action, Box) else (0, network.parameter_count)
     critics = Critics(
-        count,
+        config.critics,
         network.encoded_size + size,
         outputs,
-        parse_hidden_sizes(settings.hidden_sizes),
+        parse_critic_sizes(config.critic_hidden_sizes) or parse_hidden_sizes(settings.hidden_sizes),
         settings.activation,
         layer_norm=config.critic_layer_norm,
+        renorm_warm_up=getattr(config, "renorm_warm_up", None),
         dropout=config.critic_dropout,
     )
     return critics.to(network.policy_head.weight.device)
+
+
+def check_critics(config: Any) -> None:
+    """Raise ValueError in one line if the settings of the critics do not go together."""
+    dropped, quantiles = config.dropped_quantiles, config.critic_quantiles
+    if dropped and dropped >= quantiles:
+        wanted = f"fewer than the {quantiles} of --critic_quantiles" if quantiles else "0 without --critic_quantiles"
+        raise ValueError(f"dropped_quantiles: wanted {wanted}, got {dropped}")
 
 
 def check_network(network: NetworkConfig, agent: str) -> None:
@@ -138,9 +207,7 @@ def check_network(network: NetworkConfig, agent: str) -> None:
         raise ValueError(f"separate_value: wanted false with agent {agent}, whose critics are always separate, got true")
 
 
-def check_bounded(
-    network: NetworkConfig, agent: str, actions: str = "actions that are real numbers between finite bounds"
-) -> None:
+def check_bounded(network: NetworkConfig, agent: str, actions: str = BOUNDED) -> None:
     """Raise ValueError in one line unless actions are real numbers between finite bounds. actions: that the agent can take."""
     if not isinstance(network.action, Box) or not network.action.bounded.all():
         raise ValueError(f"env: wanted {actions} with agent {agent}, got {network.action.summary()}")

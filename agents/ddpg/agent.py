@@ -12,6 +12,9 @@ from agents.td3.agent import DeterministicConfig, TD3Agent
 class DDPGConfig(DeterministicConfig):
     """Settings of DDPG. Those of Stable-Baselines3 are the defaults."""
 
+    critics: ClassVar[int] = 1  # the minimum over one critic is its value
+    critic_quantiles: ClassVar[int] = 0
+    dropped_quantiles: ClassVar[int] = 0
     delay: ClassVar[int] = 1  # the actor moves in every step
     target_noise: ClassVar[float] = 0.0  # y = G + D Q'(x', mu'(x')), without smoothing
 
@@ -20,4 +23,3 @@ class DDPGAgent(TD3Agent):
     """TD3 with one critic, without delay and without noise on the target policy's actions."""
 
     config_class = DDPGConfig
-    critic_count = 1  # the minimum over one critic is its value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import cache
 from inspect import unwrap
 from types import FunctionType
@@ -12,19 +12,23 @@ import torch
 from torch import nn
 
 RMSPROP_DECAY = 0.99
+ADAM_BETAS = (0.9, 0.999)
 
 
-def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool = False) -> torch.optim.Optimizer | None:
+def make_optimizer(config: Any, modules: Collection[nn.Module], *, graphed: bool = False) -> torch.optim.Optimizer | None:
     """The optimiser that the config names, with one group of parameters for each module; None for an agent without one.
 
     Args:
         config: the agent's settings.
-        modules: on one device.
+        modules: on one device. Weight decay leaves out those with a false attribute `decays`.
         graphed: whether its steps may be recorded as a CUDA graph. Then their count and the learning rate are on the device.
     """
     if not hasattr(config, "optimizer"):
         return None
-    groups = [{"params": list(module.parameters())} for module in modules]
+    decay, first_beta = getattr(config, "weight_decay", 0.0), getattr(config, "adam_beta1", ADAM_BETAS[0])
+    groups: list[dict[str, Any]] = [{"params": list(module.parameters())} for module in modules]
+    for group, module in zip(groups, modules, strict=True) if decay else ():
+        group["weight_decay"] = decay if getattr(module, "decays", True) else 0.0
     device = groups[0]["params"][0].device
     if config.optimizer == "rmsprop":
         optimizer: torch.optim.Optimizer = _eager(torch.optim.RMSprop)(
@@ -33,12 +37,16 @@ def make_optimizer(config: Any, modules: Iterable[nn.Module], *, graphed: bool =
     elif config.optimizer == "adam":
         # On a CPU it is twice as fast fused, in a graph one kernel; PyTorch has that for Adam alone.
         fused = device.type == "cpu" or graphed
-        optimizer = _eager(torch.optim.Adam)(
-            groups, lr=0.0, eps=config.adam_eps, fused=fused, foreach=not fused, capturable=graphed
-        )
+        # AdamW subtracts lr * decay * weight beside the step. In the gradient, Adam would divide the decay by its root.
+        kind = torch.optim.AdamW if decay else torch.optim.Adam
+        options = {"betas": (first_beta, ADAM_BETAS[1]), "eps": config.adam_eps}
+        optimizer = _eager(kind)(groups, lr=0.0, **options, fused=fused, foreach=not fused, capturable=graphed)
     elif config.optimizer == "radam":
         # Liu et al. 2020, arXiv:1908.03265. Its first five steps are plain momentum, until the mean of squares has a variance.
-        optimizer = _eager(torch.optim.RAdam)(groups, lr=0.0, eps=config.adam_eps, foreach=True, capturable=graphed)
+        betas = (first_beta, ADAM_BETAS[1])
+        optimizer = _eager(torch.optim.RAdam)(
+            groups, lr=0.0, betas=betas, eps=config.adam_eps, foreach=True, capturable=graphed
+        )
     else:
         raise ValueError(f"optimizer: wanted rmsprop, adam or radam, got {config.optimizer!r}")
     if graphed:

@@ -17,14 +17,36 @@ from torch import Tensor
 
 from agents.base import Agent, Needs
 from agents.continuous.actors import CORRELATED, DeterministicActor
-from agents.continuous.critics import CHARTS, CRITICS, TARGETS, Dropout, LayerNorm, check_bounded, check_network, make_critics
-from agents.continuous.losses import critic_errors, critic_loss, deterministic_policy_loss, hard_targets, smoothed_actions
+from agents.continuous.critics import (
+    CHARTS,
+    CRITICS,
+    STEPS,
+    TARGETS,
+    CriticCount,
+    CriticQuantiles,
+    CriticSizes,
+    Dropout,
+    DroppedQuantiles,
+    LayerNorm,
+    check_bounded,
+    check_critics,
+    check_network,
+    make_critics,
+)
+from agents.continuous.losses import (
+    critic_errors,
+    critic_loss,
+    deterministic_policy_loss,
+    hard_targets,
+    smoothed_actions,
+)
 from agents.engine.stepper import Stepper
 from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
 from agents.networks.base import NetworkConfig
 from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
 from agents.settings import (
+    AdamMomentum,
     AgentConfig,
     BatchesAtOnce,
     ClipOfEachLoss,
@@ -39,6 +61,7 @@ from agents.settings import (
     RewardClipping,
     RmspropEpsilon,
     UpdatesPerStep,
+    WeightDecay,
     WindowRows,
 )
 from agents.unused_settings import OF_CORES, OF_POLICIES, check_distribution
@@ -47,8 +70,6 @@ from setting import Linear, Setting
 
 TARGET_ACTOR = "target_actor"
 """Name of the module in a checkpoint."""
-STEPS = "steps"
-"""Name of the count of steps among the agent's numbers."""
 
 NoiseSize = Annotated[
     float,
@@ -77,6 +98,8 @@ class DeterministicConfig(AgentConfig):
     optimizer: OptimizerName = "adam"
     rmsprop_eps: RmspropEpsilon = 0.01
     adam_eps: float = 1e-8
+    adam_beta1: AdamMomentum = 0.9
+    weight_decay: WeightDecay = 0.0
     gradient_clip_by_norm_threshold: ClipOfEachLoss = 0.0
     gamma: Gamma = 0.99
     n_step: WindowRows = 1
@@ -87,6 +110,7 @@ class DeterministicConfig(AgentConfig):
     learning_starts: LearningStarts = 10_000
     batches_at_once: BatchesAtOnce = 8
     target_update_rate: PolyakRate = 0.005
+    critic_hidden_sizes: CriticSizes = "same"
     critic_layer_norm: LayerNorm = False
     critic_dropout: Dropout = 0.0
     exploration_noise: NoiseSize = 0.1
@@ -112,6 +136,9 @@ class DeterministicConfig(AgentConfig):
 class TD3Config(DeterministicConfig):
     """Settings of TD3. Those of Stable-Baselines3 are the defaults."""
 
+    critics: CriticCount = 2
+    critic_quantiles: CriticQuantiles = 0
+    dropped_quantiles: DroppedQuantiles = 0
     delay: Annotated[
         int,
         Setting("Steps of the critics for each step of actor and targets.", "a whole number of steps from 1 to 1000", 1, 1000),
@@ -120,6 +147,10 @@ class TD3Config(DeterministicConfig):
         float, Setting("Size of the noise on the target policy's actions.", "a standard deviation in [0, 10]", 0, 10)
     ] = 0.2
     target_noise_clip: Annotated[float, Setting("Largest such noise.", "a number in [0, 2]", 0, 2)] = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_critics(self)
 
 
 class TD3Agent(Agent):
@@ -133,14 +164,13 @@ class TD3Agent(Agent):
     charts = CHARTS
     defaults = DEFAULTS
     unused = (*OF_POLICIES, *OF_CORES)
-    critic_count: ClassVar[int] = 2
 
     config: Any
     network: DeterministicActor
 
     def __init__(self, config: DeterministicConfig, network: DeterministicActor, *arguments: Any, **options: Any) -> None:
         rate = config.target_update_rate
-        self.critics = make_critics(self.critic_count, network, config)
+        self.critics = make_critics(network, config)
         self.target_critics, self.target_actor = TargetNetwork(self.critics, rate=rate), TargetNetwork(network, rate=rate)
         # The critics' loss alone changes an encoder that they share with the actor.
         self.critic_parameters = [*self.critics.parameters(), *network.encoder_parameters]
@@ -191,9 +221,10 @@ class TD3Agent(Agent):
             if noise:
                 # mu'(x') + clip(sigma' N, -c, c)
                 next_actions = smoothed_actions(next_actions, noise[0], config.target_noise, config.target_noise_clip)
-            targets = hard_targets(part.returns, part.discounts, self.target_critics.network(next_encoded, next_actions))
-        q = self.critics(encoded, part.actions)  # [critics, N]
-        # sum_k mean w (Q_k - y)^2
+            next_q = self.target_critics.network(next_encoded, next_actions)
+            targets = hard_targets(part.returns, part.discounts, next_q, config.dropped_quantiles)
+        q = self.critics(encoded, part.actions)  # [critics, N], of quantiles [critics, N, K]
+        # sum_k mean w (Q_k - y)^2, or the quantile loss
         terms = {"critic_loss": Term(critic_loss(q, targets, part.weights), parameters=self.critic_parameters)}
         if actor_learns:
             # The gradient passes through the critic to the action; the term names the actor's weights, so no critic changes.
@@ -201,6 +232,6 @@ class TD3Agent(Agent):
             loss = deterministic_policy_loss(self.critics(encoded.detach(), actions))  # - mean Q_1(x, mu(x))
             terms["actor_loss"] = Term(loss, parameters=self.actor_parameters)
         # A metric has a value in every step; NaN where there is nothing to measure.
-        missing = {} if actor_learns else {"losses/actor_loss": torch.full_like(targets[0], math.nan)}
+        missing = {} if actor_learns else {"losses/actor_loss": targets.new_full((), math.nan)}
         metrics = {"losses/q": q.detach().mean(), "losses/target": targets.mean(), **missing}
         return Losses(terms, metrics, critic_errors(q, targets))

@@ -9,6 +9,7 @@ import pytest
 
 from agents import AGENTS
 from learner.metrics.writer import read_metrics
+from tests.agents.continuous.support import NUMBERS_ALONE
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.learner.test_recorded import make_recording
 from tests.test_matrix import FEW_STEPS, directory, newest, run, settings_of
@@ -19,6 +20,7 @@ POPULATION: dict[str, Any] = {"population": 2}
 OWN: dict[str, dict[str, Any]] = {
     "bcq": WINDOWS,
     "cem": {**POPULATION, "elites": 1},
+    "crossq": {**WINDOWS, "renorm_warm_up": 2, "delay": 2},
     "ddpg": WINDOWS,
     "dqn": {**WINDOWS, "noisy": True, "return_distribution": "c51"},
     "es": POPULATION,
@@ -28,12 +30,13 @@ OWN: dict[str, dict[str, Any]] = {
     "ppo": {"policy_objective": "kl", "target_kl": 0.01, **FEW_STEPS},
     "pqn": FEW_STEPS,
     "r2d2": {"learning_starts": 12, "burn_in": 0, "updates_per_step": 0.2, "exploration": "ladder"},
-    "sac": WINDOWS,
+    "sac": {**WINDOWS, "critics": 3, "critic_subset": 2, "actor_value": "mean"},
     "td3": WINDOWS,
+    "tqc": {**WINDOWS, "weight_decay": 0.1},
     "trpo": {**FEW_STEPS, "cg_iterations": 2},
 }
 """Settings of agents that bring in more of their code."""
-CASES = [(agent, "box" if agent in ("ddpg", "td3") else "discrete-mask") for agent in AGENTS] + [("sac", "box")]
+CASES = [(agent, "box" if agent in NUMBERS_ALONE else "discrete-mask") for agent in AGENTS] + [("sac", "box")]
 
 
 @pytest.mark.parametrize(("agent", "actions"), CASES)

@@ -18,6 +18,7 @@ from agents.vtrace.agent import VTraceAgent, VTraceConfig
 from learner import launch
 from learner.metrics.writer import read_metrics
 from replay.batch import Batch
+from tests.agents.continuous.support import NUMBERS_ALONE
 from tests.builders import network_of
 from tests.gpu.simulated_gpu import SimulatedGpu
 from tests.gpu.test_agents import OWN
@@ -28,19 +29,24 @@ from tests.test_matrix import FEW_STEPS, directory, newest, run, settings_of
 
 GRAPHED = [agent for agent, kind in AGENTS.items() if kind.graphed(kind.config_class())]
 CASES = {
-    **{(agent, f"vector-{'box' if agent in ('ddpg', 'td3') else 'discrete-mask'}"): "none" for agent in GRAPHED},
+    **{(agent, f"vector-{'box' if agent in NUMBERS_ALONE else 'discrete-mask'}"): "none" for agent in GRAPHED},
     ("r2d2", "vector-discrete-mask"): "lstm",
     ("vtrace", "image-box"): "none",
     ("a2c", "dict-multi-mask"): "lstm",
     ("ppo", "dict-box"): "none",
     ("sac", "vector-box"): "none",
     ("vmpo", "dict-box"): "lstm",
+    ("crossq", "vector-box"): "none",
 }
 """Agents, environments of tests/matrix_env.py, and cores."""
-RESUMED = [("ppo", "vector-discrete-mask"), ("sac", "vector-box"), ("td3", "vector-box"), ("vtrace", "vector-discrete-mask")]
+RESUMED = [
+    *((agent, "vector-box") for agent in ("crossq", "sac", "td3")),
+    *((agent, "vector-discrete-mask") for agent in ("ppo", "vtrace")),
+]
 MORE: dict[str, dict[str, Any]] = {
     "a2c": {"entropy_loss_weight_end": 0.0, "popart": True},
     "appo": {"epochs": 2, "entropy_loss_weight_end": 0.0},
+    "crossq": {"batches_at_once": 3, "delay": 2},
     "dqn": {"batches_at_once": 3, "normalise_rewards": True, "clip_rewards": False},
     "impact": {"kl_weight": 0.5},
     "ppo": {"popart": True},

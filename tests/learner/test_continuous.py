@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from learner.metrics.writer import read_metrics
+from tests.agents.continuous.support import CONTINUOUS
 from tests.learner.launching import command
 from tests.learner.runs.reproducible import assert_a_kill_changes_nothing
 from tests.learner.solving import solves
@@ -18,8 +19,7 @@ from tests.learner.test_train import run_training
 from tests.support import same
 from tests.test_matrix import assert_resumes_to_the_bit, directory, newest, run, settings_of
 
-AGENTS = ("sac", "td3", "ddpg")
-EACH = pytest.mark.parametrize("agent", AGENTS)
+EACH = pytest.mark.parametrize("agent", CONTINUOUS)
 REACH: dict[str, Any] = {
     "env": "Reach-v0",
     "environment_max_steps": 3000,
@@ -65,6 +65,9 @@ def test_it_learns_to_reach(agent: str, tmp_path: Path) -> None:
         ("sac", "vector-box", {"normalise_observations": True, "calibrate_input": False, "critic_layer_norm": True}),
         ("sac", "dict-discrete-mask", {"n_step": 3}),
         ("sac", "image-box", {"critic_dropout": 0.1}),
+        ("tqc", "dict-box", {"critics": 3, "critic_subset": 2, "weight_decay": 0.1}),
+        ("crossq", "dict-box", {"renorm_warm_up": 2, "delay": 2}),
+        ("crossq", "dict-discrete-mask", {"actor_value": "mean"}),
         ("td3", "vector-box", {"exploration_noise_kind": "ou", "batches_at_once": 3}),
         ("td3", "dict-box", {"n_step": 2, "normalise_rewards": True}),
         ("ddpg", "image-box", {}),
@@ -81,7 +84,7 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, combination: st
     (described,) = (json.loads(path.read_text()) for path in directory(parts).path.glob("exported_*/policy.json"))
     assert set(described["outputs"]) == {
         "action",
-        *({"sac": ["logits" if "discrete" in combination else "policy"]}.get(agent, [])),
+        *(["logits" if "discrete" in combination else "policy"] if agent in ("sac", "tqc", "crossq") else []),
     }
     assert max(described["largest_difference"].values()) < 1e-3
 
@@ -90,6 +93,7 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, combination: st
     ("agent", "own"),
     [
         ("sac", {"learn_temperature": False, "critic_dropout": 0.1}),
+        ("crossq", {"renorm_warm_up": 9, "delay": 3}),
         ("td3", {"exploration_noise_kind": "ou", "n_step": 3, "batches_at_once": 3, "replay_parameters": PRIORITISED}),
         ("ddpg", {"normalise_rewards": True}),
     ],

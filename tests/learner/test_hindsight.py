@@ -47,6 +47,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "replay_parameters": mixed(own=True),
     },
     "td3, normalised": {"agent": "td3", "env": GOALS, "replay_parameters": replays(), "normalise_observations": True},
+    "crossq": {"agent": "crossq", "env": GOALS, "replay_parameters": replays(), "delay": 1},
     "ddpg": {"agent": "ddpg", "env": ENDING, "replay_parameters": replays()},
 }
 

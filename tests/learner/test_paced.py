@@ -37,6 +37,7 @@ from learner.machine.fit import fit_to_machine
 from learner.metrics.writer import read_metrics
 from learner.settings.schema import agent_settings, default_settings, needs_of
 from replay.batch import Batch
+from tests.agents.continuous.support import CONTINUOUS
 from tests.learner.launching import resume, trained
 from tests.learner.test_recorded import make_recording
 from tests.learner.test_train import run_training
@@ -184,7 +185,7 @@ PACED = [name for name in AGENTS if "learning_starts" in agent_settings(name)]
 
 @pytest.mark.parametrize("agent", PACED)
 def test_a_first_try_that_is_short_begins_to_learn_sooner(agent: str, tmp_path: Path) -> None:
-    env = "Reach-v0" if agent in ("ddpg", "sac", "td3") else "Catch-v0"
+    env = "Reach-v0" if agent in CONTINUOUS else "Catch-v0"
     given = {"agent": agent, "env": env, "network": "mlp", "environment_max_steps": 900, "updates_per_step": 0.1}
     if needs_of({**default_settings(agent), "agent": agent}).recorded:
         given["recording"] = str(make_recording(tmp_path, env))

@@ -13,6 +13,10 @@ from agents.networks.settings import NetworkSettings
 from replay.batch import Batch
 from wrappers.spaces import ActionSpace, Box, Discrete
 
+CONTINUOUS = ("sac", "td3", "ddpg", "tqc", "crossq")
+"""Agents with critics that take real numbers."""
+NUMBERS_ALONE = ("td3", "ddpg", "tqc")
+"""Those of them that take no choice."""
 SPACE = Box((-1.0, -2.0), (1.0, 3.0))
 ROWS = 12
 

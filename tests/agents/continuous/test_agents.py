@@ -13,19 +13,20 @@ from torch import Tensor, nn
 from agents import AGENTS
 from agents.base import Agent
 from agents.continuous.actors import Actor
-from agents.continuous.critics import Critics, StackedLinear
+from agents.continuous.critics import STEPS, Critics, StackedLinear
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.base import NetworkConfig, NetworkOutput, make_network
+from agents.networks.batch_renorm import renorms_of, statistics_of_batch
 from agents.networks.settings import NetworkSettings
 from agents.returns.nstep import transitions
-from agents.td3.agent import STEPS
 from replay.batch import Batch
-from tests.agents.continuous.support import SPACE, agent_of, windows
+from tests.agents.continuous.support import CONTINUOUS, SPACE, agent_of, windows
 from tests.support import golden, same
 from wrappers.spaces import Box, Discrete, MultiDiscrete
 
-NAMES = ("sac", "td3", "ddpg")
-EACH = pytest.mark.parametrize("name", NAMES)
+EACH = pytest.mark.parametrize("name", CONTINUOUS)
+EVERY_STEP: dict[str, dict[str, Any]] = {"td3": {"delay": 1}, "crossq": {"delay": 1}}
+"""Settings with which the actor moves in every step."""
 IMAGES = (1, 40, 40)
 CHOICE = Discrete(3)
 
@@ -69,24 +70,25 @@ def test_a_non_finite_update_changes_nothing(name: str, inputs: float, reward: f
 @EACH
 def test_non_finite_weights_of_one_network_stop_the_steps_of_all(name: str) -> None:
     """The actor's loss alone is not finite, so the critics may not move either."""
-    agent = agent_of(name, batches_at_once=2, **({"delay": 1} if name == "td3" else {}))
+    agent = agent_of(name, batches_at_once=2, **EVERY_STEP.get(name, {}))
     agent.network.policy_head.bias.data.fill_(float("nan"))
     before = deepcopy(agent.state_dict())
     before["modules"]["network"]["acts_randomly"].zero_()
     learn(agent, windows())
     assert agent.take_skip_reasons() != [None]
-    for module in ("critics", "target_critics"):
+    for module in ("critics", *followers_of(agent)):
         assert same(before["modules"][module], agent.state_dict()["modules"][module])
 
 
 @EACH
 def test_every_network_learns_and_targets_follow_slowly(name: str) -> None:
-    agent = agent_of(name)
+    agent = agent_of(name, **EVERY_STEP.get(name, {}))
     states = {part: weights(module) for part, module in {**agent.stepper.modules, **followers_of(agent)}.items()}
     learn(agent, windows(), 2)
     assert all(changed(states[part], module) for part, module in {**agent.stepper.modules, **followers_of(agent)}.items())
-    for moved, kept in zip(agent.target_critics.network.parameters(), states["target_critics"], strict=True):
-        assert (moved - kept).abs().max() < 0.005 * 2 * 2 * 1e-2 + 1e-6
+    for part, module in followers_of(agent).items():
+        for moved, kept in zip(module.parameters(), states[part], strict=True):
+            assert (moved - kept).abs().max() < 0.005 * 2 * 2 * 1e-2 + 1e-6
 
 
 @pytest.mark.parametrize("case", [case for case in golden("td3.json") if case["name"].startswith("policy_delay")])
@@ -146,8 +148,8 @@ def test_a_shared_encoder_learns_from_the_critics_alone(name: str) -> None:
     agent = agent_of(name, IMAGES, network="nature", n_step=2)
     assert agent.network.shares
     part = next(transitions(windows(IMAGES, length=2), 0.99).split(1))
-    normals = (torch.randn(len(part.returns), 2, 2),) if name == "sac" else ()
-    found = agent.losses(part, *normals).terms
+    drawn = () if name in ("td3", "ddpg") else agent.drawn(part)
+    found = agent.losses(part, *drawn).terms
     reached = {name: {id(weight) for weight in term.parameters} for name, term in found.items()}
     torso = {id(weight) for weight in agent.network.torso.parameters()}
     assert torso <= reached["critic_loss"]
@@ -201,7 +203,7 @@ def test_actions_are_uniform_until_the_first_update(name: str) -> None:
     assert actions.abs().max() <= 1
     torch.testing.assert_close(actions.std(0), torch.full((2,), 3**-0.5), rtol=0.05, atol=0)
     learn(agent, windows())
-    assert acted(agent.network, 4000).std(0).max() < (0.75 if name == "sac" else 0.15)
+    assert acted(agent.network, 4000).std(0).max() < (0.15 if name in ("td3", "ddpg") else 0.75)
     assert acted(agent.network, 3, greedy=True).unique(dim=0).shape[0] == 1
 
 
@@ -238,6 +240,70 @@ def test_the_temperature_aims_at_the_entropy_that_legal_actions_can_have(monkeyp
     assert float(update.scalars["losses/entropy"]) == pytest.approx(math.log(2), abs=1e-3)
     found = agent.state_dict()["modules"]["temperature"]["log_alpha"]
     assert float(found) < 0
+
+
+def test_an_actor_with_a_delay_moves_at_its_multiples_and_critics_always() -> None:
+    agent = agent_of("sac", delay=3, critics=3, critic_subset=2)
+    moves = []
+    for update in range(1, 7):
+        before = [weights(module) for module in (agent.critics, agent.network, agent.temperature)]
+        scalars = agent.learn(windows(), 0.0).scalars
+        moved = [changed(*pair) for pair in zip(before, (agent.critics, agent.network, agent.temperature), strict=True)]
+        assert moved in ([True, False, False], [True, True, True])
+        assert scalars["losses/entropy"].isnan() == (not moved[1])
+        moves += [update] if moved[1] else []
+    assert moves == [3, 6]
+
+
+def test_all_rows_of_a_step_have_the_same_critics_in_their_targets() -> None:
+    agent = agent_of("sac", critics=4, critic_subset=2)
+    part = next(transitions(windows(), 0.99).split(1))
+    ranks = [agent.drawn(part)[1] for _ in range(8)]
+    assert all(len(each.unique(dim=0)) == 1 and each.shape == (len(part.returns), 4) for each in ranks)
+    assert len({tuple(each[0].argsort()[:2].tolist()) for each in ranks}) > 1
+
+
+def test_critics_may_be_wider_than_the_actor() -> None:
+    agent = agent_of("td3", critics=3, critic_hidden_sizes="5,4", critic_quantiles=7, dropped_quantiles=1)
+    sizes = [tuple(layer.weight.shape) for layer in agent.critics.layers if isinstance(layer, StackedLinear)]
+    assert sizes == [(3, 5, 5), (3, 5, 4), (3, 4, 7)]
+    before = weights(agent.critics)
+    learn(agent, windows(), 2)
+    assert changed(before, agent.critics)
+    with pytest.raises(ValueError, match="^critic_hidden_sizes: wanted 1 to 16 sizes"):
+        AGENTS["sac"].config_class(critic_hidden_sizes="5;4")
+
+
+@pytest.mark.parametrize("name", ["crossq", "sac"])
+def test_running_statistics_follow_applied_steps_alone(name: str) -> None:
+    agent = agent_of(name, delay=2)
+    norms = [(which, each) for which in ("network", "critics") for each in renorms_of(agent.stepper.modules[which])]
+    learn(agent, windows(), 3)
+    assert len(norms) == (6 if name == "crossq" else 0)
+    assert [int(each.steps) for _, each in norms] == [{"network": 1, "critics": 3}[which] for which, _ in norms]
+    before = deepcopy(agent.state_dict()["modules"])
+    bad = windows()
+    bad.rewards[0, 1] = float("nan")
+    learn(agent, bad)
+    assert same(before, agent.state_dict()["modules"])
+
+
+def test_both_halves_of_crossq_go_through_its_critics_in_one_pass() -> None:
+    """Targets are those of the critics that learn, and change with them; the actor's step sees the running statistics."""
+    agent = agent_of("crossq", delay=1)
+    learn(agent, windows(), 3)
+    part = next(transitions(windows(), 0.99).split(1))
+    observations, following = (agent.network.encode(each) for each in (part.observations, part.next_observations))
+    q, next_q = agent.values(observations, part.actions, following, part.actions)
+    with statistics_of_batch(agent.critics, agent.stepper.collectives):
+        both = agent.critics(torch.cat([observations, following]), torch.cat([part.actions] * 2))
+        apart = agent.critics(observations, part.actions)
+    torch.testing.assert_close(torch.cat([q, next_q], 1), both)
+    assert not torch.allclose(q, apart)
+    assert q.requires_grad
+    assert not next_q.requires_grad
+    running = agent.network.policy(part.observations, observations)
+    assert not torch.allclose(running, agent.policy(part.observations, observations))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -296,11 +362,13 @@ def test_a_fixed_temperature_is_a_setting_of_the_resumed_run(learns: bool, wante
         ),
         ("ddpg", SPACE, {"action_distribution": "gaussian"}, "action_distribution: wanted auto with agent ddpg, got"),
         ("sac", SPACE, {"initial_log_std": -1.0}, "initial_log_std: wanted 0.0 with agent sac, .*, got -1.0"),
+        ("tqc", CHOICE, {}, "env: wanted actions that are real numbers between finite bounds with agent tqc, got"),
+        ("crossq", SPACE, {"network": "flat"}, "network: wanted mlp with agent crossq, which normalises it, got flat"),
         ("td3", SPACE, {"log_std": "network"}, "log_std: wanted shared with agent td3, .*, got network"),
     ],
 )
 def test_what_such_an_agent_cannot_learn_is_refused_in_one_line(name: str, action: Any, settings: Any, message: str) -> None:
-    network = NetworkConfig(NetworkSettings("mlp", **settings), (1, 3), action, AGENTS[name].network_class)
+    network = NetworkConfig(NetworkSettings(**{"network": "mlp", **settings}), (1, 3), action, AGENTS[name].network_class)
     with pytest.raises(ValueError, match=f"^{message}") as refused:
         AGENTS[name].check(AGENTS[name].config_class(), network)
     assert "\n" not in str(refused.value)
@@ -322,6 +390,23 @@ def test_the_part_of_clipped_steps_counts_each_loss_by_itself() -> None:
     assert free["losses/gradient_clipped"] == 0
     assert updated((max(norms) + math.hypot(*norms)) / 2)[1]["losses/gradient_clipped"] == 0
     assert updated(max(norms) * 0.99)[1]["losses/gradient_clipped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dropped_quantiles": 2}, "dropped_quantiles: wanted 0 without --critic_quantiles, got 2"),
+        (
+            {"critic_quantiles": 5, "dropped_quantiles": 5},
+            "dropped_quantiles: wanted fewer than the 5 of --critic_quantiles, got 5",
+        ),
+        ({"critic_subset": 3}, "critic_subset: wanted at most the 2 of --critics, got 3"),
+        ({"weight_decay": 0.1, "optimizer": "rmsprop"}, "weight_decay: wanted 0 without --optimizer=adam, got 0.1"),
+    ],
+)
+def test_settings_of_critics_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        AGENTS["sac"].config_class(**settings)
 
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])

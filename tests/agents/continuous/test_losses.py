@@ -12,9 +12,11 @@ from agents.continuous.actors import ActorOutput
 from agents.continuous.losses import (
     critic_loss,
     deterministic_policy_loss,
+    drawn_critics,
     hard_targets,
     mean_entropy,
     next_noise,
+    pessimistic,
     smoothed_actions,
     soft_choice_policy_loss,
     soft_choice_targets,
@@ -28,7 +30,9 @@ from tests.agents.continuous.support import agent_of
 from tests.support import golden
 from wrappers.spaces import Box
 
-CASES = {name: {case["name"]: case for case in golden(f"{name}.json")} for name in ("sac", "sac_discrete", "td3", "ddpg")}
+CASES = {
+    name: {case["name"]: case for case in golden(f"{name}.json")} for name in ("sac", "sac_discrete", "td3", "ddpg", "tqc")
+}
 SMOOTHED = [name for name in CASES["td3"] if not name.startswith("policy_delay")]
 
 
@@ -106,6 +110,49 @@ def test_discrete_soft_actor_critic_has_the_golden_losses_and_gradients(name: st
     log_alpha = alpha.log().requires_grad_()
     gradient = torch.autograd.grad(temperature_loss(log_alpha, entropy, recorded.case["target_entropy"]), log_alpha)[0]
     recorded.check("grad_temperature_wrt_log_alpha_log_form", gradient)
+
+
+@pytest.mark.parametrize("name", CASES["tqc"])
+def test_truncated_quantiles_have_the_golden_targets_and_losses(name: str) -> None:
+    recorded = Recorded("tqc", name)
+    dropped, alpha = recorded.case["drop_per_net"], torch.tensor(recorded.case["alpha"], dtype=torch.float64)
+    q, next_q = (atoms.transpose(0, 1) for atoms in (recorded.atoms_online, recorded.next_atoms_target))  # [k, M, K]
+    recorded.check("kept", pessimistic(next_q, dropped))
+    targets = soft_targets(recorded.returns, recorded.discounts, next_q, recorded.next_log_probs, alpha, dropped)
+    recorded.check("targets", targets)
+    without_bonus = hard_targets(recorded.returns, recorded.discounts, next_q, dropped)
+    bonus = recorded.discounts * alpha * recorded.next_log_probs
+    torch.testing.assert_close(without_bonus, targets + bonus.unsqueeze(-1))
+    q = q.clone().requires_grad_()
+    recorded.check("loss_sum_over_nets", critic_loss(q, targets))
+    (gradient,) = torch.autograd.grad(critic_loss(q, targets) / len(q), q)
+    recorded.check("grad_loss_mean_over_nets_wrt_atoms_online", gradient.transpose(0, 1))
+    recorded.check("loss_of_each_net", torch.stack([critic_loss(one.unsqueeze(0), targets) for one in q]))
+    policy_q = recorded.policy_atoms.transpose(0, 1)
+    recorded.check("policy_loss", soft_policy_loss(policy_q, recorded.log_probs, alpha))
+    torch.testing.assert_close(deterministic_policy_loss(policy_q), -policy_q.mean())
+
+
+def test_weights_of_prioritised_replay_are_of_rows_also_for_quantiles() -> None:
+    q, targets = torch.randn(2, 3, 4), torch.randn(3, 6)
+    alone = critic_loss(q[:, 1:2], targets[1:2])
+    torch.testing.assert_close(critic_loss(q, targets, torch.tensor([0.0, 3.0, 0.0])), alone)
+
+
+def test_targets_see_those_critics_alone_that_are_drawn() -> None:
+    next_q = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 3)  # critic k has the value k everywhere
+    ranks = torch.tensor([[0.1, 0.9, 0.8, 0.2], [0.9, 0.1, 0.2, 0.8]])
+    found = drawn_critics(next_q, ranks, 2)
+    assert [set(found[:, row].flatten().tolist()) for row in (0, 1)] == [{0.0, 3.0}, {1.0, 2.0}]
+    assert drawn_critics(next_q[..., 0], ranks, 1).tolist() == [[0.0, 1.0]]
+    assert drawn_critics(next_q, ranks, 0) is next_q
+
+
+def test_the_actor_may_maximise_the_mean_of_the_critics() -> None:
+    q, nothing, alpha = torch.tensor([[1.0], [4.0]]), torch.zeros(1), torch.ones(())
+    assert float(soft_policy_loss(q, nothing, alpha)) == -1.0
+    assert float(soft_policy_loss(q, nothing, alpha, mean=True)) == -2.5
+    assert float(soft_choice_policy_loss(q.unsqueeze(-1), torch.zeros(1, 1), alpha, mean=True)) == -2.5
 
 
 @pytest.mark.parametrize("name", SMOOTHED)

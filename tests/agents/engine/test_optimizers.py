@@ -17,9 +17,10 @@ from agents.engine.optimizers import make_optimizer
 from agents.networks.base import NetworkConfig, make_network
 from agents.networks.settings import NetworkSettings
 from replay.batch import Batch
-from tests.agents.continuous.support import SPACE, windows
+from tests.agents.continuous.support import CONTINUOUS, SPACE, windows
 from tests.agents.evolution.support import ended_batch
 from tests.agents.support import A, B, T, random_batch
+from tests.support import golden
 from wrappers.spaces import Discrete
 
 IMAGE = (2, 10, 10)
@@ -28,12 +29,11 @@ ONE_STEP: dict[str, dict[str, Any]] = {
     "pqn": {"epochs": 1, "minibatches": 1},
     "dqn": {"batches_at_once": 1, "target_update_rate": 0.5},
     "bcq": {"batches_at_once": 1, "target_update_rate": 0.5},
-    "sac": {"batches_at_once": 1},
+    **{name: {"batches_at_once": 1} for name in CONTINUOUS},
     "td3": {"batches_at_once": 1, "delay": 1},
-    "ddpg": {"batches_at_once": 1},
+    "crossq": {"batches_at_once": 1, "delay": 1, "adam_beta1": 0.9},
     "es": {"population": 2},
 }
-CONTINUOUS = ("sac", "td3", "ddpg")
 
 
 def agent_of(name: str) -> Agent:
@@ -97,6 +97,27 @@ def test_radam_rectifies_adam_after_five_steps_of_momentum() -> None:
             change = change * factor**0.5 * (1 - 0.999**step) ** 0.5 / (square.sqrt() + 1e-8)
         own -= change
         torch.testing.assert_close(weights.weight.double(), own, rtol=1e-5, atol=1e-6)
+
+
+def test_weight_decay_is_decoupled_and_leaves_the_temperature() -> None:
+    case = next(case for case in golden("simba.json") if case["name"] == "decoupled_weight_decay")
+    module, kept = (nn.ParameterDict({"weights": torch.tensor(case["inputs"]["parameters"])}) for _ in range(2))
+    kept.decays = False
+    config = SimpleNamespace(optimizer="adam", weight_decay=case["weight_decay"], adam_beta1=case["b1"], adam_eps=case["eps"])
+    optimizer = make_optimizer(config, [module, kept])
+    assert optimizer is not None
+    plain = nn.Parameter(kept["weights"].detach().clone())
+    without = torch.optim.Adam([plain], lr=case["lr"], eps=case["eps"])
+    for group in optimizer.param_groups:
+        group["lr"] = case["lr"]
+    steps = case["inputs"]["gradients"], case["outputs"]["parameters_after_each_step"]
+    for gradient, wanted in zip(*steps, strict=True):
+        for parameter in (module["weights"], kept["weights"], plain):
+            parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        without.step()
+        torch.testing.assert_close(module["weights"].detach(), torch.tensor(wanted), rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(kept["weights"], plain)
 
 
 def test_gradients_take_the_layout_of_their_weights() -> None:

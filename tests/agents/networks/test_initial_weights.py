@@ -11,7 +11,7 @@ from agents.networks.base import NetworkConfig, make_network
 from agents.networks.initial_weights import INITIAL_WEIGHTS
 from agents.networks.settings import NetworkSettings
 from agents.networks.torsos import TORSOS
-from tests.agents.continuous.support import SPACE
+from tests.agents.continuous.support import CONTINUOUS, SPACE
 from tests.builders import network_of
 from wrappers.spaces import Discrete
 
@@ -46,7 +46,7 @@ def test_every_agent_takes_both(name: str) -> None:
 
     def weights(initial: str) -> torch.Tensor:
         settings = NetworkSettings("conv", conv="4x3x1", hidden_sizes="8", initial_weights=initial)
-        action = SPACE if name in ("sac", "td3", "ddpg") else Discrete(3)
+        action = SPACE if name in CONTINUOUS else Discrete(3)
         config = NetworkConfig(settings, (2, 10, 10), action, kind.network_class, agent=kind.config_class())
         network = make_network(config, torch.Generator().manual_seed(1))
         return nn.utils.parameters_to_vector(network.torso.parameters())

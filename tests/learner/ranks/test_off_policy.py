@@ -22,7 +22,7 @@ from agents.r2d2.agent import R2d2Agent
 from agents.returns.nstep import Transitions
 from learner.ranks.group import LearnerGroup
 from replay.batch import Batch
-from tests.agents.continuous.support import ROWS, agent_of, windows
+from tests.agents.continuous.support import CONTINUOUS, ROWS, agent_of, windows
 from tests.agents.dqn.test_agent import A, batch_of
 from tests.learner.ranks.support import numbers_of, together
 from tests.support import same
@@ -45,8 +45,8 @@ def same_noise(stepper: Stepper) -> Callable[..., Tensor]:
     return taken
 
 
-def continuous(name: str, *, normalise_observations: bool = False) -> Agent:
-    agent = agent_of(name, normalise_observations=normalise_observations, **SMOOTH)
+def continuous(name: str, *, normalise_observations: bool = False, **settings: Any) -> Agent:
+    agent = agent_of(name, normalise_observations=normalise_observations, **SMOOTH, **settings)
     agent.stepper.take_rows = same_noise(agent.stepper)  # type: ignore[method-assign]
     return agent
 
@@ -64,8 +64,9 @@ def sequences(network: Any) -> Batch:
 
 
 AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], Agent], Callable[[Any], Batch]]] = {
-    **{name: (partial(continuous, name), lambda _: windows(rows=2 * ROWS)) for name in ("sac", "td3", "ddpg")},
+    **{name: (partial(continuous, name), lambda _: windows(rows=2 * ROWS)) for name in CONTINUOUS},
     "sac, moments": (partial(continuous, "sac", normalise_observations=True), lambda _: windows(rows=2 * ROWS)),
+    "crossq, renormalised": (partial(continuous, "crossq", renorm_warm_up=1, delay=1), lambda _: windows(rows=2 * ROWS)),
     "bcq": (partial(value_based, BCQAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "dqn": (partial(value_based, DqnAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "pqn": (partial(value_based, PQNAgent, epochs=2, minibatches=1), lambda _: batch_of(steps=4, count=2 * ROWS)),
