@@ -93,7 +93,7 @@ class Actor(FeatureNetwork):
         """The policy's output `[N, P]`, with gradient for `actor_parameters` alone. encoded: of the same observations."""
         # Detached, so that the actor's loss does not change a shared encoder.
         features = encoded.detach() if self.shares else self.features_of_inputs([encoded.unflatten(1, self.parts[0].shape)])
-        return self.heads(features, self.mask_of(observations)).policy
+        return self.heads(features, self.mask_of(observations) if self.packing else None).policy
 
     def head_gain(self, layer: nn.Module) -> float | None:
         """A small gain makes the first policy nearly the same, whatever the observation."""

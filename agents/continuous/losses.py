@@ -11,18 +11,13 @@ from torch import Tensor
 from agents.values.quantiles import quantile_loss
 
 
-def pessimistic(next_q: Tensor, dropped: int = 0) -> Tensor:
-    """The part of the target critics' values that targets are made of: the smallest of k, `[M]`, or J quantiles, `[M, J]`.
+def kept_quantiles(next_q: Tensor, dropped: int) -> Tensor:
+    """The quantiles of the target critics that targets are made of, `[M, J]`: all but the largest of the pool of all critics.
 
-    A policy finds and exploits what one critic overestimates. Quantiles of all critics make one pool, of which the largest
-    are left out (TQC, equation 4). So a critic that is higher than the others loses more of its quantiles.
+    A critic that is higher than the others loses more of its quantiles (TQC, equation 4).
 
-    Args:
-        next_q: `[k, M]`, or `[k, M, K]`.
-        dropped: quantiles that are left out for each critic: J = k (K - dropped).
+    next_q: `[k, M, K]`. dropped: quantiles that are left out for each critic: J = k (K - dropped).
     """
-    if next_q.dim() == 2:
-        return next_q.amin(0)
     pool = next_q.transpose(0, 1).flatten(1)  # [M, k K]: sorted together, not for each critic by itself
     return pool.sort(-1).values[:, : pool.shape[-1] - dropped * len(next_q)]  # [M, J]
 
@@ -30,10 +25,8 @@ def pessimistic(next_q: Tensor, dropped: int = 0) -> Tensor:
 def drawn_critics(next_q: Tensor, ranks: Tensor, subset: int) -> Tensor:
     """The values of those critics whose ranks are the smallest, `[subset, M, ...]` (REDQ, arXiv:2101.05982, algorithm 1).
 
-    next_q: `[k, M, ...]`. ranks: random numbers `[M, k]`. A subset of 0 is all of them.
+    next_q: `[k, M, ...]`. ranks: random numbers `[M, k]`.
     """
-    if not subset:
-        return next_q
     index = ranks.argsort(-1)[:, :subset].t()  # [subset, M]
     return next_q.gather(0, index.view(*index.shape, *[1] * (next_q.dim() - 2)).expand(-1, -1, *next_q.shape[2:]))
 
@@ -49,12 +42,14 @@ def soft_targets(
         next_q: of the target critics, `[k, M]`, or `[k, M, K]` for targets `[M, J]`.
         next_log_probs: `[M]`.
         temperature: alpha, `[]`.
-        dropped: see `pessimistic`.
+        dropped: see `kept_quantiles`.
     """
-    value, bonus = pessimistic(next_q, dropped), temperature * next_log_probs
-    if value.dim() == 1:
-        return returns + discounts * (value - bonus)
-    return returns.unsqueeze(-1) + discounts.unsqueeze(-1) * (value - bonus.unsqueeze(-1))  # [M, J]
+    bonus = temperature * next_log_probs
+    if next_q.dim() == 2:
+        # The smallest critic, since a policy finds and exploits what one critic overestimates.
+        return returns + discounts * (next_q.amin(0) - bonus)
+    value = kept_quantiles(next_q, dropped) - bonus.unsqueeze(-1)
+    return returns.unsqueeze(-1) + discounts.unsqueeze(-1) * value  # [M, J]
 
 
 def soft_choice_targets(returns: Tensor, discounts: Tensor, next_q: Tensor, next_logits: Tensor, temperature: Tensor) -> Tensor:
@@ -70,12 +65,11 @@ def soft_choice_targets(returns: Tensor, discounts: Tensor, next_q: Tensor, next
 def hard_targets(returns: Tensor, discounts: Tensor, next_q: Tensor, dropped: int = 0) -> Tensor:
     """Targets of TD3 (arXiv:1802.09477, equation 10) and, with one critic, DDPG: G + D min_k Q'_k(x', a'), `[M]`.
 
-    Critics of quantiles give targets `[M, J]`. dropped: see `pessimistic`.
+    Critics of quantiles give targets `[M, J]`. dropped: see `kept_quantiles`.
     """
-    value = pessimistic(next_q, dropped)
-    if value.dim() == 1:
-        return returns + discounts * value  # [M]
-    return returns.unsqueeze(-1) + discounts.unsqueeze(-1) * value  # [M, J]
+    if next_q.dim() == 2:
+        return returns + discounts * next_q.amin(0)  # [k, M] -> [M]
+    return returns.unsqueeze(-1) + discounts.unsqueeze(-1) * kept_quantiles(next_q, dropped)  # [M, J]
 
 
 def smoothed_actions(actions: Tensor, normals: Tensor, noise: float, noise_clip: float) -> Tensor:

@@ -21,8 +21,8 @@ from agents.engine.targets import TargetNetwork
 from agents.networks.base import NetworkConfig
 from agents.networks.batch_renorm import WARM_UP, renorms_of, statistics_of_batch
 from agents.networks.inputs import input_parts
-from agents.returns.nstep import transitions
-from agents.sac.agent import ActorDelay, SACAgent, SoftConfig
+from agents.returns.nstep import Transitions, transitions
+from agents.sac.agent import ActorDelay, PolicyLoss, SACAgent, SoftConfig
 from agents.settings import AdamMomentum, LearningRate
 from replay.batch import Batch
 from setting import Setting
@@ -86,7 +86,11 @@ class CrossQAgent(SACAgent):
         q, next_q = q.chunk(2, 1)  # [k, N, ...] each
         return q, next_q.detach()  # targets are constants, though the statistics of both halves have a gradient
 
-    def policy(self, observations: Tensor, encoded: Tensor) -> Tensor:
-        # Actions a' and the critics of the actor's loss go by the running statistics.
+    def policy_of_numbers(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
+        # Of the batch are the statistics of the policy that learns. Actions a' and the critics here go by the running ones.
         with statistics_of_batch(self.network, self.stepper.collectives):
-            return super().policy(observations, encoded)
+            return super().policy_of_numbers(part, alpha, encoded, normals)
+
+    def policy_of_choice(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
+        with statistics_of_batch(self.network, self.stepper.collectives):
+            return super().policy_of_choice(part, alpha, encoded, normals)

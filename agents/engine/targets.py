@@ -88,7 +88,8 @@ class TargetNetwork:
         elif self._period == 1 or due:
             # target + rate (learned - target), in place for all weights at once.
             torch._foreach_lerp_(self._weights, self._learned, self._rate)
-            self._copy_buffers()
+            if self._buffers:
+                self._copy_buffers()
             self.age.zero_()
 
     @torch.no_grad()

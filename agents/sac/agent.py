@@ -254,13 +254,15 @@ class SACAgent(Agent):
         alpha = self.temperature()  # that before this step, in all losses
         encoded = self.network.encode(part.observations)  # [N, F]
         # Q_k(x, a) [k, N] and y [N]; of quantiles [k, N, K] and [N, J].
-        q, targets = (self._choice_targets if self.chooses else self._targets)(part, alpha, encoded, normals[:, 1], ranks)
+        q, targets = (self.targets_of_choice if self.chooses else self.targets_of_numbers)(
+            part, alpha, encoded, normals[:, 1], ranks
+        )
         weight = 1.0 if self.config.critic_quantiles else CRITIC_WEIGHT
         loss = weight * critic_loss(q, targets, part.weights)  # 0.5 sum_k mean w (Q_k - y)^2
         terms = {"critic_loss": Term(loss, parameters=self.critic_parameters)}
         metrics = {"losses/q": q.detach().mean(), "losses/target": targets.mean(), "losses/temperature": alpha}
         if actor_learns:
-            found = (self._choice_policy if self.chooses else self._policy)(part, alpha, encoded, normals[:, 0])
+            found = (self.policy_of_choice if self.chooses else self.policy_of_numbers)(part, alpha, encoded, normals[:, 0])
             terms["actor_loss"] = Term(found.loss, parameters=self.actor_parameters)
             metrics["losses/entropy"] = found.entropy
             if self.config.learn_temperature:
@@ -294,11 +296,7 @@ class SACAgent(Agent):
             next_q = self.target_critics.network(next_encoded, next_actions)
         return self.critics(encoded, actions), next_q  # the gradient of Q reaches a shared encoder
 
-    def policy(self, observations: Tensor, encoded: Tensor) -> Tensor:
-        """The policy's output `[N, P]` that the actor's loss is of."""
-        return self.network.policy(observations, encoded)
-
-    def _targets(
+    def targets_of_numbers(
         self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor, ranks: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Q-values of the actions taken, and their targets. normals: `[N, D]`, which draw the actions a'."""
@@ -310,34 +308,36 @@ class SACAgent(Agent):
             # New actions of the present policy, not the stored ones.
             next_actions, next_log_probs = distribution.reparametrised(next_policy, normals)  # a' [N, D], log pi(a'|x') [N]
         q, next_q = self.values(encoded, part.actions, next_encoded, next_actions)
-        next_q = drawn_critics(next_q, ranks, config.critic_subset)
+        if config.critic_subset:
+            next_q = drawn_critics(next_q, ranks, config.critic_subset)
         return q, soft_targets(part.returns, part.discounts, next_q, next_log_probs, alpha, config.dropped_quantiles)
 
-    def _policy(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
+    def policy_of_numbers(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
         """The actor's loss passes through the critics to the actions. It changes neither the critics nor a shared encoder."""
         distribution = self.network.distribution
         assert isinstance(distribution, SquashedGaussian)
         # a_pi [N, D], log pi(a_pi|x) [N]
-        actions, log_probs = distribution.reparametrised(self.policy(part.observations, encoded), normals)
+        actions, log_probs = distribution.reparametrised(self.network.policy(part.observations, encoded), normals)
         q = self.critics(encoded.detach(), actions)
         loss = soft_policy_loss(q, log_probs, alpha, mean=self.config.actor_value == "mean")
         return PolicyLoss(loss, -log_probs.detach().mean(), -float(actions.shape[-1]))
 
-    def _choice_targets(
+    def targets_of_choice(
         self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor, ranks: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `_targets`, for one choice. An illegal action has probability 0, so its value counts nowhere."""
+        """As `targets_of_numbers`, for one choice. An illegal action has probability 0, so its value counts nowhere."""
         with torch.no_grad():
             next_encoded = self.network.encode(part.next_observations)
             next_logits = self.network.policy(part.next_observations, next_encoded)  # [N, A]
         q, next_q = self.values(encoded, None, next_encoded, None)  # [k, N, A] each, all values in one pass
-        next_q = drawn_critics(next_q, ranks, self.config.critic_subset)
+        if self.config.critic_subset:
+            next_q = drawn_critics(next_q, ranks, self.config.critic_subset)
         index = part.actions.long().expand(len(q), -1).unsqueeze(-1)  # [k, N, 1]: all critics learn of the action taken
         return q.gather(-1, index).squeeze(-1), soft_choice_targets(part.returns, part.discounts, next_q, next_logits, alpha)
 
-    def _choice_policy(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
-        """As `_policy`, for one choice, whose loss is an exact expectation."""
-        logits = self.policy(part.observations, encoded)  # [N, A]
+    def policy_of_choice(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
+        """As `policy_of_numbers`, for one choice, whose loss is an exact expectation."""
+        logits = self.network.policy(part.observations, encoded)  # [N, A]
         with torch.no_grad():  # the policy's loss must not teach the critics
             q = self.critics(encoded)  # [k, N, A]
         loss = soft_choice_policy_loss(q, logits, alpha, mean=self.config.actor_value == "mean")

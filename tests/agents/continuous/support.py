@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from agents import AGENTS
 from agents.base import Agent
@@ -60,3 +61,17 @@ def windows(shape: tuple[int, ...] = (1, 3), action: ActionSpace = SPACE, rows: 
         is_replay=torch.ones(rows, dtype=torch.bool),
         source=torch.zeros(rows, dtype=torch.int64),
     )
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in module.parameters()]
+
+
+def changed(before: list[Tensor], module: nn.Module) -> bool:
+    return any(not one.equal(other) for one, other in zip(before, module.parameters(), strict=True))
+
+
+def learn(agent: Agent, batch: Batch, times: int = 1) -> None:
+    for _ in range(times):
+        torch.manual_seed(7)
+        agent.learn(batch, 0.0)

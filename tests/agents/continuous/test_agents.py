@@ -16,11 +16,9 @@ from agents.continuous.actors import Actor
 from agents.continuous.critics import STEPS, Critics, StackedLinear
 from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.base import NetworkConfig, NetworkOutput, make_network
-from agents.networks.batch_renorm import renorms_of, statistics_of_batch
 from agents.networks.settings import NetworkSettings
 from agents.returns.nstep import transitions
-from replay.batch import Batch
-from tests.agents.continuous.support import CONTINUOUS, SPACE, agent_of, windows
+from tests.agents.continuous.support import CONTINUOUS, SPACE, agent_of, changed, learn, weights, windows
 from tests.support import golden, same
 from wrappers.spaces import Box, Discrete, MultiDiscrete
 
@@ -31,23 +29,9 @@ IMAGES = (1, 40, 40)
 CHOICE = Discrete(3)
 
 
-def weights(module: nn.Module) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in module.parameters()]
-
-
-def changed(before: list[Tensor], module: nn.Module) -> bool:
-    return any(not one.equal(other) for one, other in zip(before, module.parameters(), strict=True))
-
-
 def followers_of(agent: Agent) -> dict[str, nn.Module]:
     """The target networks by name."""
     return {name: target.network for name, target in agent.stepper.target_networks.items()}
-
-
-def learn(agent: Agent, batch: Batch, times: int = 1) -> None:
-    for _ in range(times):
-        torch.manual_seed(7)
-        agent.learn(batch, 0.0)
 
 
 @EACH
@@ -242,70 +226,6 @@ def test_the_temperature_aims_at_the_entropy_that_legal_actions_can_have(monkeyp
     assert float(found) < 0
 
 
-def test_an_actor_with_a_delay_moves_at_its_multiples_and_critics_always() -> None:
-    agent = agent_of("sac", delay=3, critics=3, critic_subset=2)
-    moves = []
-    for update in range(1, 7):
-        before = [weights(module) for module in (agent.critics, agent.network, agent.temperature)]
-        scalars = agent.learn(windows(), 0.0).scalars
-        moved = [changed(*pair) for pair in zip(before, (agent.critics, agent.network, agent.temperature), strict=True)]
-        assert moved in ([True, False, False], [True, True, True])
-        assert scalars["losses/entropy"].isnan() == (not moved[1])
-        moves += [update] if moved[1] else []
-    assert moves == [3, 6]
-
-
-def test_all_rows_of_a_step_have_the_same_critics_in_their_targets() -> None:
-    agent = agent_of("sac", critics=4, critic_subset=2)
-    part = next(transitions(windows(), 0.99).split(1))
-    ranks = [agent.drawn(part)[1] for _ in range(8)]
-    assert all(len(each.unique(dim=0)) == 1 and each.shape == (len(part.returns), 4) for each in ranks)
-    assert len({tuple(each[0].argsort()[:2].tolist()) for each in ranks}) > 1
-
-
-def test_critics_may_be_wider_than_the_actor() -> None:
-    agent = agent_of("td3", critics=3, critic_hidden_sizes="5,4", critic_quantiles=7, dropped_quantiles=1)
-    sizes = [tuple(layer.weight.shape) for layer in agent.critics.layers if isinstance(layer, StackedLinear)]
-    assert sizes == [(3, 5, 5), (3, 5, 4), (3, 4, 7)]
-    before = weights(agent.critics)
-    learn(agent, windows(), 2)
-    assert changed(before, agent.critics)
-    with pytest.raises(ValueError, match="^critic_hidden_sizes: wanted 1 to 16 sizes"):
-        AGENTS["sac"].config_class(critic_hidden_sizes="5;4")
-
-
-@pytest.mark.parametrize("name", ["crossq", "sac"])
-def test_running_statistics_follow_applied_steps_alone(name: str) -> None:
-    agent = agent_of(name, delay=2)
-    norms = [(which, each) for which in ("network", "critics") for each in renorms_of(agent.stepper.modules[which])]
-    learn(agent, windows(), 3)
-    assert len(norms) == (6 if name == "crossq" else 0)
-    assert [int(each.steps) for _, each in norms] == [{"network": 1, "critics": 3}[which] for which, _ in norms]
-    before = deepcopy(agent.state_dict()["modules"])
-    bad = windows()
-    bad.rewards[0, 1] = float("nan")
-    learn(agent, bad)
-    assert same(before, agent.state_dict()["modules"])
-
-
-def test_both_halves_of_crossq_go_through_its_critics_in_one_pass() -> None:
-    """Targets are those of the critics that learn, and change with them; the actor's step sees the running statistics."""
-    agent = agent_of("crossq", delay=1)
-    learn(agent, windows(), 3)
-    part = next(transitions(windows(), 0.99).split(1))
-    observations, following = (agent.network.encode(each) for each in (part.observations, part.next_observations))
-    q, next_q = agent.values(observations, part.actions, following, part.actions)
-    with statistics_of_batch(agent.critics, agent.stepper.collectives):
-        both = agent.critics(torch.cat([observations, following]), torch.cat([part.actions] * 2))
-        apart = agent.critics(observations, part.actions)
-    torch.testing.assert_close(torch.cat([q, next_q], 1), both)
-    assert not torch.allclose(q, apart)
-    assert q.requires_grad
-    assert not next_q.requires_grad
-    running = agent.network.policy(part.observations, observations)
-    assert not torch.allclose(running, agent.policy(part.observations, observations))
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_dropout_gives_the_same_bits_with_any_number_of_threads(threads: int, divided: None) -> None:
     one, other = (agent_of("sac", critic_dropout=0.3, threads=each) for each in (1, threads))
@@ -390,23 +310,6 @@ def test_the_part_of_clipped_steps_counts_each_loss_by_itself() -> None:
     assert free["losses/gradient_clipped"] == 0
     assert updated((max(norms) + math.hypot(*norms)) / 2)[1]["losses/gradient_clipped"] == 0
     assert updated(max(norms) * 0.99)[1]["losses/gradient_clipped"] == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"dropped_quantiles": 2}, "dropped_quantiles: wanted 0 without --critic_quantiles, got 2"),
-        (
-            {"critic_quantiles": 5, "dropped_quantiles": 5},
-            "dropped_quantiles: wanted fewer than the 5 of --critic_quantiles, got 5",
-        ),
-        ({"critic_subset": 3}, "critic_subset: wanted at most the 2 of --critics, got 3"),
-        ({"weight_decay": 0.1, "optimizer": "rmsprop"}, "weight_decay: wanted 0 without --optimizer=adam, got 0.1"),
-    ],
-)
-def test_settings_of_critics_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        AGENTS["sac"].config_class(**settings)
 
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
