@@ -52,6 +52,7 @@ class CrossQAgent(SACAgent):
     """SAC whose critics have no lagged copies, and whose networks are normalised over the rows of a batch."""
 
     config_class = CrossQConfig
+    tuned = ("lr", "gamma", "updates_per_step")
 
     config: CrossQConfig
 
