@@ -85,10 +85,11 @@ class BatchRenorm(nn.Module):
 
 
 def add_renorms(layers: nn.Sequential, warm_up: int) -> None:
-    """Insert batch renormalisation before the first linear layer and behind each activation, which follows a linear layer."""
+    """Insert batch renormalisation before the first linear layer, and behind the activation of each."""
     linear = [(index, layer) for index, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
-    for index, layer in reversed(linear):  # from the last, so that the other indices stay right
-        layers.insert(index + 2, BatchRenorm(layer.out_features, warm_up=warm_up))
+    ends = [*(index for index, _ in linear[1:]), len(layers)]
+    for end, (_, layer) in reversed(list(zip(ends, linear, strict=True))):  # from the last, so that other indices stay right
+        layers.insert(end, BatchRenorm(layer.out_features, warm_up=warm_up))
     layers.insert(linear[0][0], BatchRenorm(linear[0][1].in_features, warm_up=warm_up))
 
 

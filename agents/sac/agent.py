@@ -187,7 +187,7 @@ class SACAgent(Agent):
 
     config_class: ClassVar[type] = SACConfig
     network_class = StochasticActor
-    tuned = ("lr", "gamma", "target_update_rate", "updates_per_step")
+    tuned: ClassVar[tuple[str, ...]] = ("lr", "gamma", "target_update_rate", "updates_per_step")
     compiles = False  # compiled networks took 1.2 times as long
     several_steps = True
     charts = {**CHARTS, "temperature": [r"losses/temperature$"], "entropy, nats": [r"losses/entropy$"]}

@@ -142,9 +142,9 @@ def test_a_torso_in_bfloat16_keeps_its_statistics_exact() -> None:
 
 
 def test_layers_are_normalised_before_the_first_and_behind_each_activation() -> None:
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU())
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU())
     add_renorms(layers, 7)
     assert [type(layer).__name__ for layer in layers] == [
-        *("Flatten", "BatchRenorm", "Linear", "ReLU", "BatchRenorm", "Linear", "ReLU", "BatchRenorm")
+        *("Flatten", "BatchRenorm", "Linear", "LayerNorm", "ReLU", "BatchRenorm", "Linear", "ReLU", "BatchRenorm")
     ]
     assert [norm.scale.shape[-1] for norm in renorms_of(layers)] == [3, 4, 5]
