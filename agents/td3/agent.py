@@ -91,7 +91,7 @@ NoiseTime = Annotated[float, Setting("Time of a step, for ou noise.", "a number 
 
 @dataclass(frozen=True)
 class DeterministicConfig(AgentConfig):
-    """What the settings of TD3 and DDPG share. All losses are means over the windows of a batch."""
+    """The settings that TD3 and DDPG share. All losses are means over the windows of a batch."""
 
     lr: LearningRate = 1e-3
     lr_end_value: HeldLearningRate = -1.0

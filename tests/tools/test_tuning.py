@@ -51,7 +51,7 @@ def study_in(folder: Path, tune: str = "lr=1e-4..1e-1,gamma=0.9:0.99", **tuning:
 
 
 class FakeProgram:
-    """A run that writes one more row of its curve each time somebody looks."""
+    """A run that writes one more row of its curve each time it is looked at."""
 
     def __init__(self, plan: PlannedRun, curve: list[float], code: int = 0) -> None:
         self.plan, self.curve, self.code = plan, curve, code

@@ -36,7 +36,7 @@ def ranges_of(text: str, agent: str) -> Ranges:
 
 
 def _declared(field: SettingField) -> Search:
-    """What the setting's declaration says, or all of its values if they have names. Raises ValueError."""
+    """The range that the setting's declaration says, or all of its values if they have names. Raises ValueError."""
     if field.setting.search:
         return field.setting.search
     if names := (True, False) if field.type is bool else field.choices():

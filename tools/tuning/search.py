@@ -27,7 +27,7 @@ FIRST_MARK = MARKS // 5
 
 
 class OptunaSearch:
-    """Asks for the values of trials, and is told how they end. Raises ValueError without the package optuna.
+    """Gives the values of trials, and takes up how they end. Raises ValueError without the package optuna.
 
     study: its folder is locked by this process.
     """

@@ -39,7 +39,7 @@ COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "running"
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a command searches.
+    """The search that a command asks for.
 
     Args:
         name: of its folder.
