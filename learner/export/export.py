@@ -24,6 +24,7 @@ from torch import Tensor
 
 from agents.networks.base import make_network
 from checked_files import locked
+from learner.export.card import write_card
 from learner.export.description import describe
 from learner.export.exported_policy import INPUT, STATE_IN, ExportedPolicy, Inputs, Outputs, first_of, tensors_of
 from learner.plan import Plan
@@ -65,6 +66,8 @@ def export_policy(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, fol
             if differences:
                 description = describe(plan, checkpoint, checkpoint_path, differences)
                 (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+                if plan.config.output.card:
+                    log.info("%s: model card", write_card(plan, checkpoint, folder, target))
     except OSError as error:
         log.error("error: the policy was not exported: %s", error)
         return 1

@@ -245,6 +245,14 @@ class OutputConfig:
             modes=TRAINING_MODES,
         ),
     ] = "none"
+    card: Annotated[
+        bool,
+        Setting(
+            "Export: write README.md too, a model card for a hub with score, protocol, commands, pictures and video.",
+            kind="command",
+            modes=("export",),
+        ),
+    ] = False
     log_graph: Annotated[
         bool,
         Setting("Show the graph of the network in TensorBoard, under Graphs.", kind="command", modes=TRAINING_MODES),
