@@ -62,12 +62,12 @@ class ObservedProgram:
 
     def workers(self) -> list[int]:
         """Return the ids of the running worker processes."""
-        return [pid for pid in session_of(self.process.pid) if _name_of(pid).startswith("worker-")]
+        return [pid for pid in session_of(self.process.pid) if name_of(pid).startswith("worker-")]
 
     def fork_server(self) -> int:
         """The process id of the fork server. Raises RuntimeError if there is none."""
         for pid in session_of(self.process.pid):
-            if _name_of(pid).strip() == "fork-server":
+            if name_of(pid).strip() == "fork-server":
                 return pid
         raise RuntimeError("wanted a fork server among the program's processes, found none")
 
@@ -148,7 +148,8 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
-def _name_of(pid: int) -> str:
+def name_of(pid: int) -> str:
+    """The name of a process, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text()
     except OSError:

@@ -83,6 +83,22 @@ def run(coroutine: Any, *, fast: bool) -> None:
 
 def _make_runner(server: ClientServer) -> Any:
     import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class RequestLimit(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        """Ends a connection that completes no request in time. Uvicorn would keep its socket for ever."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.limit = self.loop.call_later(server.config.client_timeout, self.end_without_request, transport)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.limit.cancel()
+            super().connection_lost(error)
+
+        def end_without_request(self, transport: Any) -> None:
+            if self.cycle is None and transport.get_protocol() is self:  # a WebSocket has another protocol
+                transport.close()
 
     class Runner(uvicorn.Server):
         """Leaves signals to the program."""
@@ -101,6 +117,7 @@ def _make_runner(server: ClientServer) -> Any:
             lifespan="off",
             log_config=None,
             access_log=False,
+            http=RequestLimit,
             ws="websockets-sansio",
             ws_max_size=int(1e6 * config.client_megabytes),
             ws_ping_interval=config.client_timeout,

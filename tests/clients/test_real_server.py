@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from socket import create_connection
 from typing import Any
 from urllib.request import urlopen
 
@@ -159,6 +160,15 @@ def test_no_client_is_taken_when_memory_is_short(caplog: pytest.LogCaptureFixtur
     with really_running(TOY, least_free_megabytes=1e7) as (host, url), connect(f"{url}/connect") as socket:
         answer = json.loads(socket.recv(timeout=5))
         assert (answer["type"], host.sessions) == ("busy", [])
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /connect HTTP/1.1\r\nHost: x\r\n"])
+def test_a_connection_without_a_request_ends(begun: bytes) -> None:
+    server = really_running(TOY, client_timeout=0.2)
+    with server as (_, url), create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as silent:
+        silent.sendall(begun)
+        silent.settimeout(10)
+        assert silent.recv(100) == b""
 
 
 def test_pages_of_other_servers_may_load_the_client() -> None:
