@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents.a2c.agent import A2CAgent, A2CConfig
 from agents.engine.collectives import Collectives
-from agents.networks.popart import PopArt, PopArtHead
+from agents.networks.popart import PopArt, PopArtHead, TargetMoments, with_targets
 from tests.agents.support import A, each_golden_case, random_batch
 from tests.builders import network_of
 
@@ -90,3 +90,21 @@ def test_values_of_large_rewards_are_learned() -> None:
 
     assert explained(popart=True) > 0.9
     assert explained(popart=False) < 0.6
+
+
+def test_an_update_rescales_the_head_and_has_its_gradient() -> None:
+    config = A2CConfig(popart=True, popart_rate=0.1, gamma=0.0, gradient_clip_by_norm_threshold=1e9, lr=0.0)
+    network = network_of("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1), agent=config)
+    agent, batch = A2CAgent(config, network), random_batch()
+    used = batch.action_used
+    with torch.no_grad():
+        features = network.features(batch.observations[:-1][used])  # [n, F]
+        values = network.value_head(features).squeeze(-1)  # [n]
+    agent.learn(batch, 0.0)
+    moments = with_targets(TargetMoments(exact([0.0]), exact([1.0])), batch.rewards, used, 0.1)
+    errors = (values - batch.rewards[used]) / moments.scale.float()  # of normalised values; without a discount G is the reward
+    wanted = (errors[:, None] * features).mean(0)
+    assert network.value_head.weight.grad is not None
+    torch.testing.assert_close(network.value_head.weight.grad[0], wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(network.value_head.scale, moments.scale.float())
+    torch.testing.assert_close(network.value_head(features).squeeze(-1).detach(), values)  # at a learning rate of 0

@@ -84,3 +84,13 @@ def test_the_multipliers_follow_their_bounds() -> None:
         found[bound] = agent.multipliers.alpha.item()
     assert found[1e-9] > 0.02
     assert found[1e3] == pytest.approx(SMALLEST)
+
+
+def test_a_large_alpha_keeps_the_policy_near_the_copy() -> None:
+    found = []
+    for alpha in (1e-3, 1e3):
+        agent = agent_of(initial_alpha=alpha, target_update_period=100)
+        for _ in range(10):
+            report = agent.learn(random_batch(), 0.0)
+        found.append(float(report.scalars["losses/kl"]))
+    assert found[1] < 0.3 * found[0]
