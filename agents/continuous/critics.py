@@ -15,7 +15,7 @@ from agents.continuous.actors import Actor
 from agents.networks.base import NetworkConfig
 from agents.networks.batch_renorm import BatchRenorm
 from agents.networks.cores import NO_CORE
-from agents.networks.torsos import ACTIVATIONS, parse_hidden_sizes
+from agents.networks.torsos import ACTIVATIONS, SIMBA, SIMBA_WIDTH, parse_hidden_sizes, parse_simba_sizes
 from agents.unused_settings import OF_DEVIATIONS, check_unused
 from setting import Setting
 from wrappers.spaces import Box
@@ -119,6 +119,34 @@ class StackedLayerNorm(nn.Module):
         return torch.addcmul(self.offset, functional.layer_norm(inputs, inputs.shape[-1:]), self.scale)
 
 
+class StackedResidual(nn.Module):
+    """A block of SimBa (arXiv:2410.09754) for each critic: h + W2 f(W1 LayerNorm(h)), `[count, N, size]` in and out."""
+
+    def __init__(self, count: int, size: int, activation: str) -> None:
+        super().__init__()
+        self.norm, self.activation = StackedLayerNorm(count, size), ACTIVATIONS[activation]()
+        self.first = StackedLinear(count, size, SIMBA_WIDTH * size)
+        self.second = StackedLinear(count, SIMBA_WIDTH * size, size)
+        for layer in (self.first, self.second):
+            nn.init.normal_(layer.weight, std=math.sqrt(2.0 / layer.weight.shape[1]))  # He's start
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        residual: Tensor = self.second(self.activation(self.first(self.norm(inputs))))
+        return inputs + residual
+
+
+def simba_layers(count: int, inputs: int, outputs: int, sizes: Sequence[int], activation: str) -> nn.Sequential:
+    """`count` SimBa networks side by side. They begin with orthogonal weights outside of the blocks."""
+    first, last = StackedLinear(count, inputs, sizes[0]), StackedLinear(count, sizes[0], outputs)
+    for layer in (first, last):
+        for weight in layer.weight:
+            nn.init.orthogonal_(weight)
+        nn.init.zeros_(layer.bias)
+    blocks = [StackedResidual(count, size, activation) for size in sizes]
+    return nn.Sequential(first, *blocks, StackedLayerNorm(count, sizes[0]), last)
+
+
 class Critics(nn.Module):
     """`count` Q-functions of an observation and an action, or of all values of a choice.
 
@@ -132,6 +160,7 @@ class Critics(nn.Module):
         sizes: units of the hidden layers.
         activation: key of `ACTIVATIONS`.
         layer_norm: whether hidden layers are normalised.
+        simba: whether the layers are those of SimBa, a block for each size; it takes none of the settings that follow.
         renorm_warm_up: of the batch renormalisation of input and hidden layers; None for none.
         dropout: probability with which a hidden unit is left out.
     """
@@ -144,12 +173,16 @@ class Critics(nn.Module):
         sizes: Sequence[int],
         activation: str,
         *,
+        simba: bool = False,
         layer_norm: bool = False,
         renorm_warm_up: int | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.count = count
+        if simba:
+            self.layers = simba_layers(count, inputs, outputs, sizes, activation)
+            return
         renorm = partial(BatchRenorm, count=(count,), warm_up=renorm_warm_up or 0)
         layers: list[nn.Module] = [] if renorm_warm_up is None else [renorm(inputs)]
         for before, size in zip((inputs, *sizes), sizes, strict=False):
@@ -181,6 +214,7 @@ def make_critics(network: Actor, config: Any) -> Critics:
         outputs,
         parse_critic_sizes(config.critic_hidden_sizes) or parse_hidden_sizes(settings.hidden_sizes),
         settings.activation,
+        simba=settings.network == SIMBA,
         layer_norm=config.critic_layer_norm,
         renorm_warm_up=getattr(config, "renorm_warm_up", None),
         dropout=config.critic_dropout,
@@ -196,9 +230,14 @@ def check_critics(config: Any) -> None:
         raise ValueError(f"dropped_quantiles: wanted {wanted}, got {dropped}")
 
 
-def check_network(network: NetworkConfig, agent: str) -> None:
+def check_network(network: NetworkConfig, agent: str, config: Any) -> None:
     """Raise ValueError in one line if an actor with critics cannot use the settings of the network."""
     settings = network.settings
+    if settings.network == SIMBA:
+        parse_simba_sizes(settings.hidden_sizes if config.critic_hidden_sizes == SAME_SIZES else config.critic_hidden_sizes)
+        for name in ("critic_layer_norm", "critic_dropout"):
+            if got := getattr(config, name):
+                raise ValueError(f"{name}: wanted {type(got)()} with --network={SIMBA}, whose blocks are normalised, got {got}")
     if settings.core != NO_CORE:
         wanted = f"{NO_CORE} with agent {agent}, whose critics have no memory; ppo, vtrace and r2d2, among others, have one"
         raise ValueError(f"core: wanted {wanted}, got {settings.core}")

@@ -21,6 +21,7 @@ from agents.engine.targets import TargetNetwork
 from agents.networks.base import NetworkConfig
 from agents.networks.batch_renorm import WARM_UP, renorms_of, statistics_of_batch
 from agents.networks.inputs import input_parts
+from agents.networks.torsos import SIMBA
 from agents.returns.nstep import Transitions, transitions
 from agents.sac.agent import ActorDelay, PolicyLoss, SACAgent, SoftConfig
 from agents.settings import AdamMomentum, LearningRate
@@ -60,7 +61,7 @@ class CrossQAgent(SACAgent):
     def check(cls, config: Any, network: NetworkConfig) -> None:
         super().check(config, network)
         vectors = all(part.is_vector for part in input_parts(network.observation_shape, network.leaves))
-        if network.settings.network == "simba" or (vectors and network.settings.network != "mlp"):
+        if network.settings.network == SIMBA or (vectors and network.settings.network != "mlp"):
             wanted = "mlp" if vectors else "another"
             raise ValueError(f"network: wanted {wanted} with agent crossq, which normalises it, got {network.settings.network}")
 

@@ -24,8 +24,8 @@ class NetworkSettings:
     network: Annotated[
         str,
         Setting(
-            "Network: nature, impala_shallow, impala_deep or conv for images, mlp for vectors and small images, flat for no "
-            "hidden layer at all, or a class of your own. auto: by the environment's observations.",
+            "Network: nature, impala_shallow, impala_deep or conv for images, mlp or simba (residual blocks) for vectors and "
+            "small images, flat for no hidden layer at all, or a class of your own. auto: by the environment's observations.",
             "FILE.py:CLASS",
             choices=_networks,
             pattern=USER_CLASS,
@@ -36,7 +36,8 @@ class NetworkSettings:
     hidden_sizes: Annotated[
         str,
         Setting(
-            "Units of each hidden layer of mlp, of conv behind its convolutions, and of vectors beside images.",
+            "Units of each hidden layer of mlp, of each block of simba, of conv behind its convolutions, and of vectors beside "
+            "images.",
             "sizes such as 64,64",
             check=parse_hidden_sizes,
             stored=True,

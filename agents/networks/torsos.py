@@ -23,6 +23,9 @@ Shape = tuple[int, ...]
 _HIDDEN_GAIN = math.sqrt(2.0)
 _RESIDUAL_GAIN = 0.1
 _CHANNELS_AT_ONCE = 8
+SIMBA = "simba"
+SIMBA_WIDTH = 4
+"""Width of a SimBa block inside, in that of its input."""
 HIDDEN_SIZES = "256,256"
 CONVOLUTIONS = "32x8x4,64x4x2,64x3x1"
 MOST_LAYERS, LARGEST_LAYER, LARGEST_KERNEL = 16, 65536, 64
@@ -52,6 +55,14 @@ def parse_hidden_sizes(text: str) -> tuple[int, ...]:
         wanted = f"1 to {MOST_LAYERS} sizes from 1 to {LARGEST_LAYER} such as {HIDDEN_SIZES}"
         raise ValueError(f"hidden_sizes: wanted {wanted}, got {text!r}")
     return tuple(size for size in sizes if size)
+
+
+def parse_simba_sizes(text: str) -> tuple[int, ...]:
+    """The sizes that `512,512` lists, one for each block of a SimBa network. They are equal. Raises ValueError."""
+    sizes = parse_hidden_sizes(text)
+    if len(set(sizes)) > 1:
+        raise ValueError(f"hidden_sizes: wanted equal sizes for --network=simba, one for each block, got {text}")
+    return sizes
 
 
 def parse_convolutions(text: str) -> tuple[Convolution, ...]:
@@ -155,6 +166,28 @@ class Mlp(Torso):
         self.feature_count = sizes[-1]
 
 
+class Simba(Torso):
+    """SimBa (Lee et al. 2024, arXiv:2410.09754): a linear layer, a residual block for each hidden size, and LayerNorm.
+
+    Orthogonal weights of a block have the variance that He's have there (arXiv:1502.01852).
+    """
+
+    reads = ("activation", "hidden_sizes")
+
+    def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
+        sizes = parse_simba_sizes(settings.hidden_sizes)
+        blocks = [_SimbaBlock(size, settings.activation) for size in sizes]
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(observation_shape), sizes[0]), *blocks, nn.LayerNorm(sizes[0]))
+        self.feature_count = sizes[0]
+
+    def gain(self, layer: nn.Module) -> float:
+        if layer is self[1]:
+            return 1.0  # no activation function follows
+        assert isinstance(layer, nn.Linear)
+        # Orthogonal numbers have the variance gain^2 / max(inputs, outputs), He's have 2 / inputs.
+        return math.sqrt(2.0 * max(layer.in_features, layer.out_features) / layer.in_features)
+
+
 class Flat(Torso):
     """The observation itself as features, so that the heads are linear in it. It has no weights."""
 
@@ -171,6 +204,7 @@ TORSOS: dict[str, Callable[[Shape, NetworkSettings], Torso]] = {
     "impala_deep": ImpalaDeep,
     "conv": Conv,
     "mlp": Mlp,
+    SIMBA: Simba,
     "flat": Flat,
 }
 """Name on the command line (`--network`) -> class, which is called with the observation shape `[S, ...]` and the settings."""
@@ -266,6 +300,20 @@ class _SectionConv(nn.Conv2d):
             return super().forward(inputs)
         padded, weight = (functional.pad(tensor, (0, 0, 0, 0, 0, missing)) for tensor in (inputs, self.weight))
         return functional.conv2d(padded, weight, self.bias, self.stride, self.padding)
+
+
+class _SimbaBlock(nn.Module):
+    """h + W2 f(W1 LayerNorm(h)) with activation function f, `[N, size]` in and out, four times as wide inside."""
+
+    def __init__(self, size: int, activation: str) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+        self.first, self.second = nn.Linear(size, SIMBA_WIDTH * size), nn.Linear(SIMBA_WIDTH * size, size)
+        self.activation = ACTIVATIONS[activation]()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        residual: Tensor = self.second(self.activation(self.first(self.norm(inputs))))
+        return inputs + residual  # the identity, without an activation function, lets gradients pass every block
 
 
 class _ResidualBlock(nn.Module):

@@ -220,7 +220,7 @@ class SACAgent(Agent):
 
     @classmethod
     def check(cls, config: SoftConfig, network: NetworkConfig) -> None:
-        check_network(network, cls.name())
+        check_network(network, cls.name(), config)
         if isinstance(network.action, Discrete) and not config.critic_quantiles:
             check_distribution(network, cls.name(), "categorical")
             return

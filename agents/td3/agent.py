@@ -187,7 +187,7 @@ class TD3Agent(Agent):
 
     @classmethod
     def check(cls, config: DeterministicConfig, network: NetworkConfig) -> None:
-        check_network(network, cls.name())
+        check_network(network, cls.name(), config)
         check_bounded(network, cls.name())
         check_distribution(network, cls.name())
 

@@ -65,7 +65,7 @@ def test_it_learns_to_reach(agent: str, tmp_path: Path) -> None:
         ("sac", "vector-box", {"normalise_observations": True, "calibrate_input": False, "critic_layer_norm": True}),
         ("sac", "dict-discrete-mask", {"n_step": 3}),
         ("sac", "image-box", {"critic_dropout": 0.1}),
-        ("tqc", "dict-box", {"critics": 3, "critic_subset": 2, "weight_decay": 0.1}),
+        ("tqc", "dict-box", {"critics": 3, "critic_subset": 2, "weight_decay": 0.1, "network": "simba"}),
         ("crossq", "dict-box", {"renorm_warm_up": 2, "delay": 2}),
         ("crossq", "dict-discrete-mask", {"actor_value": "mean"}),
         ("td3", "vector-box", {"exploration_noise_kind": "ou", "batches_at_once": 3}),

@@ -36,7 +36,7 @@ def agent_of(
     torch.manual_seed(3)
     kind = AGENTS[name]
     config = kind.config_class(**{"lr": 1e-2, "batches_at_once": 1, **settings})
-    sizes = {"hidden_sizes": "8,8"} if network in ("mlp", "conv") else {}
+    sizes = {"hidden_sizes": "8,8"} if network in ("mlp", "conv", "simba") else {}
     own = NetworkSettings(network, normalise_observations=normalise_observations, calibrate_input=False, **sizes)
     made = make_network(NetworkConfig(own, shape, action, kind.network_class, agent=config))
     agent = kind(config, made, ("standard",), threads=threads)  # type: ignore[call-arg]

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from agents import AGENTS
-from agents.continuous.critics import StackedLinear
+from agents.continuous.critics import StackedLinear, StackedResidual
+from agents.networks.base import NetworkConfig
+from agents.networks.settings import NetworkSettings
 from agents.returns.nstep import transitions
-from tests.agents.continuous.support import agent_of, changed, learn, weights, windows
+from tests.agents.continuous.support import SPACE, agent_of, changed, learn, weights, windows
 
 
 def test_an_actor_with_a_delay_moves_at_its_multiples_and_critics_always() -> None:
@@ -42,6 +44,29 @@ def test_critics_may_be_wider_than_the_actor() -> None:
     assert changed(before, agent.critics)
     with pytest.raises(ValueError, match="^critic_hidden_sizes: wanted 1 to 16 sizes"):
         AGENTS["sac"].config_class(critic_hidden_sizes="5;4")
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_critics_of_simba_have_its_blocks_and_learn(name: str) -> None:
+    agent = agent_of(name, network="simba", critic_hidden_sizes="6")
+    assert sum(isinstance(layer, StackedResidual) for layer in agent.critics.layers) == 1
+    before = weights(agent.critics), weights(agent.network)
+    learn(agent, windows(), 2)
+    assert all(changed(*pair) for pair in zip(before, (agent.critics, agent.network), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"critic_layer_norm": True}, "critic_layer_norm: wanted False with --network=simba, .*, got True"),
+        ({"critic_dropout": 0.1}, "critic_dropout: wanted 0.0 with --network=simba, .*, got 0.1"),
+        ({"critic_hidden_sizes": "8,4"}, "hidden_sizes: wanted equal sizes for --network=simba, .*, got 8,4"),
+    ],
+)
+def test_what_critics_of_simba_do_not_use_is_refused(given: dict[str, Any], message: str) -> None:
+    config, kind = AGENTS["sac"].config_class(**given), AGENTS["sac"]
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        kind.check(config, NetworkConfig(NetworkSettings("simba"), (1, 3), SPACE, kind.network_class))
 
 
 @pytest.mark.parametrize(

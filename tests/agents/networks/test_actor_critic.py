@@ -63,7 +63,7 @@ def test_outputs_are_float32_logits_and_values(name: str, shape: tuple[int, ...]
 def test_forward_is_the_heads_on_the_features(name: str) -> None:
     network = network_of(name, (4, 42, 42), 5, generator=seeded())
     features = network.features(frames(2, 4, 42, 42))
-    assert (features >= 0.0).all()
+    assert (features >= 0.0).all() or name == "simba"  # its last layer is a normalisation
     output = network(frames(2, 4, 42, 42))
     assert_same_outputs(output.policy, features @ network.policy_head.weight.T + network.policy_head.bias)
     assert_same_outputs(output.values, features @ network.value_head.weight[0] + network.value_head.bias)

@@ -145,3 +145,15 @@ def test_saved_moments_continue_to_the_bit_and_others_are_refused() -> None:
 def test_images_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^normalise_observations: wanted vectors, got images \[4, 42, 42\]; --calibrate"):
         network_of("nature", (4, 42, 42), 3, normalise_observations=True)
+
+
+def test_moments_that_begin_with_almost_no_value_are_those_of_simba() -> None:
+    """Its authors begin with 1e-4 values of mean 0 and variance 1, a run with none."""
+    case = next(case for case in golden("simba.json") if case["name"] == "running_statistics")
+    batches = [torch.tensor(batch, dtype=torch.float64) for batch in case["inputs"]["batches"]]
+    start = torch.tensor(case["initial_count"], dtype=torch.float64)
+    moments = Moments(start, torch.zeros(3, dtype=torch.float64), start * torch.ones(3, dtype=torch.float64))
+    for batch, mean, variance in zip(batches, case["outputs"]["means"], case["outputs"]["variances"], strict=True):
+        moments = merged(moments, moments_of(batch, torch.ones(len(batch), dtype=torch.bool)))
+        torch.testing.assert_close(moments.mean, torch.tensor(mean, dtype=torch.float64))
+        torch.testing.assert_close(moments.variance, torch.tensor(variance, dtype=torch.float64))

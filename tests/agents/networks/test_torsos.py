@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from agents.continuous.critics import Critics, StackedLinear
+from agents.networks.inputs import VARIANCE_EPSILON
+from agents.networks.settings import NetworkSettings
 from agents.networks.torsos import ACTIVATIONS, TORSOS, Convolution, parse_convolutions, parse_hidden_sizes, suitable_network
 from tests.builders import network_of
+from tests.support import golden
 from wrappers.spaces import Leaf, Packing
 
 
@@ -68,7 +73,7 @@ def test_every_torso_takes_every_activation(name: str, activation: str) -> None:
     assert network(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).values.isfinite().all()
 
 
-@pytest.mark.parametrize("name", sorted(TORSOS.keys() - {"flat"}))
+@pytest.mark.parametrize("name", sorted(TORSOS.keys() - {"flat", "simba"}))
 def test_with_layer_norm_no_layer_s_scale_matters(name: str) -> None:
     network = network_of(name, (1, 36, 36), 2, layer_norm=True, generator=torch.Generator().manual_seed(0))
     frames = torch.randint(256, (3, 1, 36, 36), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
@@ -91,6 +96,53 @@ def test_layer_norm_of_a_convolution_is_over_the_whole_image() -> None:
     expected = (centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()).relu()
     torch.testing.assert_close(network.features(frames), expected)
     assert [tuple(norm.weight.shape) for norm in layers_of(network, nn.LayerNorm)] == [(3, 4, 3), (4,)]
+
+
+def load_simba(layers: Sequence[nn.Module], weights: dict[str, Any]) -> None:
+    """Give the recorded weights, `[in, out]`, to the layers that have parameters: linear, blocks, norm and perhaps a head."""
+    blocks = [
+        [block[name] for name in ("scale", "bias", "weight1", "bias1", "weight2", "bias2")] for block in weights["blocks"]
+    ]
+    recorded = [
+        *(weights["weight_in"], weights["bias_in"]),
+        *(each for block in blocks for each in block),
+        *(weights[name] for name in ("scale_out", "bias_out", "weight_head", "bias_head")),
+    ]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    for parameter, values in zip(parameters, recorded, strict=False):
+        tensor = torch.tensor(values, dtype=torch.float64)
+        stacked = parameter.dim() == 3  # [count, in, out] of critics, [out, in] of linear layers
+        parameter.data = (tensor if stacked or tensor.dim() < 2 else tensor.T).expand_as(parameter).clone()
+
+
+@pytest.mark.parametrize("case", [case for case in golden("simba.json") if "weights" in case["inputs"]])
+def test_simba_has_the_golden_features_also_in_critics(case: dict[str, Any]) -> None:
+    x, mean, variance = (torch.tensor(case["inputs"][name], dtype=torch.float64) for name in ("x", "mean", "variance"))
+    inputs = (x - mean) * (variance + VARIANCE_EPSILON).rsqrt()
+    torch.testing.assert_close(inputs, torch.tensor(case["outputs"]["normalised"], dtype=torch.float64))
+    sizes = ",".join([str(case["hidden"])] * case["blocks"])
+    torso = TORSOS["simba"]((1, x.shape[1]), NetworkSettings("simba", hidden_sizes=sizes)).double()
+    for norm in (module for module in torso.modules() if isinstance(module, nn.LayerNorm)):
+        norm.eps = case["layer_norm_eps"]
+    load_simba(list(torso), case["inputs"]["weights"])
+    wanted = torch.tensor(case["outputs"]["features"], dtype=torch.float64)
+    torch.testing.assert_close(torso(inputs.unsqueeze(1)), wanted, rtol=1e-10, atol=1e-10)
+    output = torch.tensor(case["outputs"]["output"], dtype=torch.float64)
+    critics = Critics(2, x.shape[1], output.shape[1], [case["hidden"]] * case["blocks"], "relu", simba=True).double()
+    load_simba(list(critics.layers), case["inputs"]["weights"])
+    if case["layer_norm_eps"] == 1e-5:
+        torch.testing.assert_close(critics(inputs), output.expand(2, -1, -1), rtol=1e-10, atol=1e-10)
+
+
+def test_the_first_weights_of_simba_have_the_variance_of_he_in_blocks() -> None:
+    network = network_of("simba", (1, 64), 2, hidden_sizes="64,64", generator=torch.Generator().manual_seed(0))
+    critics = Critics(2, 64, 1, (64, 64), "relu", simba=True)
+    of_torso = [layer.weight for layer in layers_of(network.torso, nn.Linear)]
+    of_critics = [layer.weight.mT[0] for layer in critics.modules() if isinstance(layer, StackedLinear)]
+    for weights in (of_torso, of_critics[:-1]):
+        assert [weight.detach().std().item() for weight in weights] == pytest.approx(
+            [64**-0.5, *[(2 / 64) ** 0.5, (2 / 256) ** 0.5] * 2], rel=0.05
+        )
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "64,", "64,,64", "a", "70000", "6.5", ",".join(["2"] * 17)])
@@ -118,6 +170,13 @@ def test_sizes_are_read_in_order() -> None:
         ("conv", (1, 4), {}, r"network conv: wanted observations \[S, H, W\] .*, got \[1, 4\]; --network=mlp fits"),
         ("conv", (1, 30, 99), {}, "network conv: wanted frames of at least 36x36, got 30x99; --network=impala_shallow fits"),
         ("nature", (1, 10, 5), {}, "network nature: wanted frames of at least 36x36, got 10x5; --network=mlp fits"),
+        (
+            "simba",
+            (1, 4),
+            {"hidden_sizes": "8,4"},
+            "network simba: hidden_sizes: wanted equal sizes for .*, got 8,4; --network=mlp fits",
+        ),
+        ("simba", (1, 4), {"layer_norm": True}, "layer_norm: wanted False with --network=simba, .* got True"),
         (
             "flat",
             (1, 4),
