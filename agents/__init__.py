@@ -20,6 +20,7 @@ from agents.ppo.agent import PPOAgent
 from agents.pqn.agent import PQNAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.sac.agent import SACAgent
+from agents.sqn.agent import SQNAgent
 from agents.td3.agent import TD3Agent
 from agents.tqc.agent import TQCAgent
 from agents.trpo.agent import TRPOAgent
@@ -48,6 +49,7 @@ AGENTS: dict[str, type[Agent]] = {
     "pqn": PQNAgent,
     "r2d2": R2d2Agent,
     "sac": SACAgent,
+    "sqn": SQNAgent,
     "td3": TD3Agent,
     "tqc": TQCAgent,
     "trpo": TRPOAgent,

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from replay.trajectory import Field
 
+BEHAVIOUR_LOG_PROB = "behaviour_log_prob"
+"""Field of the log-probability with which the action was taken."""
+
 
 @dataclass(frozen=True)
 class Acting:

@@ -226,6 +226,8 @@ class AgentConfig:
             raise ValueError(f"lr_end_value: wanted -1 or a learning rate in [0, 10], got {last:g}")
         if -1 < (lambda_ := getattr(self, "retrace_lambda", -1.0)) < 0:
             raise ValueError(f"retrace_lambda: wanted -1 or a number in [0, 1], got {lambda_:g}")
+        if lambda_ != -1 and getattr(self, "n_step", 2) == 1:
+            raise ValueError("n_step: wanted 2 or more with --retrace_lambda, which corrects the rows behind the first, got 1")
         last, first = getattr(self, "entropy_loss_weight_end", -1.0), getattr(self, "entropy_loss_weight", 0.0)
         if last != -1 and not 0 <= last <= first:
             raise ValueError(

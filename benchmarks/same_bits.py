@@ -118,6 +118,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "pqn_retrace": {**CATCH, **STANDARD, "agent": "pqn", "core": "lstm", "burn_in": 3, "retrace_lambda": 0.9, "minibatches": 2},
     "sac": {**REACH, **WINDOWS, "agent": "sac"},
     "sac_choice": {**CATCH, **WINDOWS, "agent": "sac", "critic_layer_norm": True, "critic_dropout": 0.01},
+    "sqn": {**CATCH, **WINDOWS, "agent": "sqn", "n_step": 3, "retrace_lambda": 0.9},
     "tqc": {**REACH, **WINDOWS, "agent": "tqc", "critics": 3, "critic_subset": 2},
     "crossq": {**REACH, **WINDOWS, "agent": "crossq", "renorm_warm_up": 20},
     "td3": {**REACH, **PRIORITISED, "agent": "td3", "normalise_observations": True},

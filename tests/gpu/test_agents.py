@@ -31,6 +31,7 @@ OWN: dict[str, dict[str, Any]] = {
     "pqn": FEW_STEPS,
     "r2d2": {"learning_starts": 12, "burn_in": 0, "updates_per_step": 0.2, "exploration": "ladder"},
     "sac": {**WINDOWS, "critics": 3, "critic_subset": 2, "actor_value": "mean"},
+    "sqn": {**WINDOWS, "n_step": 3, "retrace_lambda": 0.9, "learn_temperature": True},
     "td3": WINDOWS,
     "tqc": {**WINDOWS, "weight_decay": 0.1},
     "trpo": {**FEW_STEPS, "cg_iterations": 2},

@@ -69,18 +69,27 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "r2d2": settings_of("dict-discrete-mask", "lstm", **R2D2, core_inputs=True),
     "r2d2, several choices": settings_of("vector-multi", "gru", **R2D2, value_rescaling=False, compress_replay=True),
 }
-EXPORTED = ("several choices, ladder, priorities", "rainbow", "implicit quantiles", "bins", "r2d2")
+SQN: dict[str, Any] = {**DQN, "agent": "sqn", "learn_temperature": True}
+COMBINATIONS |= {
+    "sqn": settings_of("dict-discrete-mask", "none", **SQN, replay_parameters=PRIORITISED, normalise_rewards=True),
+    "sqn, several choices": settings_of(
+        "image-multi-mask", "none", **SQN, n_step=3, retrace_lambda=0.9, separate_value=False, replay_parameters=MIXED
+    ),
+}
+EXPORTED = ("sqn", "several choices, ladder, priorities", "rainbow", "implicit quantiles", "bins", "r2d2")
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_it_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: Path) -> None:
-    settings = {**COMBINATIONS[name], "environment_max_steps": 96, "epsilon_fraction": 1e-9, "lr_end_value": -1.0}
+    settings = {**COMBINATIONS[name], "environment_max_steps": 96, "lr_end_value": -1.0}
+    averaged = settings["agent"] == "sqn"  # its target moves after each step
+    settings |= {} if averaged else {"epsilon_fraction": 1e-9}
     settings["calibrate_input"] = settings["calibrate_input"] and not settings.get("normalise_observations")
     assert_resumes_to_the_bit(tmp_path, **settings)
     parts = tmp_path / "parts"
     state = newest(parts).agent
     assert state["modules"].keys() == {"network", "target"}
-    assert float(state["numbers"]["target"]["age"]) > 0 or settings.get("target_update_period") == 1
+    assert float(state["numbers"]["target"]["age"]) > 0 or averaged or settings.get("target_update_period") == 1
     assert run("test", parts, load="latest", test_episode_count=2) == 0
     if name not in EXPORTED:
         return  # its network is of a class that another case exports
@@ -88,7 +97,7 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: Path) 
     (path,) = directory(parts).path.glob(f"exported_*/{DESCRIPTION}")
     described = json.loads(path.read_text())
     assert max(described["largest_difference"].values()) < 1e-3
-    assert described["outputs"].keys() == {"q", "action"}
+    assert described["outputs"].keys() == {"logits" if name == "sqn" else "q", "action"}
 
 
 MOVING: dict[str, dict[str, Any]] = {
@@ -150,6 +159,17 @@ ON_POLICY: dict[str, Any] = {
 """On masked choices and, with Retrace, on a mixture of new and old columns."""
 LEARNED: dict[str, dict[str, Any]] = {
     "pqn": {"agent": "pqn", "minibatches": 4, **ON_POLICY},
+    "sqn": {"agent": "sqn", "hidden_sizes": "64", "lr": 2e-3, "target_update_rate": 0.02, "log_period": 60.0},
+    "sqn, retrace": {
+        "agent": "sqn",
+        "hidden_sizes": "64",
+        "lr": 2e-3,
+        "target_update_rate": 0.02,
+        "log_period": 60.0,
+        "n_step": 3,
+        "retrace_lambda": 1.0,
+        "updates_per_step": 0.25,
+    },
     "pqn, retrace": {"agent": "pqn", "retrace_lambda": 1.0, "minibatches": 4, **ON_POLICY, "replay_parameters": HALF_REPLAYED},
 }
 

@@ -27,6 +27,7 @@ IMAGE = (2, 10, 10)
 ONE_STEP: dict[str, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 1},
     "pqn": {"epochs": 1, "minibatches": 1},
+    "sqn": {"batches_at_once": 1},
     "dqn": {"batches_at_once": 1, "target_update_rate": 0.5},
     "bcq": {"batches_at_once": 1, "target_update_rate": 0.5},
     **{name: {"batches_at_once": 1} for name in CONTINUOUS},
@@ -51,7 +52,7 @@ def agent_of(name: str) -> Agent:
 def batch_for(name: str, agent: Agent) -> Batch:
     if name in CONTINUOUS:
         return windows(IMAGE)
-    if name in ("dqn", "bcq"):
+    if name in ("dqn", "bcq", "sqn"):
         return windows(IMAGE, Discrete(3))
     if name == "es":
         return replace(ended_batch([(1, 3.0), (2, 5.0)]), observations=torch.randn(3, 2, *IMAGE))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.acting import BEHAVIOUR_LOG_PROB
 from agents.base import Agent
 from agents.bcq.agent import BCQAgent
 from agents.dqn.agent import DqnAgent
@@ -20,6 +21,7 @@ from agents.networks.settings import NetworkSettings
 from agents.pqn.agent import PQNAgent
 from agents.r2d2.agent import R2d2Agent
 from agents.returns.nstep import Transitions
+from agents.sqn.agent import SQNAgent
 from learner.ranks.group import LearnerGroup
 from replay.batch import Batch
 from tests.agents.continuous.support import CONTINUOUS, ROWS, agent_of, windows
@@ -63,6 +65,11 @@ def sequences(network: Any) -> Batch:
     return replace(batch_of(steps=4, count=2 * ROWS), recurrent_state=torch.zeros(2 * ROWS, network.state_size))
 
 
+def acted(network: Any) -> Batch:
+    batch = batch_of(steps=3, count=2 * ROWS)
+    return replace(batch, acting={BEHAVIOUR_LOG_PROB: -torch.rand(batch.rewards.shape)})
+
+
 AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], Agent], Callable[[Any], Batch]]] = {
     **{name: (partial(continuous, name), lambda _: windows(rows=2 * ROWS)) for name in CONTINUOUS},
     "sac, moments": (partial(continuous, "sac", normalise_observations=True), lambda _: windows(rows=2 * ROWS)),
@@ -71,6 +78,8 @@ AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], Agent], Callable[[Any], Batch]]
     "dqn": (partial(value_based, DqnAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "pqn": (partial(value_based, PQNAgent, epochs=2, minibatches=1), lambda _: batch_of(steps=4, count=2 * ROWS)),
     "pqn, columns": (partial(value_based, PQNAgent, core="gru", minibatches=1, retrace_lambda=0.9), sequences),
+    "sqn": (partial(value_based, SQNAgent, batches_at_once=1, learn_temperature=True), lambda _: batch_of(count=2 * ROWS)),
+    "sqn, retrace": (partial(value_based, SQNAgent, batches_at_once=1, n_step=3, retrace_lambda=0.9), acted),
     "r2d2": (partial(value_based, R2d2Agent, core="lstm", n_step=2), sequences),
 }
 
