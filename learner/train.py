@@ -92,6 +92,7 @@ def _train(parts: Parts, hooks: Sequence[Hook], resumed: Checkpoint | None, repl
             parts.feeder.stop()
             saved = _save(parts, hooks)
             interrupted = learners.stops(signals.asked)
+            interrupted |= parts.counting.counters.steps < parts.plan.config.training.environment_max_steps
             if not interrupted:
                 parts.workers.announce_end()
             parts.workers.stop()
@@ -146,6 +147,7 @@ def _start(
 def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> None:
     """Run the loop, one update per iteration."""
     settings, counters, learners = parts.plan.config.training, parts.counting.counters, parts.learners
+    last = min(settings.stop_at_steps or settings.environment_max_steps, settings.environment_max_steps)
     saves = SaveTimes(parts.plan.config.output, learners)
 
     def should_stop() -> bool:
@@ -153,7 +155,7 @@ def _make_updates(parts: Parts, hooks: Sequence[Hook], signals: StopSignals) -> 
             hook.on_wait()
         return learners.stops_waiting(signals.asked)
 
-    while counters.steps < settings.environment_max_steps and not learners.stops(signals.asked):
+    while counters.steps < last and not learners.stops(signals.asked):
         with stage(hooks, "wait"):
             prepared = parts.feeder.next_batch(should_stop)
         # An update exchanges gradients, so it begins only when every learner has its batch.

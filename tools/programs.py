@@ -5,14 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from springbok.process import start
+from tools.plan import PlannedRun
 from tools.termination import REPOSITORY
 
 CONSOLE = "console.txt"
 """File for the output of a run, in the folder of its plan."""
+
+
+class Program(Protocol):
+    """A run that has started."""
+
+    def wait(self, seconds: float) -> int | None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+Starter = Callable[[PlannedRun, Sequence[int]], Program]
+"""Starts a run on some cores."""
 
 
 class RunningProgram:

@@ -52,6 +52,18 @@ class TrainingConfig:
             1e15,
         ),
     ] = 2_000_000
+    stop_at_steps: Annotated[
+        int,
+        Setting(
+            "Save and end at this step, before the end of the run, so that schedules stay those of the whole run; 0: train to "
+            "the end.",
+            "a whole number of steps >= 0",
+            0,
+            1e15,
+            kind="command",
+            modes=TRAINING_MODES,
+        ),
+    ] = 0
     seed: Annotated[
         int, Setting("Seed of everything random in the run.", "a whole number from 0 to 2147483647", 0, 2**31 - 1)
     ] = 1

@@ -24,8 +24,11 @@ class TuningConfig:
         ),
     ] = AUTO
     method: Annotated[
-        Literal["tpe", "random"],
-        Setting("How trials choose their values: tpe (by the scores so far) or random."),
+        Literal["tpe", "random", "pbt"],
+        Setting(
+            "How values are chosen: tpe (by the scores so far), random, or pbt: a population whose members copy better ones "
+            "and change their settings while they train."
+        ),
     ] = "tpe"
     trials: Annotated[int, Setting("Trials in all, those before a resume too.", "a whole number of trials >= 1", 1, 1e6)] = 20
     tune_seconds: Annotated[
@@ -59,6 +62,18 @@ class TuningConfig:
     prune: Annotated[
         bool, Setting("End a trial early whose best score so far is below the median of the earlier trials at that step.")
     ] = True
+    members: Annotated[int, Setting("pbt: runs of the population.", "a whole number of members from 2 to 1024", 2, 1024)] = 4
+    member_steps: Annotated[
+        int,
+        Setting("pbt: steps of a round; 0: a tenth of the run.", "a whole number of steps >= 0", 0, 1e15),
+    ] = 0
+    exploit: Annotated[
+        Literal["compare", "truncate", "none"],
+        Setting(
+            "pbt: compare copies a random other member whose score is 5 % better; truncate lets the worst fifth copy the best "
+            "fifth."
+        ),
+    ] = "compare"
     study: Annotated[
         str, Setting("Name of the study's folder in --results_dir; auto: made of environment and agent.", "auto or a name")
     ] = AUTO

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from checked_files import LockedError, locked
 from learner.machine.detect import available_cores
@@ -20,9 +19,10 @@ from learner.settings.tuning import TuningConfig
 from learner.signals import StopSignals
 from setting import AUTO, listed
 from tools.plan import PlannedRun
-from tools.programs import CONSOLE, RunningProgram
+from tools.programs import CONSOLE, Program, RunningProgram, Starter
 from tools.summary import read_config
 from tools.tuning.page import write_page
+from tools.tuning.population import TunedPopulation
 from tools.tuning.search import OptunaSearch
 from tools.tuning.study import (
     BEST_FILE,
@@ -49,18 +49,6 @@ MOST_FAILURES = 3
 """Trials that may fail before one is complete. After them the command ends: another cause than their values is likely."""
 STOPPING = "Stopping: the runs save first. Press Ctrl-C again to stop at once without saving."
 STOPPED = 130
-
-
-class Program(Protocol):
-    """A run that has started."""
-
-    def wait(self, seconds: float) -> int | None: ...
-    def stop(self) -> None: ...
-    def kill(self) -> None: ...
-
-
-Starter = Callable[[PlannedRun, Sequence[int]], Program]
-"""Starts a run on some cores."""
 
 
 def start_program(plan: PlannedRun, cores: Sequence[int]) -> Program:
@@ -106,7 +94,10 @@ def tune_settings(given: Settings, tuning: TuningConfig, command: Sequence[str])
     refusal = "wanted a study that no other process searches, got {}, which {} does"
     with locked(study.folder, lambda holder: refusal.format(study.folder, holder)):
         study.begin()
-        tuner = Tuner(study, OptunaSearch(study))
+        if tuning.method == "pbt":
+            tuner: Tuner | PopulationTuner = PopulationTuner(study)
+        else:
+            tuner = Tuner(study, OptunaSearch(study))
         print(f"Study: {study.folder}\nSearched: {study.searched}", flush=True)
         for note in study.notes:
             print(f"  {note}", flush=True)
@@ -270,22 +261,7 @@ class Tuner:
     def finish(self, command: Sequence[str]) -> int:
         """Write the page, and print the result and the next commands. Returns the exit code."""
         self._line.clear()
-        trials, folder = self._search.trials(), self.study.folder
-        write_results(self.study, trials)
-        write_page(self.study, trials, self._search.importances())
-        counts = Counter(trial.state for trial in trials)
-        print(f"Trials: {listed([f'{count} {state}' for state, count in counts.items()] or ['none'], 'and')}")
-        print(f"Page: {folder / PAGE}")
-        if best := best_of(trials):
-            print(f"Best: {best.score:.2f} with {best.text}, trial {best.number}")
-            print(f"Train with it: python main.py --op_mode=train --preset={shlex.quote(str(folder / BEST_FILE))}")
-        if counts[RUNNING] or len(trials) < self.study.tuning.trials:
-            print(f"Continue: python {shlex.join(command)}")
-        if not best and counts[FAILED]:
-            reasons = [trial.reason for trial in trials if trial.state == FAILED]
-            print(f"error: wanted a trial that is complete, got {counts[FAILED]} that failed: {reasons[-1]}", file=sys.stderr)
-            return 1
-        return 0
+        return conclude(self.study, self._search.trials(), command, self._search.importances())
 
     def kill(self) -> None:
         """End all runs at once."""
@@ -297,3 +273,44 @@ class Tuner:
         """Whether trials have failed and none is complete."""
         states = [trial.state for trial in self._search.trials()]
         return COMPLETE not in states and states.count(FAILED) >= MOST_FAILURES
+
+
+class PopulationTuner:
+    """Trains the members of a study's population. start: starts a run."""
+
+    def __init__(self, study: StudyPlan, start: Starter = start_program) -> None:
+        self.study = study
+        self.population = TunedPopulation(study, start, parts_of_cores(study.tuning.trials_at_once))
+
+    def make(self, should_stop: Callable[[], bool]) -> None:
+        """Train until the budget is used, or until a stop is asked for."""
+        self.population.make(should_stop, LOOK_SECONDS)
+
+    def finish(self, command: Sequence[str]) -> int:
+        """Write the page, and print the result and the next commands. Returns the exit code."""
+        return conclude(self.study, self.population.trials(), command, {})
+
+    def kill(self) -> None:
+        """End all runs at once."""
+        self.population.kill()
+
+
+def conclude(study: StudyPlan, trials: list[Trial], command: Sequence[str], importances: dict[str, float]) -> int:
+    """Write results and page, and print the result and the next commands. Returns the exit code."""
+    folder = study.folder
+    write_results(study, trials)
+    write_page(study, trials, importances)
+    counts = Counter(trial.state for trial in trials)
+    print(f"Trials: {listed([f'{count} {state}' for state, count in counts.items()] or ['none'], 'and')}")
+    print(f"Page: {folder / PAGE}")
+    if best := best_of(trials):
+        print(f"Best: {best.score:.2f} with {best.text}, trial {best.number}")
+        print(f"Train with it: python main.py --op_mode=train --preset={shlex.quote(str(folder / BEST_FILE))}")
+    wanted = study.tuning.members if study.tuning.method == "pbt" else study.tuning.trials
+    if counts[RUNNING] or len(trials) < wanted:
+        print(f"Continue: python {shlex.join(command)}")
+    if not best and counts[FAILED]:
+        reasons = [trial.reason for trial in trials if trial.state == FAILED]
+        print(f"error: wanted a trial that is complete, got {counts[FAILED]} that failed: {reasons[-1]}", file=sys.stderr)
+        return 1
+    return 0

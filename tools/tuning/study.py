@@ -34,6 +34,7 @@ MARKS = 20
 """Points of a run at which trials are compared: the least rows of metrics that a run has."""
 OF_THE_COMMAND = ("preset", "results_dir", "resume_if_exists", "verbosity")
 """Given settings that are not those of each trial."""
+PBT = ("members", "member_steps", "exploit")
 COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "running"
 
 
@@ -69,10 +70,14 @@ class StudyPlan:
         return agent_of(self.settings)
 
     @property
+    def defaults(self) -> Settings:
+        """The settings of a run that the command does not give."""
+        return default_settings(self.agent)
+
+    @property
     def given_values(self) -> Settings:
         """The value that each searched setting has without a search."""
-        defaults = default_settings(self.agent)
-        return {name: self.settings.get(name, defaults[name]) for name in self.ranges}
+        return {name: self.settings.get(name, self.defaults[name]) for name in self.ranges}
 
     @property
     def searched(self) -> str:
@@ -108,7 +113,8 @@ class StudyPlan:
 
     def _content(self) -> dict[str, Any]:
         ranges = {name: described(search) for name, search in self.ranges.items()}
-        own = {name: getattr(self.tuning, name) for name in ("method", "trial_seeds")}
+        names = PBT if self.tuning.method == "pbt" else ("trial_seeds",)
+        own = {name: getattr(self.tuning, name) for name in ("method", *names)}
         return {"env": self.env, "seed": self.seed, "settings": self.settings, "ranges": ranges, **own}
 
 

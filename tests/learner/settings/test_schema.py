@@ -36,6 +36,7 @@ def test_command_settings_belong_to_one_command() -> None:
         "progress_period",
         "profile",
         "log_graph",
+        "stop_at_steps",
         "card",
     }
 
