@@ -32,6 +32,7 @@ from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, RawValues, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
 from agents.networks.popart import PopArt
+from agents.networks.spectral import iterate_spectral_norms, spectral_vectors
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
 from agents.schedules import ScheduledWeight, ends_of
@@ -69,8 +70,7 @@ class Stepper:
         checks_on_host: whether finite checks are on the host on a GPU too.
         threads: how many share the network's passes on a CPU.
         compiled: whether these passes go through torch.compile.
-        idle_cores: whether the workers wait while the learner computes, so that the threads may share the operations of a
-            small pass.
+        idle_cores: whether the workers wait while the learner computes, so that threads may share a small pass's operations.
         cuda_graphs: whether updates on a GPU are launched as CUDA graphs, if the agent allows it.
     """
 
@@ -101,7 +101,7 @@ class Stepper:
         self.parameters = [*learned.parameters(), *others]
         self._graphed = agent.graphed(config) if cuda_graphs and self._device.type == "cuda" else ""
         self.optimizer = make_optimizer(config, self.modules.values(), graphed=bool(self._graphed))
-        moved = [tensor for target in self.target_networks.values() for tensor in target.guarded_tensors]
+        moved = [*chain(spectral_vectors(network), *(each.guarded_tensors for each in self.target_networks.values()))]
         self.guard = Guard(self.optimizer, torch.device("cpu") if checks_on_host else self._device, moved)
         recorded = self._learn if self._graphed == "update" else self._called
         self._graphs = UpdateGraphs(recorded, self.guard) if self._graphed else None
@@ -364,13 +364,13 @@ class Stepper:
             start_mean_squares(self.optimizer)
         if self.popart:
             self.popart.rescale()
-        # Numbers below 1.2e-38 are taken for zero, where the CPU can: it takes a hundred times as long for them. An optimiser
-        # meets many, since the moments of a weight without a gradient shrink towards zero, and rounding stops them above it.
+        # Numbers below 1.2e-38, which shrinking moments reach, count as zero where the CPU can: they are 100 times slower.
         torch.set_flush_denormal(True)
         try:
             self.optimizer.step()  # weights without a gradient stay, and so do their moments
         finally:
             torch.set_flush_denormal(False)
+        iterate_spectral_norms(self.network)  # the vectors belong to the new weights, and target networks copy both
         for target in self.target_networks.values() if moves_targets else ():
             target.after_step()  # inside the guarded step, so a refused step undoes the move too
 

@@ -50,7 +50,7 @@ class PopulationAgent(Agent):
     merges_moments = False  # the members of a generation are compared with the same scale
     exact = True  # bfloat16 would round the perturbations
     defaults: ClassVar[Mapping[str, Any]] = {"unroll_length": 16}
-    unused: ClassVar[tuple[str, ...]] = OF_POLICIES
+    unused: ClassVar[tuple[str, ...]] = (*OF_POLICIES, "spectral_norm")
 
     config: Any
     network: PopulationPolicy
@@ -68,7 +68,7 @@ class PopulationAgent(Agent):
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig) -> None:
-        check_unused(network, cls.name(), ("separate_value", *OF_DEVIATIONS))
+        check_unused(network, cls.name(), ("separate_value", "spectral_norm", *OF_DEVIATIONS))
         check_distribution(network, cls.name())
 
     @classmethod

@@ -25,6 +25,7 @@ from agents.networks.initial_weights import INITIAL_WEIGHTS
 from agents.networks.inputs import ObservationEncoder, Observations
 from agents.networks.joint import make_joint_torso, without_last_layer
 from agents.networks.settings import NetworkSettings
+from agents.networks.spectral import spectral_layers
 from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
 __all__ = ["FeatureNetwork", "NetworkConfig", "NetworkOutput", "SampledActions", "make_network", "on_device"]
@@ -290,6 +291,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear) and (gain := self._gain(module)) is not None:
                 draw(module, gain, generator)  # in the order of `modules()`, so equal seeds give equal weights
+        for layer in spectral_layers(self):
+            layer.start(generator)
         if self.core:
             self.core.initialise(generator)
 

@@ -58,7 +58,7 @@ def make_joint_torso(
     if len(parts) > 1 and settings.network == "flat":
         raise ValueError("network: wanted auto or another that joins images and vectors, got flat")
     torso = _of_part(settings, parts[0], precision) if len(parts) == 1 else JointTorso(settings, parts, precision)
-    for name in ("hidden_sizes", "activation", "layer_norm", "conv"):
+    for name in ("hidden_sizes", "activation", "layer_norm", "conv", "width", "adaptive_pool", "spectral_norm"):
         default, got = settings_of(NetworkSettings)[name].default, getattr(settings, name)
         if name not in (*torso.reads, *also_read) and got != default:
             raise ValueError(f"{name}: wanted {default} with --network={settings.network}, which does not use it, got {got}")

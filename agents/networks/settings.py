@@ -63,6 +63,30 @@ class NetworkSettings:
             stored=True,
         ),
     ] = CONVOLUTIONS
+    width: Annotated[
+        int,
+        Setting(
+            "impala_deep: factor on the channels of its convolutions and the units of its hidden layer.",
+            "a whole number from 1 to 64",
+            1,
+            64,
+            stored=True,
+        ),
+    ] = 1
+    adaptive_pool: Annotated[
+        int,
+        Setting(
+            "impala_deep: height and width to which the last images are pooled (adaptive max-pooling); 0: none.",
+            "a whole number of pixels from 0 to 64",
+            0,
+            64,
+            stored=True,
+        ),
+    ] = 0
+    spectral_norm: Annotated[
+        bool,
+        Setting("impala_deep: divide the weights of residual convolutions by their largest singular value.", stored=True),
+    ] = False
     separate_value: Annotated[
         bool, Setting("Give the value a torso of its own instead of one that it shares with the policy.", stored=True)
     ] = False

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agents.networks.spectral import SpectralConv2d
+
 if TYPE_CHECKING:
     from agents.networks.settings import NetworkSettings
 
@@ -132,21 +134,31 @@ class Conv(Torso):
 
 
 class ImpalaDeep(Torso):
-    """Three sections of 16, 32 and 32 channels (convolution, max-pooling, two residual blocks) and 256 hidden units."""
+    """Three sections of 16, 32 and 32 channels (convolution, max-pooling, two residual blocks) and 256 hidden units.
+
+    `--width` multiplies channels and units. `--adaptive_pool` pools the last section's image to a fixed size, `--spectral_norm`
+    normalises the residual convolutions (Beyond the Rainbow, arXiv:2411.03820).
+    """
 
     minimum_frame_size = 1
+    reads = ("activation", "layer_norm", "width", "adaptive_pool", "spectral_norm")
 
     def __init__(self, observation_shape: Shape, settings: NetworkSettings) -> None:
         channels, height, width = image_shape(observation_shape)
         layers: list[nn.Module] = []
-        for section_channels in (16, 32, 32):
+        for section_channels in (16 * settings.width, 32 * settings.width, 32 * settings.width):
             convolution = _SectionConv(channels, section_channels, 3, padding=1)
             layers += normalised(convolution, (section_channels, height, width), settings)
             layers.append(nn.MaxPool2d(3, stride=2, padding=1))
             channels, height, width = section_channels, (height + 1) // 2, (width + 1) // 2
             layers += [_ResidualBlock((channels, height, width), settings) for _ in range(2)]
-        layers += [ACTIVATIONS[settings.activation](), nn.Flatten()]
-        super().__init__(*layers, *hidden_layers(channels * height * width, (self.feature_count,), settings))
+        layers.append(ACTIVATIONS[settings.activation]())
+        if settings.adaptive_pool:
+            height = width = settings.adaptive_pool
+            layers.append(nn.AdaptiveMaxPool2d(settings.adaptive_pool))
+        features = self.feature_count * settings.width
+        super().__init__(*layers, nn.Flatten(), *hidden_layers(channels * height * width, (features,), settings))
+        self.feature_count = features
 
     def gain(self, layer: nn.Module) -> float:
         """Residual branches start small, and no rectifier follows a section's convolution. Otherwise features start huge."""
@@ -324,8 +336,9 @@ class _ResidualBlock(nn.Module):
         activation, channels = settings.activation, shape[0]
         self._outside: Callable[[Tensor], Tensor] = getattr(functional, activation)
         self._inside = functional.relu_ if activation == "relu" else self._outside  # in place saves memory traffic
-        self.first = nn.Conv2d(channels, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        convolution = SpectralConv2d if settings.spectral_norm else nn.Conv2d
+        self.first = convolution(channels, channels, 3, padding=1)
+        self.second = convolution(channels, channels, 3, padding=1)
         self.first_norm, self.second_norm = (nn.LayerNorm(shape) if settings.layer_norm else None for _ in range(2))
         if self.second_norm is not None:
             nn.init.constant_(self.second_norm.weight, _RESIDUAL_GAIN)  # it undoes the small weights of `second`

@@ -47,7 +47,14 @@ MORE: dict[str, dict[str, Any]] = {
     "a2c": {"entropy_loss_weight_end": 0.0, "popart": True},
     "appo": {"epochs": 2, "entropy_loss_weight_end": 0.0},
     "crossq": {"batches_at_once": 3, "delay": 2},
-    "dqn": {"batches_at_once": 3, "normalise_rewards": True, "clip_rewards": False},
+    "dqn": {
+        "batches_at_once": 3,
+        "normalise_rewards": True,
+        "clip_rewards": False,
+        "return_distribution": "iqn",
+        "munchausen": True,
+        "fractions": 4,
+    },
     "impact": {"kl_weight": 0.5},
     "ppo": {"popart": True},
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn

@@ -47,6 +47,7 @@ IMPLICIT = {
     "dueling": True,
     "noisy": True,
 }
+WIDE = {"network": "impala_deep", "width": 2, "adaptive_pool": 3, "spectral_norm": True, "layer_norm": True}
 R2D2: dict[str, Any] = {
     "agent": "r2d2",
     "learning_starts": 9,
@@ -63,7 +64,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     ),
     "rainbow": settings_of("image-discrete-mask", "none", **DQN, **RAINBOW, replay_parameters=PRIORITISED),
     "quantiles": settings_of("vector-discrete", "none", **DQN, **QUANTILES, normalise_observations=True),
-    "implicit quantiles": settings_of("dict-discrete-mask", "none", **DQN, **IMPLICIT, replay_parameters=PRIORITISED),
+    "implicit quantiles": settings_of("dict-discrete-mask", "none", **DQN, **IMPLICIT, **WIDE, replay_parameters=PRIORITISED),
     "bins": settings_of("vector-discrete-mask", "none", **DQN, return_distribution="hl_gauss", atoms=6, munchausen=True),
     "munchausen": settings_of("image-discrete", "none", **DQN, munchausen=True, target_update_rate=0.1, target_update_period=1),
     "r2d2": settings_of("dict-discrete-mask", "lstm", **R2D2, core_inputs=True),

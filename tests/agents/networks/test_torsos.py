@@ -12,6 +12,7 @@ from torch import nn
 from agents.continuous.critics import Critics, StackedLinear
 from agents.networks.inputs import VARIANCE_EPSILON
 from agents.networks.settings import NetworkSettings
+from agents.networks.spectral import spectral_layers
 from agents.networks.torsos import ACTIVATIONS, TORSOS, Convolution, parse_convolutions, parse_hidden_sizes, suitable_network
 from tests.builders import network_of
 from tests.support import golden
@@ -145,6 +146,43 @@ def test_the_first_weights_of_simba_have_the_variance_of_he_in_blocks() -> None:
         )
 
 
+def test_a_wide_impala_network_pools_its_last_images_to_a_fixed_size() -> None:
+    network = network_of("impala_deep", (4, 84, 84), 2, width=2, adaptive_pool=6)
+    convolutions = layers_of(network, nn.Conv2d)
+    assert [layer.out_channels for layer in convolutions] == [32] * 5 + [64] * 10
+    (linear,) = layers_of(network, nn.Linear)
+    assert (linear.in_features, linear.out_features) == (64 * 6 * 6, 512)
+    assert network.feature_count == 512
+    frames = torch.randint(256, (2, 4, 84, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    images = nn.Sequential(*list(network.torso.children())[:-3])(
+        network.inputs_of(frames, torch.float32)[0]
+    )  # behind the last sections
+    assert images.shape == (2, 64, 6, 6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_spectral_norm_bounds_the_residual_convolutions_alone(precision: str) -> None:
+    network = network_of("impala_deep", (1, 20, 20), 2, spectral_norm=True, precision=precision)
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    normalised = spectral_layers(network)
+    assert (len(layers), len(normalised)) == (15, 12)
+    frames = torch.randint(256, (3, 1, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    features = network.features(frames)
+    for layer in normalised:
+        exact = torch.linalg.matrix_norm(layer.weight.detach().flatten(1), 2)
+        torch.testing.assert_close(layer.norm().detach(), exact, rtol=2e-2, atol=0)
+        layer.weight.data.mul_(3.0)  # the norm grows as much, so the layer stays
+    tolerance = 1e-4 if precision == "float32" else 0.1
+    torch.testing.assert_close(network.features(frames), features, rtol=tolerance, atol=tolerance)
+    for layer in normalised:
+        layer.weight.data.div_(3.0)
+    after = network.state_dict()
+    assert {name for name in before if name.endswith((".left", ".right"))} <= set(after)
+    assert all(torch.allclose(before[name], after[name]) for name in before)  # no pass moves the vectors
+    torch.testing.assert_close(network.only_act().features(frames), features, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("text", ["", "0", "-3", "64,", "64,,64", "a", "70000", "6.5", ",".join(["2"] * 17)])
 def test_hidden_sizes_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="^hidden_sizes: wanted 1 to 16 sizes from 1 to 65536 such as 256,256, got "):
@@ -189,6 +227,7 @@ def test_sizes_are_read_in_order() -> None:
             {"layer_norm": True},
             "layer_norm: wanted False with --network=flat, which does not use it, got True",
         ),
+        ("nature", (4, 84, 84), {"width": 2}, "width: wanted 1 with --network=nature, which does not use it, got 2"),
         ("mlp", (1, 4), {"activation": "sine"}, "activation: wanted relu, tanh, elu, silu or gelu, got 'sine'"),
     ],
 )

@@ -76,6 +76,10 @@ AGENTS_AND_BATCHES: dict[str, tuple[Callable[[], Agent], Callable[[Any], Batch]]
     "crossq, renormalised": (partial(continuous, "crossq", renorm_warm_up=1, delay=1), lambda _: windows(rows=2 * ROWS)),
     "bcq": (partial(value_based, BCQAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
     "dqn": (partial(value_based, DqnAgent, batches_at_once=1), lambda _: batch_of(count=2 * ROWS)),
+    "dqn, bins": (
+        partial(value_based, DqnAgent, batches_at_once=1, return_distribution="hl_gauss", atoms=11),
+        lambda _: batch_of(count=2 * ROWS),
+    ),
     "pqn": (partial(value_based, PQNAgent, epochs=2, minibatches=1), lambda _: batch_of(steps=4, count=2 * ROWS)),
     "pqn, columns": (partial(value_based, PQNAgent, core="gru", minibatches=1, retrace_lambda=0.9), sequences),
     "sqn": (partial(value_based, SQNAgent, batches_at_once=1, learn_temperature=True), lambda _: batch_of(count=2 * ROWS)),

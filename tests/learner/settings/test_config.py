@@ -70,7 +70,7 @@ def test_bounds_are_accepted(name: str) -> None:
 NAMED = {
     *("seed", "prepared_batches", "replay_fill_fraction", "gamma", "lr", "lr_end_value", "rmsprop_eps", "vtrace_lambda"),
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "burn_in", "core_size"),
-    "core_memory",
+    *("core_memory", "width", "adaptive_pool"),
     "initial_log_std",
     "popart_rate",
 }

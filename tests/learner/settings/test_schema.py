@@ -45,6 +45,7 @@ def test_stored_trajectories_depend_on_the_environment_the_network_and_the_repla
     environment = {name for name in SHARED if name in ("env", "frames_stacked", "max_episode_frames", "core_inputs")}
     environment |= {name for name, field in SHARED.items() if field.setting.families}
     network = {"network", "hidden_sizes", "activation", "layer_norm", "conv", "separate_value", "core", "core_size", "burn_in"}
+    network |= {"width", "adaptive_pool", "spectral_norm"}
     others = network | {"action_distribution", "batch_size", "unroll_length", "replay_parameters", "compress_replay"}
     assert set(STORED_SETTINGS) == environment | others
 
