@@ -9,12 +9,13 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from agents.acting import Acting
+from agents.acting import BEHAVIOUR_LOG_PROB, Acting
 from agents.continuous.losses import next_noise
 from agents.distributions import ILLEGAL_LOGIT, Categorical, SquashedGaussian
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.batch_renorm import add_renorms
 from agents.networks.torsos import hidden_layers, parse_hidden_sizes
+from replay.trajectory import Field
 from wrappers.spaces import Box, Discrete
 
 LOG_STDS = (-20.0, 2.0)
@@ -134,6 +135,12 @@ class StochasticActor(Actor):
     def parameter_count(self) -> int:
         return self.distribution.parameter_count
 
+    @classmethod
+    def acting(cls, config: NetworkConfig) -> Acting:
+        """Retrace needs the probability with which an action was taken."""
+        traces = getattr(config.agent, "retrace_lambda", -1.0) != -1
+        return Acting({BEHAVIOUR_LOG_PROB: Field((), "float32")} if traces else {})
+
     def choose(
         self,
         inferred: NetworkOutput,
@@ -143,13 +150,16 @@ class StochasticActor(Actor):
         greedy: bool = False,
     ) -> SampledActions:
         policy, distribution = inferred.output.policy, self.distribution
-        if greedy:
-            return SampledActions(distribution.action(distribution.mode(policy)), {})
-        if isinstance(distribution, Categorical):
+        if isinstance(distribution, Categorical) and not greedy:
             # Equal logits for all legal actions: they are uniform until learning starts.
             legal = torch.where(policy > ILLEGAL_LOGIT / 2, 0.0, ILLEGAL_LOGIT)  # [N, A]
-            return SampledActions(distribution.sample(torch.where(self._randomly(policy), legal, policy), generator), {})
-        return SampledActions(self.uniform_or(distribution.action(distribution.sample(policy, generator)), generator), {})
+            policy = torch.where(self._randomly(policy), legal, policy)
+        drawn = distribution.mode(policy) if greedy else distribution.sample(policy, generator)
+        stored = self.acting(self.config).fields
+        fields = {BEHAVIOUR_LOG_PROB: distribution.log_prob(policy, drawn)} if stored else {}
+        if greedy or isinstance(distribution, Categorical):
+            return SampledActions(distribution.action(drawn), fields)
+        return SampledActions(self.uniform_or(distribution.action(drawn), generator), fields)
 
 
 class NoiseSettings(Protocol):

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from agents.acting import BEHAVIOUR_LOG_PROB
 from agents.base import Agent, Needs
 from agents.continuous.actors import StochasticActor
 from agents.continuous.critics import (
@@ -55,6 +56,7 @@ from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, Term
 from agents.networks.base import NetworkConfig
 from agents.returns.nstep import DEFAULTS, Transitions, needs_of_windows, transitions
+from agents.returns.retrace import retrace, trace_coefficients
 from agents.settings import (
     AdamMomentum,
     AgentConfig,
@@ -68,6 +70,7 @@ from agents.settings import (
     NormaliseRewards,
     OptimizerName,
     PolyakRate,
+    RetraceLambda,
     RewardClipping,
     RmspropEpsilon,
     UpdatesPerStep,
@@ -75,6 +78,8 @@ from agents.settings import (
     WindowRows,
 )
 from agents.unused_settings import OF_CORES, OF_DEVIATIONS, check_distribution
+from agents.values.q_learning import value_of
+from agents.values.soft import expected_soft_values
 from replay.batch import Batch
 from setting import Setting
 from wrappers.spaces import Discrete
@@ -157,6 +162,12 @@ class SACConfig(SoftConfig):
 
     target_update_rate: PolyakRate = 0.005
     critic_layer_norm: LayerNorm = False
+    retrace_lambda: RetraceLambda = -1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.retrace_lambda != -1 and self.critic_subset:
+            raise ValueError(f"critic_subset: wanted 0 with --retrace_lambda, got {self.critic_subset}")
 
 
 class Temperature(nn.Module):
@@ -224,6 +235,8 @@ class SACAgent(Agent):
         if isinstance(network.action, Discrete) and not config.critic_quantiles:
             check_distribution(network, cls.name(), "categorical")
             return
+        if (given := getattr(config, "retrace_lambda", -1.0)) != -1:
+            raise ValueError(f"retrace_lambda: wanted -1 for {network.action.summary()}, got {given:g}")
         # Quantiles of every action would have to be dropped action by action.
         check_bounded(network, cls.name(), BOUNDED if config.critic_quantiles else f"one choice, or {BOUNDED},")
         check_distribution(network, cls.name(), "squashed_gaussian")
@@ -245,18 +258,24 @@ class SACAgent(Agent):
         config = self.config
         self.network.acts_randomly.zero_()  # the first update comes when learning starts
         parts = transitions(batch, config.gamma).split(config.batches_at_once)
-        for number, part in enumerate(parts, int(self.asked) + 1):  # steps count from 1
+        columns = torch.arange(batch.rewards.shape[1], device=batch.rewards.device)
+        retraces = getattr(config, "retrace_lambda", -1.0) != -1
+        before = int(self.asked)
+        for number, part in enumerate(parts, before + 1):  # steps count from 1
             losses = partial(self.losses, actor_learns=number % config.delay == 0)
-            step.take_rows(losses, part, *self.drawn(part), draws=config.critic_dropout > 0)
+            first = number - 1 - before
+            traced = (self.traced_targets(batch.take_columns(columns[first :: config.batches_at_once])),) if retraces else ()
+            step.take_rows(losses, part, *self.drawn(part), *traced, draws=config.critic_dropout > 0)
 
-    def losses(self, part: Transitions, normals: Tensor, ranks: Tensor, *, actor_learns: bool = True) -> Losses:
-        """The losses of N transitions, as means over them. normals, ranks: see `drawn`."""
+    def losses(self, part: Transitions, normals: Tensor, ranks: Tensor, *traced: Tensor, actor_learns: bool = True) -> Losses:
+        """The losses of N transitions, as means over them. normals, ranks: see `drawn`. traced: Retrace's y `[N]`, if any."""
         alpha = self.temperature()  # that before this step, in all losses
         encoded = self.network.encode(part.observations)  # [N, F]
         # Q_k(x, a) [k, N] and y [N]; of quantiles [k, N, K] and [N, J].
         q, targets = (self.targets_of_choice if self.chooses else self.targets_of_numbers)(
             part, alpha, encoded, normals[:, 1], ranks
         )
+        targets = traced[0] if traced else targets
         weight = 1.0 if self.config.critic_quantiles else CRITIC_WEIGHT
         loss = weight * critic_loss(q, targets, part.weights)  # 0.5 sum_k mean w (Q_k - y)^2
         terms = {"critic_loss": Term(loss, parameters=self.critic_parameters)}
@@ -334,6 +353,24 @@ class SACAgent(Agent):
             next_q = drawn_critics(next_q, ranks, self.config.critic_subset)
         index = part.actions.long().expand(len(q), -1).unsqueeze(-1)  # [k, N, 1]: all critics learn of the action taken
         return q.gather(-1, index).squeeze(-1), soft_choice_targets(part.returns, part.discounts, next_q, next_logits, alpha)
+
+    @torch.no_grad()
+    def traced_targets(self, windows: Batch) -> Tensor:
+        """Retrace's y of the first row of N windows of one choice, `[N]`: pi is the present policy, mu the one that acted."""
+        network, config = self.network, self.config
+        rows, observations = windows.observations.shape[:2], windows.observations.flatten(0, 1)  # n+1 and N
+        encoded = network.encode(observations)
+        policy = network.policy(observations, encoded).unflatten(0, rows)  # logits [n+1, N, A]
+        q = self.target_critics.network(encoded).amin(0).unflatten(0, rows)  # min_k Q'_k [n+1, N, A]
+        log_pi = network.distribution.log_prob(policy[:-1], windows.actions)  # [n, N]
+        return retrace(
+            rewards=windows.rewards,
+            discounts=config.gamma * (~windows.terminated).to(q.dtype),
+            values=expected_soft_values(q, policy, self.temperature(), (q.shape[-1],)),
+            taken=value_of(q[:-1], windows.actions.long()),
+            traces=trace_coefficients(log_pi, windows.acting[BEHAVIOUR_LOG_PROB], config.retrace_lambda),
+            mask=windows.action_used,
+        )[0]
 
     def policy_of_choice(self, part: Transitions, alpha: Tensor, encoded: Tensor, normals: Tensor) -> PolicyLoss:
         """As `policy_of_numbers`, for one choice, whose loss is an exact expectation."""

@@ -180,11 +180,15 @@ def test_other_agents_of_values_learn_masked_choices(name: str, tmp_path: Path) 
     assert solves(SOLVED["Masked-v0"], tmp_path, **{"env": "Masked-v0", "environment_max_steps": 12_000, **LEARNED[name]})
 
 
-@pytest.mark.parametrize("agent", ["crossq", "sac", "tqc", "td3"])
-def test_continuous_agents_give_priorities_and_resume_with_them(agent: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "combination"),
+    [*((agent, "vector-box") for agent in ("crossq", "sac", "tqc", "td3")), ("sac", "vector-discrete-mask")],
+)
+def test_agents_with_critics_give_priorities_and_resume_with_them(agent: str, combination: str, tmp_path: Path) -> None:
     own = {"agent": agent, "learning_starts": 9, "updates_per_step": 1.0, "batches_at_once": 2, "n_step": 2, "lr": 6e-4}
     own |= {"replay_parameters": PRIORITISED, "environment_max_steps": 96, "lr_end_value": -1.0, "calibrate_input": False}
-    assert_resumes_to_the_bit(tmp_path, **settings_of("vector-box", "none", **own))
+    own |= {"retrace_lambda": 0.9} if combination == "vector-discrete-mask" else {}
+    assert_resumes_to_the_bit(tmp_path, **settings_of(combination, "none", **own))
     (replay,) = directory(tmp_path / "parts").replay_paths()
     leaves = torch.load(replay, weights_only=True)["replay"]["mixture"]["replays"][0]["index"]["leaves"]
     assert len(set(leaves[leaves > 0].tolist())) > 5  # not the priority of new rows alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agents import AGENTS
+from agents.acting import BEHAVIOUR_LOG_PROB
 from agents.base import Agent
 from agents.continuous.actors import Actor
 from agents.continuous.critics import STEPS, Critics, StackedLinear
@@ -18,6 +20,7 @@ from agents.distributions import ILLEGAL_LOGIT
 from agents.networks.base import NetworkConfig, NetworkOutput, make_network
 from agents.networks.settings import NetworkSettings
 from agents.returns.nstep import transitions
+from agents.sac.agent import SACAgent
 from tests.agents.continuous.support import CONTINUOUS, SPACE, agent_of, changed, learn, weights, windows
 from tests.support import golden, same
 from wrappers.spaces import Box, Discrete, MultiDiscrete
@@ -319,3 +322,46 @@ def test_noise_that_would_grow_is_refused(name: str) -> None:
     config_class(exploration_noise_kind="ou", noise_theta=1.9, noise_dt=1.0)
     with pytest.raises(ValueError, match=r"^noise_theta: wanted less than 2 / noise_dt 0\.5, or noise grows, got 15$"):
         config_class(exploration_noise_kind="ou", noise_theta=15.0, noise_dt=0.5)
+
+
+def test_retraced_targets_of_a_choice_are_those_of_the_recursion() -> None:
+    """Windows of two rows. Without a trace the target is the usual one of a single step."""
+    settings: dict[str, Any] = {"action": CHOICE, "n_step": 2, "gamma": 0.9, "temperature": 0.5, "learn_temperature": False}
+    batch = windows(action=CHOICE, length=2)
+    log_mu = torch.log(torch.rand(batch.rewards.shape))
+    batch = replace(batch, acting={BEHAVIOUR_LOG_PROB: log_mu})
+    agent, without = (agent_of("sac", retrace_lambda=lambda_, **settings) for lambda_ in (0.8, 0.0))
+    assert isinstance(agent, SACAgent)
+    assert isinstance(without, SACAgent)
+    with torch.no_grad():
+        encoded = [agent.network.encode(row) for row in batch.observations]
+        log_pi = [agent.network.policy(x, e).log_softmax(-1) for x, e in zip(batch.observations, encoded, strict=True)]
+        q = [agent.target_critics.network(each).amin(0) for each in encoded]
+    values = [(pi.exp() * (each - 0.5 * pi)).sum(-1) for pi, each in zip(log_pi, q, strict=True)]
+    discounts = 0.9 * (~batch.terminated).float()
+    chosen = batch.actions[1].unsqueeze(-1)
+    one_step = batch.rewards + discounts * torch.stack(values[1:])
+    ratio = (log_pi[1].gather(-1, chosen).squeeze(-1) - log_mu[1]).exp().clamp(max=1.0)
+    correction = 0.8 * ratio * (one_step[1] - q[1].gather(-1, chosen).squeeze(-1))
+    torch.testing.assert_close(without.traced_targets(batch), one_step[0])
+    torch.testing.assert_close(agent.traced_targets(batch), one_step[0] + discounts[0] * correction)
+    found = []
+    for each in (agent, without):
+        each.learn(batch, 0.0)
+        found.append(nn.utils.parameters_to_vector(each.critics.parameters()))
+    assert not torch.equal(*found)
+
+
+def test_retrace_is_refused_for_real_numbers_and_stores_the_probability_of_a_choice() -> None:
+    kind = AGENTS["sac"]
+    config = kind.config_class(retrace_lambda=0.9, n_step=2)
+    network = NetworkConfig(NetworkSettings("mlp"), (1, 3), SPACE, kind.network_class, agent=config)
+    with pytest.raises(ValueError, match=r"^retrace_lambda: wanted -1 for .*, got 0\.9"):
+        kind.check(config, network)
+    agent = agent_of("sac", action=CHOICE, n_step=2, retrace_lambda=0.9)
+    agent.network.acts_randomly.zero_()
+    features = torch.randn(5, agent.network.feature_count)
+    output = agent.network.heads(features)
+    actions, fields, _ = agent.network.choose(NetworkOutput(output, features), None)
+    wanted = output.policy.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(fields[BEHAVIOUR_LOG_PROB], wanted)
