@@ -207,7 +207,7 @@ def test_processes_explore_by_a_ladder_and_priorities_reach_the_replay(worker_ki
     ("given", "message"),
     [
         ({"agent": "dqn", "core": "lstm"}, "core: wanted none with agent dqn, got lstm; --agent=r2d2 has a memory"),
-        ({"agent": "vtrace", "epsilon": 0.1}, "epsilon: not a setting of agent vtrace; bcq, dqn and r2d2 take it"),
+        ({"agent": "vtrace", "epsilon": 0.1}, "epsilon: not a setting of agent vtrace; bcq, dqn, pqn and r2d2 take it"),
         (
             {"agent": "vtrace", "replay_parameters": PRIORITISED},
             "replay_parameters: wanted no prioritised replay with agent vtrace",
