@@ -28,7 +28,7 @@ from tools.tuning.page import write_page
 from tools.tuning.ranges import ranges_of
 from tools.tuning.run import Tuner, parts_of_cores
 from tools.tuning.search import JOURNAL, OptunaSearch
-from tools.tuning.study import BEST_FILE, COMPLETE, FAILED, PAGE, PRUNED, RUNNING, StudyPlan, make_study
+from tools.tuning.study import BEST_FILE, COMPLETE, FAILED, PAGE, PRUNED, RUNNING, StudyPlan, Trial, make_study
 
 optuna = pytest.importorskip("optuna", reason="optuna is an optional package (requirements-tune.txt)")
 
@@ -300,6 +300,13 @@ def test_the_best_settings_become_a_preset_and_the_page_has_pictures(tmp_path: P
     assert shown.best is not None
     assert shown.best["settings"] == best.settings
     assert [trial["number"] for trial in shown.trials] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("state", [COMPLETE, PRUNED, FAILED, RUNNING])
+def test_a_page_shows_trials_in_every_state(tmp_path: Path, state: str) -> None:
+    study = study_in(tmp_path)
+    write_page(study, [Trial(1, {"lr": 0.01, "gamma": 0.9}, state, 1.0, "", {1: 1.0})], {})
+    assert f"<td>{state}</td>" in (study.folder / PAGE).read_text()
 
 
 def test_a_page_of_no_trial_can_be_written(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from setting import Log, OneOf
 from tools.page import bullets, heading, html_table, page, paragraph, picture
 from tools.tables import Table
 from tools.tuning.ranges import described
-from tools.tuning.study import COMPLETE, MARKS, PAGE, PRUNED, StudyPlan, Trial, best_of, shown
+from tools.tuning.study import COMPLETE, FAILED, MARKS, PAGE, PRUNED, RUNNING, StudyPlan, Trial, best_of, shown
 
-COLOURS = {COMPLETE: "#00695c", PRUNED: "#b0b0b0"}
+COLOURS = {COMPLETE: "#00695c", PRUNED: "#b0b0b0", RUNNING: "#e69f00", FAILED: "#d55e00"}
 WIDTH, HEIGHT = 9.0, 3.2  # inches
 
 
