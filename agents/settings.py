@@ -236,13 +236,18 @@ class AgentConfig:
         for name in ("normalise_rewards", "clip_rewards"):
             if getattr(self, "popart", False) and getattr(self, name, False):
                 raise ValueError(f"popart: wanted raw rewards, got {name}; drop one with --no{name} or --nopopart")
-        if (decay := getattr(self, "weight_decay", 0.0)) and getattr(self, "optimizer", "") != "adam":
+        if (decay := self.decoupled_decay) and getattr(self, "optimizer", "") != "adam":
             raise ValueError(f"weight_decay: wanted 0 without --optimizer=adam, got {decay:g}")
         if getattr(self, "normalise_rewards", False) and getattr(self, "clip_rewards", False):
             raise ValueError(
                 "normalise_rewards: wanted either it or clip_rewards, got both; drop one with --noclip_rewards or "
                 "--nonormalise_rewards"
             )
+
+    @property
+    def decoupled_decay(self) -> float:
+        """The part of each weight, times the learning rate, that the optimiser takes off beside its step."""
+        return float(getattr(self, "weight_decay", 0.0))
 
     @property
     def reward_clipping(self) -> str | None:

@@ -25,7 +25,7 @@ def make_optimizer(config: Any, modules: Collection[nn.Module], *, graphed: bool
     """
     if not hasattr(config, "optimizer"):
         return None
-    decay, first_beta = getattr(config, "weight_decay", 0.0), getattr(config, "adam_beta1", ADAM_BETAS[0])
+    decay, first_beta = getattr(config, "decoupled_decay", 0.0), getattr(config, "adam_beta1", ADAM_BETAS[0])
     groups: list[dict[str, Any]] = [{"params": list(module.parameters())} for module in modules]
     for group, module in zip(groups, modules, strict=True) if decay else ():
         group["weight_decay"] = decay if getattr(module, "decays", True) else 0.0

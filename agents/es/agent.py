@@ -48,6 +48,11 @@ class ESConfig(AgentConfig):
         if self.population % 2:
             raise ValueError(f"population: wanted an even number with agent es, whose members are pairs, got {self.population}")
 
+    @property
+    def decoupled_decay(self) -> float:
+        """None: the agent has its weight decay in the gradient, as OpenAI's program does."""
+        return 0.0
+
 
 class MirroredPolicy(PopulationPolicy):
     """Members in pairs. Member 2i-1 has the i-th noise added, and member 2i has it taken off."""
