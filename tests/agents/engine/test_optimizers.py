@@ -104,7 +104,9 @@ def test_weight_decay_is_decoupled_and_leaves_the_temperature() -> None:
     case = next(case for case in golden("simba.json") if case["name"] == "decoupled_weight_decay")
     module, kept = (nn.ParameterDict({"weights": torch.tensor(case["inputs"]["parameters"])}) for _ in range(2))
     kept.decays = False
-    config = SimpleNamespace(optimizer="adam", weight_decay=case["weight_decay"], adam_beta1=case["b1"], adam_eps=case["eps"])
+    config = SimpleNamespace(
+        optimizer="adam", decoupled_decay=case["weight_decay"], adam_beta1=case["b1"], adam_eps=case["eps"]
+    )
     optimizer = make_optimizer(config, [module, kept])
     assert optimizer is not None
     plain = nn.Parameter(kept["weights"].detach().clone())
