@@ -99,6 +99,7 @@ def run_main(*arguments: str) -> subprocess.CompletedProcess[str]:
         changed.enter_context(contextlib.redirect_stdout(printed))
         changed.enter_context(contextlib.redirect_stderr(errors))
         changed.enter_context(mock.patch.dict(os.environ))
+        changed.enter_context(mock.patch.object(sys, "path", [*sys.path]))  # a user's file adds its folder
         code = main.main(["main.py", *arguments])
     return subprocess.CompletedProcess(arguments, code, printed.getvalue(), errors.getvalue())
 

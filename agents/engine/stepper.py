@@ -32,7 +32,7 @@ from agents.engine.targets import TargetNetwork
 from agents.losses import Losses, RawValues, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
 from agents.networks.popart import PopArt
-from agents.networks.spectral import iterate_spectral_norms, spectral_vectors
+from agents.networks.spectral import spectral_layers
 from agents.networks.statistics import ObservationMoments
 from agents.rewards import RewardScale, clip_rewards
 from agents.schedules import ScheduledWeight, ends_of
@@ -101,7 +101,9 @@ class Stepper:
         self.parameters = [*learned.parameters(), *others]
         self._graphed = agent.graphed(config) if cuda_graphs and self._device.type == "cuda" else ""
         self.optimizer = make_optimizer(config, self.modules.values(), graphed=bool(self._graphed))
-        moved = [*chain(spectral_vectors(network), *(each.guarded_tensors for each in self.target_networks.values()))]
+        self._spectral = spectral_layers(network)
+        vectors = chain.from_iterable((layer.left, layer.right) for layer in self._spectral)
+        moved = [*chain(vectors, *(each.guarded_tensors for each in self.target_networks.values()))]
         self.guard = Guard(self.optimizer, torch.device("cpu") if checks_on_host else self._device, moved)
         recorded = self._learn if self._graphed == "update" else self._called
         self._graphs = UpdateGraphs(recorded, self.guard) if self._graphed else None
@@ -370,7 +372,8 @@ class Stepper:
             self.optimizer.step()  # weights without a gradient stay, and so do their moments
         finally:
             torch.set_flush_denormal(False)
-        iterate_spectral_norms(self.network)  # the vectors belong to the new weights, and target networks copy both
+        for layer in self._spectral:
+            layer.iterate()  # the vectors belong to the new weights, and target networks copy both
         for target in self.target_networks.values() if moves_targets else ():
             target.after_step()  # inside the guarded step, so a refused step undoes the move too
 

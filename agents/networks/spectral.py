@@ -61,14 +61,3 @@ class SpectralConv2d(nn.Conv2d):
 def spectral_layers(network: nn.Module) -> list[SpectralConv2d]:
     """The network's layers whose vectors an optimiser step moves."""
     return [module for module in network.modules() if isinstance(module, SpectralConv2d)]
-
-
-def spectral_vectors(network: nn.Module) -> list[Tensor]:
-    """u and v of all these layers."""
-    return [vector for layer in spectral_layers(network) for vector in (layer.left, layer.right)]
-
-
-def iterate_spectral_norms(network: nn.Module) -> None:
-    """Take a step of power iteration in all these layers."""
-    for layer in spectral_layers(network):
-        layer.iterate()

@@ -13,7 +13,7 @@ from learner.settings.check import find_setting
 
 
 def test_combinations_work_or_are_refused_in_one_line(tmp_path: Path) -> None:
-    row = fuzz_environments.fuzz_environments(2, random.Random(209), tmp_path)
+    row = fuzz_environments.fuzz_environments(2, random.Random(251), tmp_path)
     assert row.bad == []
     assert row.cases >= 9  # train, resume and test, then the same from a recording
     assert row.taken >= 9

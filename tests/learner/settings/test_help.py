@@ -27,6 +27,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"return_distribution": "c51"},
     {"target_kl": 0.01},
     {"critic_quantiles": 1000},
+    {"n_step": 2},
 )
 """Settings of which one may need another to be accepted."""
 UNTRIED = ("agent", "env", "preset", "worker_kind")
