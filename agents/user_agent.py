@@ -76,10 +76,10 @@ def check_losses(losses: object) -> None:
             raise ValueError(f"loss {name}: wanted a Term, got a {type(term).__name__}")
         if term.reduction not in ("sum", "mean"):
             raise ValueError(f"loss {name}: wanted the reduction 'sum' or 'mean', got {term.reduction!r}")
-    # Those without a group are for `update`, as PPO's ratios are.
-    reported = {name: value for name, value in losses.metrics.items() if "/" in name}
-    for name, value in [*((name, term.value) for name, term in losses.terms.items()), *reported.items()]:
-        if not isinstance(value, Tensor) or value.dim():
+    for name, value in [*((name, term.value) for name, term in losses.terms.items()), *losses.metrics.items()]:
+        # Metrics without a group are for `update`, which may want whole tensors, as PPO's ratios are.
+        is_scalar = name in losses.terms or "/" in name
+        if not isinstance(value, Tensor) or (is_scalar and value.dim()):
             got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             raise ValueError(f"loss or metric {name}: wanted a scalar tensor, got {got}")
 

@@ -66,10 +66,8 @@ class Stepper:
         extra_state: further tensors of the agent that are saved, by two names. They are changed in place.
         learned: the part of the network that an update's passes go through and the optimiser steps; None for all of it.
         asked: int64 `[]` on the host, counts the steps that were asked for, also refused ones.
-        steps_some: whether a step may leave out some of the parameters.
-        checks_on_host: whether finite checks are on the host on a GPU too.
-        threads: how many share the network's passes on a CPU.
-        compiled: whether these passes go through torch.compile.
+        steps_some, checks_on_host: whether a step may leave out some parameters; whether finite checks are never on a GPU.
+        threads, compiled: how many share the network's passes on a CPU, and whether these go through torch.compile.
         idle_cores: whether the workers wait while the learner computes, so that threads may share a small pass's operations.
         cuda_graphs: whether updates on a GPU are launched as CUDA graphs, if the agent allows it.
     """
@@ -92,8 +90,7 @@ class Stepper:
     ) -> None:
         network, config, learned = agent.network, agent.config, learned or agent.network
         self.agent, self.config, self.network = agent, config, network
-        self.modules = {"network": network, **(modules or {})}
-        self.target_networks = target_networks or {}
+        self.modules, self.target_networks = {"network": network, **(modules or {})}, target_networks or {}
         self.steps_some, self._asked = steps_some, asked
         self._device = next(chain(network.parameters(), network.buffers())).device
         others = [parameter for module in (modules or {}).values() for parameter in module.parameters()]
@@ -102,8 +99,8 @@ class Stepper:
         self._graphed = agent.graphed(config) if cuda_graphs and self._device.type == "cuda" else ""
         self.optimizer = make_optimizer(config, self.modules.values(), graphed=bool(self._graphed))
         self._spectral = spectral_layers(network)
-        vectors = chain.from_iterable((layer.left, layer.right) for layer in self._spectral)
-        moved = [*chain(vectors, *(each.guarded_tensors for each in self.target_networks.values()))]
+        targets = (target.guarded_tensors for target in self.target_networks.values())
+        moved = [*chain(*(layer.guarded_tensors for layer in self._spectral), *targets)]
         self.guard = Guard(self.optimizer, torch.device("cpu") if checks_on_host else self._device, moved)
         recorded = self._learn if self._graphed == "update" else self._called
         self._graphs = UpdateGraphs(recorded, self.guard) if self._graphed else None

@@ -32,6 +32,11 @@ class SpectralConv2d(nn.Conv2d):
         self.register_buffer("left", torch.full((rows,), rows**-0.5))
         self.register_buffer("right", torch.full((columns,), columns**-0.5))
 
+    @property
+    def guarded_tensors(self) -> list[Tensor]:
+        """What a step moves beside the weights, so that a refused step can bring it back."""
+        return [self.left, self.right]
+
     @torch.no_grad()
     def start(self, generator: torch.Generator | None) -> None:
         """Find the vectors of new weights, from a random one."""
