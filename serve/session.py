@@ -141,7 +141,7 @@ class Session:
         return not self.places or any(place.state is not SeatState.THINKING for place in self.places)
 
     def played(self) -> dict[str, Any]:
-        """Who the client is and what it has played, for the page of the server."""
+        """The client's name and seats, and the steps and episodes that it has played, for the page of the server."""
         mean = round(sum(self.returns) / len(self.returns), 4) if self.returns else None
         about = {"name": self.name, "seats": len(self.places), "exploit": self.exploit}
         return {**about, "steps": self.steps, "episodes": self.episodes, "return_mean": mean}

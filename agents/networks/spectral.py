@@ -34,7 +34,7 @@ class SpectralConv2d(nn.Conv2d):
 
     @property
     def guarded_tensors(self) -> list[Tensor]:
-        """What a step moves beside the weights, so that a refused step can bring it back."""
+        """The vectors, which follow each optimiser step. A step that is refused on a GPU restores them."""
         return [self.left, self.right]
 
     @torch.no_grad()

@@ -104,7 +104,7 @@ ActorDelay = Annotated[
 
 @dataclass(frozen=True)
 class SoftConfig(AgentConfig):
-    """What the settings of SAC, TQC and CrossQ share. All losses are means over the windows of a batch."""
+    """The settings that SAC, TQC and CrossQ share. All losses are means over the windows of a batch."""
 
     lr: LearningRate = 3e-4
     lr_end_value: HeldLearningRate = -1.0
