@@ -79,7 +79,6 @@ class NetworkPasses:
         self._further = list(further)
         self._multiplications = multiplications(self._parameters)
         self._multiplications_of_all = multiplications([*self._parameters, *self._further])
-        self._scalars = _Scalars(next(network.parameters(), torch.empty(0)).device)
         self._parts: Sequence[Any] = ()
         self._axis = 0  # along which the parts were divided
         self._multiplied = 0  # by the last pass
@@ -155,23 +154,26 @@ class NetworkPasses:
         Args:
             losses: scalars `[]`.
             outputs: what the last `forward` returned.
-            weights: a number or a scalar for each loss, 1 by default. Autograd gets them as gradients: no sum is computed.
+            weights: a number or a scalar for each loss, 1 by default.
         """
-        scalars = None if weights is None else [each if isinstance(each, Tensor) else self._scalars[each] for each in weights]
+        # Each weight is a factor. Given to autograd as gradients, the weights would make PyTorch import SymPy before the first
+        # update, which takes a second.
+        if weights is not None:
+            losses = [loss * weight for loss, weight in zip(losses, weights, strict=True)]
         parameters, further = self._parameters, self._further
         if not self._parts:
             learned = [*parameters, *further]
             if self.threads == 1:
-                give_gradients(learned, torch.autograd.grad(losses, learned, scalars, materialize_grads=True))
+                give_gradients(learned, torch.autograd.grad(losses, learned, materialize_grads=True))
                 return
             with self.operations.sharing(self._multiplied):
-                gradients = torch.autograd.grad(losses, learned, scalars, materialize_grads=True)
+                gradients = torch.autograd.grad(losses, learned, materialize_grads=True)
             self.operations.end_pass(self._multiplied)
             give_gradients(learned, gradients)
             return
         # Stage 1: one graph from the losses of the whole batch to the leaves, which are the outputs of all threads.
         # dL / doutputs, of the shapes of the outputs
-        of_leaves = torch.autograd.grad(losses, [*outputs, *further], scalars, materialize_grads=True)
+        of_leaves = torch.autograd.grad(losses, [*outputs, *further], materialize_grads=True)
         give_gradients(further, of_leaves[len(outputs) :])  # these are not behind the leaves, so stage 1 is all
         sizes = [part[0].shape[self._axis] for part in self._parts]  # rows or columns of each part
         # One tuple of gradients for each part.
@@ -298,15 +300,3 @@ def _mean_of_parts(found: Sequence[Losses], gradients: Sequence[list[Tensor]], s
     terms = {name: term._replace(value=values[name]) for name, term in first.terms.items()}
     # The priorities [N] are in the order of the rows.
     return Losses(terms, {name: values[name] for name in first.metrics}, torch.cat(errors) if errors else None)
-
-
-class _Scalars(dict[float, Tensor]):
-    """Numbers as scalars on the device, kept because making one takes as long as an operation of a small network."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-
-    def __missing__(self, number: float) -> Tensor:
-        self[number] = torch.full((), number, device=self._device)
-        return self[number]

@@ -40,6 +40,8 @@ class SpectralConv2d(nn.Conv2d):
     @torch.no_grad()
     def start(self, generator: torch.Generator | None) -> None:
         """Find the vectors of new weights, from a random one."""
+        if self.weight.is_meta:
+            return  # shapes alone, on which PyTorch takes a second for these products
         self.left.normal_(generator=generator)
         for _ in range(_FIRST_ITERATIONS):
             self.iterate()
