@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pandas
 import pytest
 
 import springbok
@@ -108,6 +109,9 @@ def test_metrics_are_columns_without_a_line_that_is_being_written(tmp_path: Path
     np.testing.assert_array_equal(metrics["steps"], [10, 20])
     np.testing.assert_array_equal(metrics["info/a,b_mean"], [0.5, np.nan])
     assert metrics.last == {"steps": 20.0}
+    assert metrics.to_pandas().equals(
+        pandas.DataFrame({"steps": [10.0, 20.0], "info/a,b_mean": [0.5, np.nan], "empty": np.nan})
+    )
     (tmp_path / "metrics.csv").write_text("steps\n")
     assert run.metrics.last == {}
     assert run.settings == {"lr": 0.5}

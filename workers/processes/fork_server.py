@@ -33,7 +33,7 @@ from workers.processes.out_of_memory import is_out_of_memory
 
 MAX_REQUEST_BYTES = 1 << 17  # fits into one packet of a local socket
 MAX_DESCRIPTORS = 64
-STANDARD_INPUT, STANDARD_ERROR = 0, 2
+STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
 NUMBER = struct.Struct("i")  # a process id or an exit code
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 
@@ -126,11 +126,13 @@ def run_fork_server(requests: socket.socket, parent: int) -> None:
 
 def _detach(requests: socket.socket, parent: int) -> None:
     """Give up what was inherited from the parent but `requests`, standard output and standard error; die with the parent."""
-    os.closerange(STANDARD_ERROR + 1, requests.fileno())
-    os.closerange(requests.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-    null = os.open(os.devnull, os.O_RDONLY)  # this is descriptor 0 already if standard input was closed
-    if null != STANDARD_INPUT:
-        os.dup2(null, STANDARD_INPUT)
+    # The null device takes the place of each descriptor: the run's log and other Python objects may still write to theirs, and
+    # the number of a closed one would soon belong to a pipe.
+    null = os.open(os.devnull, os.O_RDWR)
+    inherited = {int(name) for name in os.listdir("/proc/self/fd")} - {STANDARD_OUTPUT, STANDARD_ERROR, requests.fileno(), null}
+    for number in {STANDARD_INPUT} | inherited:
+        os.dup2(null, number, inheritable=number == STANDARD_INPUT)
+    if null > STANDARD_ERROR:
         os.close(null)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they reach the whole terminal or process group, but the learner decides

@@ -1,0 +1,68 @@
+"""A run in a real kernel of a notebook: it is interrupted, it continues, and it leaves no process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from learner.metrics.hardware import family_of
+from tests.support import REPOSITORY
+
+SMALL = "agent='ppo', worker_kind='cpu', worker_count=1, network='mlp', preflight=False"
+TRAIN = f"""
+import springbok
+try:
+    springbok.train(env='CartPole-v1', environment_max_steps=10**9, log_period=0.5, progress_period=0, {SMALL})
+except KeyboardInterrupt:
+    run = springbok.Run('results/latest')
+    print('INTERRUPTED')
+"""
+CONTINUE = """
+before = run.metrics['steps'][-1]
+run = run.resume(more_steps=2000)
+print('CONTINUED', run.summary['steps'] >= before + 2000)
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    manager, client = start_new_kernel(cwd=str(tmp_path), env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    try:
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def printed(client: Any, request: str, until: Callable[[str], bool] = lambda text: False) -> str:
+    """What a cell prints until it has ended, or until a text appears in it."""
+    text = ""
+    while not until(text):
+        message = client.get_iopub_msg(timeout=120)
+        content = message["content"]
+        if message["parent_header"].get("msg_id") == request:
+            text += content.get("text", "") + "".join(content.get("traceback", ()))
+            if content.get("execution_state") == "idle":
+                return text
+    return text
+
+
+def test_a_run_is_interrupted_and_continued_and_no_process_is_left(kernel: tuple[Any, Any]) -> None:
+    manager, client = kernel
+    own = set(family_of(manager.provisioner.pid))
+    cell = client.execute(TRAIN)
+    assert "steps" in printed(client, cell, lambda text: "| steps" in text)  # a line of progress
+    assert len(set(family_of(manager.provisioner.pid)) - own) > 1
+    manager.interrupt_kernel()
+    assert "INTERRUPTED" in printed(client, cell)
+    assert printed(client, client.execute(CONTINUE)).rstrip().endswith("CONTINUED True")
+    deadline = time.monotonic() + 10
+    while left := set(family_of(manager.provisioner.pid)) - own:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
