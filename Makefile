@@ -33,7 +33,8 @@ PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numproce
 train: $(VENV)/.installed
 	$(BIN)/python main.py --op_mode=train --preset=$(PRESET) $(ARGS)
 
-test: lint types unit
+test: lint
+	$(MAKE) --no-print-directory --jobs=2 types unit
 
 quick: lint types fast
 

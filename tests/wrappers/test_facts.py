@@ -32,10 +32,10 @@ def test_the_probe_does_not_wait_for_processes_that_outlive_it(tmp_path: Path, m
     ("where", "how"), [("constructor", "sleep"), ("reset", "swallow"), ("step", "sleep"), ("close", "sleep")]
 )
 def test_a_probe_that_hangs_ends_and_says_where(where: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "START_SECONDS", 2.0)
+    monkeypatch.setattr(facts, "START_SECONDS", 1.0)
     monkeypatch.setattr(facts, "GRACE_SECONDS", 60.0)  # a busy machine may need so long to start the probe
     hanging = config("TestHanging-v1", where=where, how=how, probed=True)
-    with pytest.raises(ValueError, match=rf"env: {hanging.env} .* 2 s \(.*environments.py:\d+\)"):
+    with pytest.raises(ValueError, match=rf"env: {hanging.env} .* 1 s \(.*environments.py:\d+\)"):
         make_spec(hanging)
 
 
