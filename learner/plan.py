@@ -41,7 +41,13 @@ def make_plan(config: Config, spec: EnvSpec | None = None) -> Plan:
     """
     spec, agent, settings = spec or make_spec(config.env), agent_class(config), config.agent_settings
     network = NetworkConfig(
-        config.network_settings, spec.observation_shape, spec.action, agent.network_class, leaves=spec.leaves, agent=settings
+        config.network_settings,
+        spec.observation_shape,
+        spec.action,
+        agent.network_class,
+        leaves=spec.leaves,
+        agent=settings,
+        tasks=spec.tasks if len(spec.tasks) > 1 else (),
     )
     agent.check(settings, network)  # before a network is made for the actions
     shapes, burn_in = make_network_shapes(network), config.network_settings.burn_in

@@ -222,4 +222,5 @@ def _checkpoint(parts: Parts) -> Checkpoint:
         generators=generator_states(parts.generator),
         returns=list(parts.counting.episodes.recent),
         infos=list(parts.counting.episodes.infos.recent),
+        task_returns=[list(recent) for recent in parts.counting.episodes.recent_of_tasks.values()],
     )

@@ -24,11 +24,13 @@ def network_config(
     leaves: tuple[Leaf, ...] = (),
     network_class: type[FeatureNetwork] = ActorCritic,
     agent: Any = None,
+    tasks: tuple[str, ...] = (),
     **settings: Any,
 ) -> NetworkConfig:
     """An actor-critic. action: a space, or the number of discrete actions. settings: others of `NetworkSettings`."""
     space = Discrete(action) if isinstance(action, int) else action
-    return NetworkConfig(NetworkSettings(name, **settings), observation_shape, space, network_class, precision, leaves, agent)
+    made = NetworkSettings(name, **settings)
+    return NetworkConfig(made, observation_shape, space, network_class, precision, leaves, agent, tasks)
 
 
 def network_of(
@@ -42,12 +44,15 @@ def network_of(
     leaves: tuple[Leaf, ...] = (),
     network_class: type[ActorCritic] = ActorCritic,
     agent: Any = None,
+    tasks: tuple[str, ...] = (),
     **settings: Any,
 ) -> ActorCritic:
     """A new actor-critic on the CPU; equal generators give equal weights."""
     with_core = {} if core == "none" else {"core": core, "core_size": 8}
     network: ActorCritic = make_network(
-        network_config(name, observation_shape, action, precision, leaves, network_class, agent, **with_core, **settings),
+        network_config(
+            name, observation_shape, action, precision, leaves, network_class, agent, tasks, **with_core, **settings
+        ),
         generator,
     )
     return network

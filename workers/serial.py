@@ -40,7 +40,8 @@ class SerialWorkers(InProcessWorkers):
         for worker in range(config.worker_count):
             seed = self.setup.seeds[worker]
             with failures_of(f"worker {worker}"):
-                env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker))
+                first = int(config.environments_of(worker, 0)[0])
+                env = JournaledEnv(make_vector_env(self.setup.env, config.envs_per_worker, first=first))
                 self._envs.append(env)  # before its first reset, so that `stop` closes it if that fails
                 policy = cpu_policy(self.setup, self.weights, worker, seed)
                 rollout = make_rollout(self.setup, env, policy, self.slots, self.seconds[worker], worker, seed)

@@ -15,8 +15,9 @@ from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, served, toy
 from wrappers.answering import is_limited, watched
 from wrappers.folder import in_own_folder
+from wrappers.many import MOST_TASKS, ManyEnv, ManySingle, joined_description, joined_spec
 from wrappers.previous import PreviousEnv, with_previous
-from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args
+from wrappers.spec import FAILURES, Display, EnvConfig, EnvDescription, EnvSpec, Step, VectorEnv, parse_env_args, tasks_of
 
 __all__ = [
     "ENVIRONMENTS",
@@ -93,42 +94,69 @@ the size of its rewards matters."""
 
 
 def family_of(env_id: str) -> str | None:
-    """Name of the family that makes `env_id`; None if there is none."""
+    """Name of the family that makes `env_id`, or the first of several environments; None if there is none."""
+    env_id = tasks_of(env_id)[0]
     return next((name for name, family in ENVIRONMENTS.items() if family.matches(env_id)), None)
 
 
 def usual_settings(env_id: str) -> Mapping[str, Any]:
     """Settings whose default is another one in the family of `env_id`, with that default."""
-    return USUAL_SETTINGS.get(family_of(env_id) or "", {})
+    usual, family = USUAL_SETTINGS.get(family_of(env_id) or "", {}), family_of(env_id)
+    # Games have equal actions only if they have all of them.
+    return {**usual, "full_action_space": True} if family == "atari" and len(tasks_of(env_id)) > 1 else usual
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
     """Return the shapes and counts of the environment that `config` names. Raises ValueError for an unknown id."""
-    spec = _family(config.env).make_spec(config)
+    spec = _spec_of_tasks(config) if len(config.tasks) > 1 else _family(config.env).make_spec(config)
     return with_previous(spec) if config.core_inputs else spec
+
+
+def _spec_of_tasks(config: EnvConfig) -> EnvSpec:
+    """The spec of several environments. Raises ValueError if they do not go together."""
+    names, families = tasks_of(config.env), [family_of(task.env) for task in config.tasks]
+    if len(set(names)) < len(names) or len(names) > MOST_TASKS:
+        raise ValueError(f"env: wanted at most {MOST_TASKS} different environments, got {config.env}")
+    specs = [make_spec(task) for task in config.tasks]  # first, because an unknown id is the likelier mistake
+    if len(set(families)) > 1:
+        kinds = ", ".join(f"{name} ({family})" for name, family in zip(names, families, strict=True))
+        raise ValueError(f"env: wanted environments of one family, got {kinds}")
+    if "served" in families:
+        raise ValueError(f"env: wanted one environment that clients play, got {config.env}")
+    return joined_spec(config, specs)
 
 
 def describe_env(config: EnvConfig) -> EnvDescription:
     """The facts that evaluation and export need about the environment that `config` names."""
+    if len(config.tasks) > 1:
+        return joined_description(config, [describe_env(task) for task in config.tasks])
     return _family(config.env).describe(config)
 
 
 def env_notes(config: EnvConfig, given: Collection[str]) -> list[str]:
     """Return lines for the user about the environment, as `Family.notes` has them. Raises ValueError for an unknown id."""
-    return _family(config.env).notes(config, given)
+    lines = [line for task in config.tasks for line in _family(task.env).notes(task, given)]
+    if config.task_input and len(config.tasks) == 1:
+        lines.append("task_input is not used with one environment")
+    return list(dict.fromkeys(lines))
 
 
-def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1) -> VectorEnv:
+def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1, first: int = 0) -> VectorEnv:
     """Return `num_envs` environments with next-step autoreset. Raises ValueError for bad counts or an unknown id.
 
     Args:
         config: the environment and how its observations are made.
         num_envs: number of environments, at least 1.
         num_threads: number of native threads, for families that have them.
+        first: number of environment 0 in the run, which decides its task if `config` names several environments.
     """
     for name, value in (("num_envs", num_envs), ("num_threads", num_threads)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
+    if len(config.tasks) > 1:
+        return _with_inputs(
+            config, ManyEnv(config, num_envs, first, lambda task, count: make_vector_env(task, count, num_threads))
+        )
     family = _family(config.env)
     return _made(config, num_envs, lambda: family.make_vector(config, num_envs, num_threads))
 
@@ -137,7 +165,10 @@ def _made(config: EnvConfig, num_envs: int, make: Callable[[], VectorEnv]) -> Ve
     """Make environments in their own folder, with limits of time and the inputs of a core."""
     description = describe_env(config) if is_limited() else EnvDescription(config)
     start, step = (num_envs * seconds for seconds in (description.start_seconds, description.reset_seconds))
-    env = watched(lambda: in_own_folder(make), config.env, start, step)
+    return _with_inputs(config, watched(lambda: in_own_folder(make), config.env, start, step))
+
+
+def _with_inputs(config: EnvConfig, env: VectorEnv) -> VectorEnv:
     return PreviousEnv(env) if config.core_inputs else env
 
 
@@ -168,6 +199,8 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
     """
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")
+    if len(config.tasks) > 1:
+        return _with_inputs(config, ManySingle(config, lambda task: make_single_env(task, render_mode)))
     family = _family(config.env)
     return _made(config, 1, lambda: family.make_single(config, render_mode))
 

@@ -6,6 +6,7 @@ arXiv:1802.01561, figure 3).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -41,6 +42,24 @@ def encode_actions(actions: np.ndarray, space: ActionSpace) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+class FrameStacks:
+    """The stacks of N environments whose frames have leaves. spec: with the leaves."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        self._packing = Packing(spec.leaves)
+        self._observations = np.zeros((num_envs, *spec.observation_shape), np.uint8)
+
+    def clear(self, reset: np.ndarray) -> None:
+        """Set the stacks to zeros where `reset`, bool `[N]`, says that an episode begins with the next frame."""
+        self._observations[reset] = 0
+
+    def push(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Push a frame of these leaves, `[N, *shape]` each, and return a copy of the stacks, uint8 `[N, S, bytes]`."""
+        self._observations[:, :-1] = self._observations[:, 1:].copy()
+        self._observations[:, -1] = self._packing.pack(values)
+        return self._observations.copy()
+
+
 class PreviousEnv(VectorEnv):
     """Environments whose observations hold the previous action and raw reward. Each stacked frame has its own pair.
 
@@ -53,19 +72,18 @@ class PreviousEnv(VectorEnv):
         self.num_envs = env.num_envs
         self.needs_close = env.needs_close
         self._inner = Packing(env.spec.leaves) if env.spec.leaves else None
-        self._packing = Packing(self.spec.leaves)
-        self._observations = np.zeros((self.num_envs, *self.spec.observation_shape), np.uint8)
+        self._stacks = FrameStacks(self.spec, self.num_envs)
         (self._no_action,) = (leaf.shape for leaf in self.spec.leaves if leaf.name == PREVIOUS_ACTION)
 
     def reset(self, seed: int) -> np.ndarray:
         observations = self.env.reset(seed)
-        self._observations[:] = 0
+        self._stacks.clear(np.ones(self.num_envs, bool))
         return self._push(observations, np.zeros((self.num_envs, *self._no_action)), np.zeros(self.num_envs))
 
     def step(self, actions: np.ndarray) -> Step:
         step = self.env.step(actions)
         taken = encode_actions(actions, self.spec.action) * step.action_used[:, None]
-        self._observations[step.reset] = 0  # frames before an episode's first one
+        self._stacks.clear(step.reset)
         rewards = np.where(step.reset, 0.0, step.rewards)
         return step._replace(observations=self._push(step.observations, taken, rewards))
 
@@ -76,13 +94,10 @@ class PreviousEnv(VectorEnv):
         self.env.close()
 
     def _push(self, observations: np.ndarray, actions: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-        """Push the newest frame into the stacks of bytes and return a copy of them, `[N, S, bytes]`.
+        """Push the newest frame into the stacks, and return a copy of them, `[N, S, bytes]`.
 
         observations: `[N, S, *frame_shape]` of the environment. actions: `[N, A]`. rewards: `[N]`.
         """
         newest = observations[:, -1]
         values = self._inner.unpack(newest) if self._inner else {OBSERVATION: newest}
-        values |= {PREVIOUS_ACTION: actions, PREVIOUS_REWARD: rewards[:, None]}
-        self._observations[:, :-1] = self._observations[:, 1:].copy()
-        self._observations[:, -1] = self._packing.pack(values)
-        return self._observations.copy()
+        return self._stacks.push({**values, PREVIOUS_ACTION: actions, PREVIOUS_REWARD: rewards[:, None]})

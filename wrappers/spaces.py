@@ -16,6 +16,10 @@ import numpy as np
 ACTION_MASK = "action_mask"
 """Name of the leaf that says which actions are legal: uint8, 1 for a legal action. See `ActionSpace.mask_size`."""
 
+TASK, TASK_INPUT = "_task", "_task_input"
+"""Names of the leaves of a run with several environments: the index of its own, uint8 `[1]`, which no torso reads, and with
+`--task_input` the same as a one-hot float32 vector. See `wrappers.many`."""
+
 
 @dataclass(frozen=True)
 class Leaf:

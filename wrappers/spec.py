@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -74,6 +74,11 @@ def parse_env_wrappers(text: str) -> list[tuple[str, str]]:
     return [(module, name) for module, _, name in named]
 
 
+def tasks_of(env: str) -> tuple[str, ...]:
+    """The ids of the environments that `env` names: one, or those of a list."""
+    return tuple(name.strip() for name in env.split(","))
+
+
 @dataclass(frozen=True)
 class EnvConfig:
     """The environment, and how its observations are made. A step is one action, in Atari games for `skipped_frames` frames."""
@@ -82,7 +87,8 @@ class EnvConfig:
         str,
         _Stored(
             "Environment id: PongNoFrameskip-v4, ALE/Breakout-v5, Catch-v0, any id of Gymnasium such as CartPole-v1, "
-            "package.module:Id-v0, which imports that module first, or envpool:Ant-v5."
+            "package.module:Id-v0, which imports that module first, or envpool:Ant-v5. Several ids, as ID,ID, "
+            "are the tasks of one policy; their spaces must be equal."
         ),
     ] = "PongNoFrameskip-v4"
     frames_stacked: Annotated[
@@ -99,6 +105,9 @@ class EnvConfig:
     ] = 108_000
     core_inputs: Annotated[
         bool, _Stored("Add the previous action and the previous reward to the observations, for a core to remember.")
+    ] = False
+    task_input: Annotated[
+        bool, _Stored("With several environments: the network reads which one it plays, as a one-hot vector.")
     ] = False
 
     frame_scale_resolution: Annotated[str, _Atari("Size of a frame, height,width in pixels.", check=parse_resolution)] = "84,84"
@@ -183,6 +192,16 @@ class EnvConfig:
         check_fields(self)
 
     @property
+    def tasks(self) -> tuple[EnvConfig, ...]:
+        """The configuration of each environment that `env` names."""
+        names = tasks_of(self.env)
+        return (
+            (self,)
+            if len(names) == 1
+            else tuple(replace(self, env=name, core_inputs=False, task_input=False) for name in names)
+        )
+
+    @property
     def frame_height(self) -> int:
         """Height of a frame in pixels."""
         return parse_resolution(self.frame_scale_resolution)[0]
@@ -198,7 +217,7 @@ class EnvSpec:
     """Shapes and spaces of one environment, which are known before any process starts.
 
     Args:
-        env: its id.
+        env: its id, or a list of those of several tasks.
         frame_shape: shape of ONE frame, such as `[H, W]`, `[H, W, C]` or `[F]`. An observation is
             `[frames_stacked, *frame_shape]`.
         frame_dtype: name of a frame's numpy dtype.
@@ -221,6 +240,11 @@ class EnvSpec:
     @property
     def observation_shape(self) -> tuple[int, ...]:
         return (self.frames_stacked, *self.frame_shape)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ids of its environments. Environment i of a run plays number i mod their count."""
+        return tasks_of(self.env)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that describes the environment in checkpoints."""

@@ -2,7 +2,7 @@
 
 Each tests one thing, and is not learned if the program does it wrongly: `Catch-v0` one choice, `Reach-v0` real numbers,
 `Locks-v0` several choices, `Masked-v0` choices that are not always legal, `Recall-v0` memory, `Bandit-v0` a choice that pays at
-once, `BitFlip8-v0` and `BitFlip15-v0` goals.
+once, `BitFlip8-v0` and `BitFlip15-v0` goals, `Avoid-v0` together with `Catch-v0` two tasks of one policy.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from wrappers.spec import Display, EnvConfig, EnvDescription, EnvSpec, VectorEnv
 from wrappers.toys.bandit import Bandit
 from wrappers.toys.base import SHOWN_SECONDS, Toy
 from wrappers.toys.bit_flip import BitFlip8, BitFlip15
-from wrappers.toys.catch import Catch
+from wrappers.toys.catch import Avoid, Catch
 from wrappers.toys.locks import Locks
 from wrappers.toys.masked import Masked
 from wrappers.toys.reach import Reach
 from wrappers.toys.recall import Recall
 
 TOYS: dict[str, type[Toy]] = {
+    Avoid.env_id: Avoid,
     Catch.env_id: Catch,
     Reach.env_id: Reach,
     Locks.env_id: Locks,

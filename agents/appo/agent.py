@@ -182,7 +182,9 @@ class APPOAgent(Agent):
         # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
         found = self.estimates(part, log_probs, outputs.values.detach())
         # V, G_t and A_t [T, b], as they are or by PopArt
-        compared_values, targets, advantages = self.stepper.units.in_losses(values, found.targets, found.advantages, used)
+        compared_values, targets, advantages = self.stepper.units.in_losses(
+            values, found.targets, found.advantages, used, self.network.task_of(part.observations[0])
+        )
         if config.normalise_advantages:
             advantages = normalised(advantages, used)
         errors = targets - compared_values  # G_t - V(x_t) [T, b]

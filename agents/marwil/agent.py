@@ -134,7 +134,9 @@ class MarwilAgent(Agent):
         values = outputs.values.detach()  # [T+1, B]
         # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
         advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
-        advantages = step.units.in_losses(values[:-1], returns, advantages, used).advantages
+        advantages = step.units.in_losses(
+            values[:-1], returns, advantages, used, self.network.task_of(batch.observations[0])
+        ).advantages
         scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)  # c^2 []
         scale = step.collectives.mean(scale, used)  # one c for all learners, so that their weights agree
         # c^2 is updated before it is used, as in RLlib.
@@ -156,7 +158,8 @@ class MarwilAgent(Agent):
         policy, values = outputs.policy[:-1], outputs.values[:-1]  # row T has no action
         weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)  # exp(beta A / c) [T, B]
         entropy = used_mean(distribution.entropy(policy), used)
-        errors = self.stepper.units.normalised(returns) - self.stepper.units.normalised(values)  # [T, B]
+        units, tasks = self.stepper.units, self.network.task_of(batch.observations[0])
+        errors = units.normalised(returns, tasks) - units.normalised(values, tasks)  # [T, B]
         terms = {
             "policy_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used, weights)),
             "value_loss": Term(0.5 * used_mean(errors.square(), used), config.value_loss_weight),  # mean A^2 / 2

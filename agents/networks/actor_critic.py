@@ -13,6 +13,7 @@ from agents.acting import Acting
 from agents.distributions import ILLEGAL_LOGIT, DiagonalGaussian, Distribution, make_distribution
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
 from agents.networks.cores import CorePair, HalfOfPair
+from agents.networks.inputs import Observations
 from agents.networks.popart import PopArtHead
 from replay.trajectory import Field
 from wrappers.spaces import ACTION_MASK
@@ -115,14 +116,25 @@ class ActorCritic(PolicyNetwork):
 
     def make_heads(self) -> None:
         super().make_heads()
-        # `popart` is a setting of the agent, whose moments set the scale of the head.
-        head = PopArtHead if getattr(self.config.agent, "popart", False) else nn.Linear
-        self.value_head = head(self.head_feature_count, 1)
+        # `popart` is a setting of the agent, whose moments set the scale of the head. It has a value for each task.
+        features, names = self.head_feature_count, self.config.tasks
+        popart = getattr(self.config.agent, "popart", False)
+        self.value_head = PopArtHead(features, len(names) or 1, names) if popart else nn.Linear(features, 1)
 
     def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
-        """The policy and the value of float32 features `[N, feature_count]`. mask: as `PolicyNetwork.heads` takes it."""
+        """The policy and the value of float32 features `[N, feature_count]`. mask: as `PolicyNetwork.heads` takes it.
+
+        With PopArt and several tasks there is a value for each, `[N, tasks]`, until `of_tasks` takes that of the observation.
+        """
         of_policy, of_value = self.split_features(features)  # [N, head_feature_count] each
-        return PolicyOutput(policy=self.policy_of(of_policy, mask), values=self.value_head(of_value).squeeze(-1))
+        policy, values = self.policy_of(of_policy, mask), self.value_head(of_value)  # [N, P], [N, 1] or [N, tasks]
+        return PolicyOutput(policy, values.squeeze(-1) if values.shape[-1] == 1 else values)
+
+    def of_tasks(self, output: PolicyOutput, observations: Observations) -> PolicyOutput:
+        tasks = self.task_of(observations)  # [N]
+        if tasks is None or output.values.dim() == 1:
+            return output
+        return output._replace(values=output.values.gather(1, tasks[:, None]).squeeze(1))  # V_i(x) of the task i
 
     def head_gain(self, layer: nn.Module) -> float | None:
         return _VALUE_GAIN if layer is self.value_head else super().head_gain(layer)

@@ -26,7 +26,7 @@ from agents.networks.inputs import ObservationEncoder, Observations
 from agents.networks.joint import make_joint_torso, without_last_layer
 from agents.networks.settings import NetworkSettings
 from agents.networks.spectral import spectral_layers
-from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
+from wrappers.spaces import ACTION_MASK, TASK, ActionSpace, Leaf
 
 __all__ = ["FeatureNetwork", "NetworkConfig", "NetworkOutput", "SampledActions", "make_network", "on_device"]
 
@@ -45,6 +45,7 @@ class NetworkConfig:
         precision: what the torso computes in, a key of `PRECISIONS`. Weights are float32 in any case.
         leaves: the parts of a frame that has several, see `wrappers.spec.EnvSpec`.
         agent: the agent's settings, for a class whose heads depend on them.
+        tasks: ids of the environments, if there are several and observations say which of them they come from.
     """
 
     settings: NetworkSettings
@@ -54,6 +55,7 @@ class NetworkConfig:
     precision: str = "float32"
     leaves: tuple[Leaf, ...] = ()
     agent: Any = None
+    tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.observation_shape or min(self.observation_shape) < 1:
@@ -201,7 +203,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         With a core the observations are rows of columns, and the other arguments are those of `unroll`.
         """
         if state is None or reset is None:
-            return self.heads(self.features(observations), self.mask_of(observations))
+            return self.of_tasks(self.heads(self.features(observations), self.mask_of(observations)), observations)
         assert isinstance(observations, Tensor)
         return self.unroll(observations, state, reset, burn_in).output
 
@@ -210,10 +212,11 @@ class FeatureNetwork(ObservationEncoder, ABC):
 
         state: `[N, K]`, zeros where an observation is its episode's first; None without a core.
         """
-        return self.infer_from(self.features(observations), self.mask_of(observations), state)
+        inferred = self.infer_from(self.features(observations), self.mask_of(observations), state)
+        return inferred._replace(output=self.of_tasks(inferred.output, observations))
 
     def infer_from(self, features: Tensor, mask: Tensor | None, state: Tensor | None) -> NetworkOutput:
-        """The output of `infer`. features: the torso's output for the observations. mask: as `heads` takes it."""
+        """The output of `infer` before `of_tasks`. features: the torso's output. mask: as `heads` takes it."""
         if self.core is None:
             return NetworkOutput(self.heads(features, mask), features)
         assert state is not None, f"a network with a core: wanted a state [N, {self.state_size}], got none"
@@ -241,7 +244,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
         # h [R - burn_in, B, H]
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
         rows = hidden.shape[:2]  # R - burn_in, B
-        outputs = self.heads(hidden.flatten(0, 1), self.mask_of(observations[burn_in:].flatten(0, 1)))  # [rows * B, ...] each
+        learned = observations[burn_in:].flatten(0, 1)
+        outputs = self.of_tasks(self.heads(hidden.flatten(0, 1), self.mask_of(learned)), learned)  # [rows * B, ...] each
         return NetworkOutput(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:
@@ -277,6 +281,24 @@ class FeatureNetwork(ObservationEncoder, ABC):
         if isinstance(observations, Tensor):
             return observations[:, -1, self.packing.parts[ACTION_MASK]]  # the newest frame's mask; older ones are of past steps
         return observations[ACTION_MASK][:, -1]
+
+    def task_of(self, observations: Observations) -> Tensor | None:
+        """The task of each observation `[*dims, *observation_shape]`, int64 `[*dims]`; None if there is one task.
+
+        The rows of a column are of one environment, so row 0 of a batch gives the task `[B]` of each column.
+        """
+        if not self.config.tasks:
+            return None
+        assert self.packing is not None
+        if isinstance(observations, Tensor):
+            newest = observations[..., -1, self.packing.parts[TASK]]
+        else:
+            newest = observations[TASK][..., -1, :]
+        return newest.squeeze(-1).long()
+
+    def of_tasks(self, output: Any, observations: Observations) -> Any:
+        """What `heads` returned for N observations, without the parts for other tasks than theirs, if it has such parts."""
+        return output
 
     def only_act(self) -> Self:
         """Keep the torso's weights in the precision it computes in, so that no call casts them. Returns self."""

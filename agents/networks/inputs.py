@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wrappers.spaces import ACTION_MASK, Leaf, Packing
+from wrappers.spaces import ACTION_MASK, TASK, Leaf, Packing
 
 Shape = tuple[int, ...]
 
@@ -53,7 +53,7 @@ def input_parts(observation_shape: Shape, leaves: tuple[Leaf, ...]) -> tuple[Inp
     """The parts of an observation `[S, *frame_shape]`: images in their order, then all vectors as one. Raises ValueError."""
     if not leaves:
         return (InputPart((), observation_shape),)
-    stack, read = observation_shape[0], [leaf for leaf in leaves if leaf.name != ACTION_MASK]
+    stack, read = observation_shape[0], [leaf for leaf in leaves if leaf.name not in (ACTION_MASK, TASK)]
     if not read:
         raise ValueError(f"observations: wanted a leaf beside {ACTION_MASK}, got none")
     if wrong := next((leaf for leaf in read if len(leaf.shape) > 3), None):

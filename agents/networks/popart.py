@@ -13,10 +13,12 @@ stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from agents.engine.collectives import Collectives
 from agents.losses import RawValues, ValuesInLosses
@@ -65,7 +67,7 @@ def with_targets(
     if tasks is None:
         sums = columns.sum(1, keepdim=True).expand(3, count)
     else:
-        sums = columns.new_zeros(3, count).index_add(1, tasks, columns)
+        sums = columns @ functional.one_hot(tasks, count).double()  # a product and not a sum by index: equal bits on a GPU
     sums = collectives.gather(sums.flatten()).sum(0).view(3, count)  # [learners, 3 * tasks] -> [3, tasks]
     rate = 1 - (1 - beta) ** sums[0]  # 0 for a task without a target
     means = sums[1:] / sums[0].clamp(min=1.0)
@@ -75,14 +77,15 @@ def with_targets(
 class PopArtHead(nn.Linear):
     """A linear layer with one value for each task, in units of the rewards.
 
-    scale, shift: sigma and mu `[tasks]`, float32. As buffers they travel with the weights.
+    scale, shift: sigma and mu `[tasks]`, float32. As buffers they travel with the weights. names: of several tasks.
     """
 
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, features: int, tasks: int = 1) -> None:
+    def __init__(self, features: int, tasks: int = 1, names: Sequence[str] = ()) -> None:
         super().__init__(features, tasks)
+        self.names = names
         self.register_buffer("scale", torch.ones(tasks))
         self.register_buffer("shift", torch.zeros(tasks))
 
@@ -159,8 +162,10 @@ class PopArt(RawValues):
         self._show(self.now)
 
     def metrics(self) -> dict[str, Tensor]:
-        """The moments, as means over the tasks."""
-        return {"popart/mean": self.now.mean.mean(), "popart/scale": self.now.scale.mean()}
+        """The moments, as means over the tasks, and those of each if there are several."""
+        moments = {"popart/mean": self.now.mean, "popart/scale": self.now.scale}
+        each = {f"{name}/{task}": own[i] for name, own in moments.items() for i, task in enumerate(self._head.names)}
+        return {**{name: own.mean() for name, own in moments.items()}, **each}
 
     def _show(self, moments: TargetMoments) -> None:
         self._head.scale.copy_(moments.scale)

@@ -117,8 +117,8 @@ class PPOAgent(Agent):
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
         objective = surrogate(log_ratios, rows.advantages, batch.bounds)  # S_t, [n] or [T, b]
-        popart = self.stepper.popart
-        values = popart.normalised(outputs.values) if popart else outputs.values  # as the rows' values and targets are
+        popart, tasks = self.stepper.popart, self.network.task_of(rows.observations)
+        values = popart.normalised(outputs.values, tasks) if popart else outputs.values  # as the rows' values and targets are
         terms = {
             "policy_loss": Term(-used_mean(objective, mask)),
             "value_loss": Term(self._value_loss(values, rows, mask), config.value_loss_weight),
@@ -149,7 +149,7 @@ class PPOAgent(Agent):
             if epoch == 0 or config.recompute_advantages:
                 # A pass over T+1 rows: acting stored V(x_0) to V(x_{T-1}), and V(x_T) is needed to bootstrap.
                 values = step.without_gradient(batch).values
-                rows, metrics = rows_of(batch, values, self.network.distribution, config, step.units)
+                rows, metrics = rows_of(batch, values, self.network, config, step.units)
                 if config.advantage_normalisation == "batch":
                     rows = rows._replace(advantages=normalised(rows.advantages, batch.action_used))
                 shared = (rows, batch, config.minibatches, config.advantage_normalisation, clipping)

@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.distributions import Distribution
 from agents.losses import RawValues
 from agents.metrics import value_metrics
 from agents.minibatches import cut, normalised_runs, shuffled, take_steps, used_steps
-from agents.networks.actor_critic import drawn_actions
+from agents.networks.actor_critic import PolicyNetwork, drawn_actions
 from agents.networks.cores import NO_CORE
 from agents.networks.settings import NetworkSettings
 from agents.returns.advantages import normalised
@@ -52,14 +51,14 @@ class Rows(NamedTuple):
 
 @torch.no_grad()
 def rows_of(
-    batch: Batch, values: Tensor, distribution: Distribution, config: Any, units: RawValues
+    batch: Batch, values: Tensor, network: PolicyNetwork, config: Any, units: RawValues
 ) -> tuple[Rows, dict[str, Tensor]]:
     """The constants of an update, and metrics of its values.
 
     Args:
         batch: with the rewards that are learned from.
         values: `[T+1, B]` of the network before the update.
-        distribution: of the actions.
+        network: with the distribution of the actions.
         config: with the discount and lambda.
         units: of values and advantages in the losses.
     """
@@ -67,9 +66,10 @@ def rows_of(
     advantages, targets = advantages_of(batch, values, config.gamma, config.gae_lambda)  # A_t and G_t, [T, B] each
     metrics = value_metrics(values[:-1], targets, batch.action_used)
     # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
-    log_mu = distribution.log_prob(behaviour, drawn)
+    log_mu = network.distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-    old_values, targets, advantages = units.in_losses(values[:-1], targets, advantages, batch.action_used)  # [T, B] each
+    tasks = network.task_of(batch.observations[0])  # [B]
+    old_values, targets, advantages = units.in_losses(values[:-1], targets, advantages, batch.action_used, tasks)  # [T, B] each
     return Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets), metrics
 
 

@@ -165,7 +165,7 @@ class TRPOAgent(Agent):
     def update(self, batch: Batch, step: Stepper) -> None:
         # A_t and G_t are those of the values before the update, for both parts of it.
         values = step.without_gradient(batch).values
-        rows, metrics = rows_of(batch, values, self.network.distribution, self.config, step.units)
+        rows, metrics = rows_of(batch, values, self.network, self.config, step.units)
         step.note(metrics)
         self._improve_policy(rows, batch, step)
         self._fit_values(rows, batch, step)
@@ -267,6 +267,7 @@ class TRPOAgent(Agent):
         for _ in range(config.epochs):
             for minibatch in step.turns(next(epochs), most):
                 outputs: PolicyOutput = step.forward(minibatch)
-                values = step.units.normalised(outputs.values)  # as the rows' targets are
+                tasks = self.network.task_of(minibatch.rows.observations)
+                values = step.units.normalised(outputs.values, tasks)  # as the rows' targets are
                 loss = value_loss(values, minibatch.rows.targets, minibatch.mask)  # mean (G - V)^2 / 2
                 step.take({"value_loss": Term(loss, config.value_loss_weight)}, {}, used=minibatch.used)

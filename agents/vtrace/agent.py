@@ -217,7 +217,7 @@ class VTraceAgent(Agent):
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
         # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
         compared_values, compared_targets, advantages = self.stepper.units.in_losses(
-            values, targets.vs, targets.pg_advantages, kept
+            values, targets.vs, targets.pg_advantages, kept, self.network.task_of(batch.observations[0])
         )
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
@@ -290,7 +290,11 @@ class VTraceAgent(Agent):
             loss = policy_cloning_loss(distribution.kl(batch.acting["behaviour_policy"], policy), batch.is_replay)
             terms["policy_cloning_loss"] = Term(loss, config.policy_cloning_loss_weight, "sum")
         if config.use_value_cloning_loss:
-            units, stored = self.stepper.units, batch.acting["behaviour_values"]
-            loss = value_cloning_loss(units.normalised(values), units.normalised(stored), batch.is_replay)
+            units, tasks, stored = (
+                self.stepper.units,
+                self.network.task_of(batch.observations[0]),
+                batch.acting["behaviour_values"],
+            )
+            loss = value_cloning_loss(units.normalised(values, tasks), units.normalised(stored, tasks), batch.is_replay)
             terms["value_cloning_loss"] = Term(loss, config.value_cloning_loss_weight, "sum")
         return terms

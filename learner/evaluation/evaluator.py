@@ -20,6 +20,7 @@ import numpy as np
 from torch import nn
 
 from learner.evaluation.evaluator_process import CLOCK, Answer, EvaluatorSetup, run_evaluator
+from learner.evaluation.play import shared_equally
 from learner.plan import Plan
 from learner.runs.checkpoint import Counters
 from replay.slot_store import SharedArrays
@@ -43,6 +44,7 @@ class EvaluationResult:
 
     update, steps: the counters of the evaluated policy. returns: raw returns of whole episodes, at least one.
     animation: a GIF of one of the episodes; None if none was made this time. infos: `NAME_at_end` and `NAME_mean`.
+    tasks: mean return of each environment, if there are several.
     """
 
     update: int
@@ -50,6 +52,7 @@ class EvaluationResult:
     returns: tuple[float, ...]
     animation: Path | None = None
     infos: Mapping[str, float] = field(default_factory=dict)
+    tasks: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean_return(self) -> float:
@@ -70,12 +73,12 @@ class Evaluator:
     """
 
     def __init__(self, plan: Plan, network: nn.Module, animation: Path) -> None:
-        config = plan.config
+        config, tasks = plan.config, len(plan.spec.tasks)
         self._setup = EvaluatorSetup(
             env=describe_env(config.env).evaluation_config,
             network=plan.network,
-            episodes=config.evaluation.eval_episodes,
-            environments=config.evaluation.environments,
+            episodes=config.evaluation.eval_episodes * tasks,
+            environments=shared_equally(config.evaluation.environments, tasks),
             greedy=config.evaluation.greedy,
             epsilon=config.epsilon or 0.0,
             seed=config.training.seed,
@@ -156,7 +159,8 @@ class Evaluator:
         if not message.returns:
             return None
         animation = self._setup.animation if message.animated else None
-        return EvaluationResult(counters.updates, counters.steps, message.returns, animation, message.infos)
+        of_tasks = zip(self._setup.network.tasks, message.task_means, strict=False)
+        return EvaluationResult(counters.updates, counters.steps, message.returns, animation, message.infos, dict(of_tasks))
 
     def _fail(self, reason: str) -> None:
         """End the process, and start another unless it has failed too often."""

@@ -42,8 +42,8 @@ class EvaluatorSetup:
     Args:
         env: the evaluation environment, whose episodes are whole games.
         network: all that is needed to build the network of the policy.
-        episodes: number of episodes in one evaluation.
-        environments: number of environments that are stepped together.
+        episodes: number of episodes in one evaluation, of all tasks together.
+        environments: number of environments that are stepped together, equally many of each task.
         greedy: whether the policy takes the most probable action instead of sampling.
         seed: seed of the run.
         animation: path of the GIF that some evaluations replace.
@@ -68,12 +68,14 @@ class Answer(NamedTuple):
         animated: whether the GIF is new.
         problem: one line for the user about what failed; empty if nothing did.
         infos: `NAME_at_end` and `NAME_mean`, see `learner.metrics.infos`.
+        task_means: mean return of each task, if there are several.
     """
 
     returns: tuple[float, ...]
     animated: bool = False
     problem: str = ""
     infos: Mapping[str, float] = {}
+    task_means: tuple[float, ...] = ()
 
 
 def run_evaluator(setup: EvaluatorSetup, shared: SharedArrays, requests: Connection, answers: Connection) -> None:
@@ -149,7 +151,10 @@ class EvaluationLoop:
             problem = f"Evaluations are no longer animated: {describe(error)}"
             self._last_animation = math.inf  # no other one becomes due
         infos = means((episode.infos for episode in episodes), added(episode.sums for episode in episodes))
-        return Answer(tuple(episode.episode_return for episode in episodes), animated, problem, infos)
+        returns, count = tuple(episode.episode_return for episode in episodes), len(setup.network.tasks)
+        of_tasks = [[each.episode_return for each in episodes if each.environment % count == task] for task in range(count)]
+        task_means = tuple(float(np.mean(own)) for own in of_tasks) if all(of_tasks) else ()
+        return Answer(returns, animated, problem, infos, task_means)
 
     def close(self) -> None:
         """Release environments that need it."""

@@ -42,6 +42,11 @@ def divide_episodes(episodes: int, environments: int) -> np.ndarray:
     return np.bincount(np.arange(episodes) % environments, minlength=environments)
 
 
+def shared_equally(environments: int, tasks: int) -> int:
+    """The environments of an evaluation if each task gets as many: at least one, and no more than asked for beyond that."""
+    return max(1, environments // tasks) * tasks
+
+
 def play(
     env: VectorEnv,
     policy: EvaluationPolicy,

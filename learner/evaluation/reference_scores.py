@@ -7,6 +7,7 @@ most 108,000 frames. Scores of another protocol are only roughly comparable.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from wrappers import EnvConfig, describe_env, family_of
@@ -104,3 +105,12 @@ def human_normalised(game: str, score: float) -> float | None:
     if reference is None:
         return None
     return 100.0 * (score - reference.random) / (reference.human - reference.random)
+
+
+def mean_human_normalised(means: Mapping[str, float]) -> float | None:
+    """The mean over games of their human-normalised scores, in per cent; None without games, or if one has no published scores.
+
+    means: mean return of each game, by name or environment id.
+    """
+    scores = [score for game, mean in means.items() if (score := human_normalised(game, mean)) is not None]
+    return sum(scores) / len(scores) if scores and len(scores) == len(means) else None

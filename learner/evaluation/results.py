@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from learner.evaluation.reference_scores import SOURCE, human_normalised, reference_scores
+from learner.evaluation.reference_scores import SOURCE, human_normalised, mean_human_normalised, reference_scores
 from learner.metrics.infos import PREFIX, success_rate
 
 Summary = dict[str, float | int | None]
@@ -70,6 +70,27 @@ def table(summary: Summary, env_id: str) -> list[str]:
         f"Human-normalised: {summary['human_normalised']:.1f} % "
         f"= 100 * ({mean} - {_number(random)}) / ({_number(human)} - {_number(random)}); random and human: {SOURCE}",
     ]
+
+
+def mean_of_tasks(summaries: Mapping[str, Summary]) -> float | None:
+    """The mean human-normalised score of several environments, in per cent; None if one has no published scores."""
+    return mean_human_normalised({task: float(summary["mean_return"] or 0.0) for task, summary in summaries.items()})
+
+
+def task_table(summaries: Mapping[str, Summary]) -> list[str]:
+    """A line for each of several environments, and their mean human-normalised score if they have published scores."""
+    width = max(len(task) for task in summaries)
+    lines = [
+        f"{'return':<{width}} {'mean':>10} {'std. error':>10} {'episodes':>10} {'random':>10} {'human':>10} {'normalised':>10}"
+    ]
+    for task, summary in summaries.items():
+        numbers = [_number(summary[name]) for name in ("mean_return", "standard_error")]
+        numbers += [f"{summary['episodes']:,}", *(_number(summary[name]) for name in ("random_return", "human_return"))]
+        score = summary["human_normalised"]
+        numbers.append("-" if score is None else f"{score:.1f} %")
+        lines.append(f"{task:<{width}} {' '.join(f'{number:>10}' for number in numbers)}")
+    mean = mean_of_tasks(summaries)
+    return lines if mean is None else [*lines, f"Mean human-normalised: {mean:.1f} %; random and human: {SOURCE}"]
 
 
 def info_lines(infos: Mapping[str, float]) -> list[str]:

@@ -143,6 +143,7 @@ class EvaluationLog:
             "mean_return": evaluation.mean_return,
             "returns": evaluation.returns,
             **({"info": evaluation.infos} if evaluation.infos else {}),
+            **({"tasks": evaluation.tasks} if evaluation.tasks else {}),
             "protocol": self._protocol,
         }
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from agents.networks.base import make_network
-from learner.evaluation.play import EpisodeResult, divide_episodes, play
+from learner.evaluation.play import EpisodeResult, divide_episodes, play, shared_equally
 from learner.evaluation.protocol import describe_protocol
 from learner.evaluation.recording import recorder_of
 from learner.evaluation.render import Screen, open_screen
-from learner.evaluation.results import info_lines, summarise, table, write_results
+from learner.evaluation.results import info_lines, mean_of_tasks, summarise, table, task_table, write_results
 from learner.machine.detect import detect_machine
 from learner.metrics.infos import Sums, added, means, note_left_out, success_rate
 from learner.metrics.progress import ProgressLine, format_duration, steps_and_frames
@@ -65,10 +65,13 @@ class CheckpointTest:
 
 
 class PlayedEpisodes:
-    """The finished episodes, and the progress line about them. wanted: number of episodes to play."""
+    """The finished episodes, and the progress line about them.
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
+    wanted: number of episodes to play, of all tasks together. tasks: ids of the environments, if there are several.
+    """
+
+    def __init__(self, wanted: int, tasks: Sequence[str] = ()) -> None:
+        self.wanted, self.tasks = wanted, tasks
         self.episodes: list[dict[str, Any]] = []
         self._sums: Sums = {}  # of the numbers in infos
         self._progress = ProgressLine()
@@ -79,6 +82,12 @@ class PlayedEpisodes:
     def missing(self) -> int:
         """Number of episodes still to play."""
         return self.wanted - len(self.episodes)
+
+    @property
+    def missing_of_tasks(self) -> list[int]:
+        """The same of each task; one number if there is one environment. Those that were shown may be uneven."""
+        done = [sum(episode["env"] == task for episode in self.episodes) for task in self.tasks] or [len(self.episodes)]
+        return [self.wanted // len(done) - own for own in done]
 
     @property
     def seconds(self) -> float:
@@ -92,13 +101,17 @@ class PlayedEpisodes:
 
     def add(self, episode: EpisodeResult, *, first_seed: int, shown: bool) -> None:
         """Count an episode. first_seed: seed of environment 0 of the environments that played it."""
+        count = len(self.tasks) or 1
+        # An environment that is shown plays the task of its seed; see `wrappers.many`.
+        task = (first_seed if shown else episode.environment) % count
         self.episodes.append(
             {
                 "return": episode.episode_return,
                 "length": episode.length,
                 "truncated": episode.truncated,
-                "seed": first_seed + episode.environment,
+                "seed": first_seed + episode.environment // count,
                 "shown": shown,
+                **({"env": self.tasks[task]} if self.tasks else {}),
                 **({"info": episode.infos} if episode.infos else {}),
             }
         )
@@ -135,7 +148,7 @@ class Stop:
 
 
 def evaluate(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, run: RunDirectory | None) -> int:
-    """Play `test_episode_count` whole episodes and report them. Returns the exit code.
+    """Play `test_episode_count` whole episodes, of each task if there are several, and report them. Returns the exit code.
 
     All episodes count under one protocol, whether they are shown or not. Every environment has a fixed quota of the episodes,
     so that short episodes are not over-represented (see `learner.evaluation.play`). The first Ctrl-C stops and reports the
@@ -157,7 +170,7 @@ def evaluate(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, run: Run
     test = CheckpointTest(plan, checkpoint, checkpoint_path, folder, make_seeds(config.training.seed))
     policy = load_policy(plan, checkpoint, test.seeds.actions)
     _announce(test)
-    played = PlayedEpisodes(config.evaluation.test_episode_count)
+    played = PlayedEpisodes(config.evaluation.test_episode_count * len(plan.spec.tasks), plan.network.tasks)
     video: Path | None = None
     failed = False
     with ExitStack() as exits:
@@ -217,14 +230,16 @@ def _play_unseen(
     recorder: EpisodeRecorder | None,
 ) -> None:
     """Play the missing episodes in many environments together. recorder: keeps them, if there is one."""
-    count = min(test.plan.config.evaluation.test_environments, played.missing)
+    count = shared_equally(min(test.plan.config.evaluation.test_environments, played.missing), len(test.plan.spec.tasks))
     env = make_vector_env(describe_env(test.plan.config.env).evaluation_config, count, num_threads=detect_machine().cores)
-    seed = test.seeds.vector
+    seed, quotas = test.seeds.vector, np.zeros(count, np.int64)
+    for task, missing in enumerate(played.missing_of_tasks):
+        quotas[task :: len(played.missing_of_tasks)] = divide_episodes(missing, count // len(played.missing_of_tasks))
     try:
         play(
             env,
             policy,
-            divide_episodes(played.missing, count),
+            quotas,
             seed,
             on_episode=lambda episode: played.add(episode, first_seed=seed, shown=False),
             on_step=played.count_steps,
@@ -289,7 +304,10 @@ def _report(test: CheckpointTest, played: PlayedEpisodes, video: Path | None) ->
     """Print the table and write the results. Returns the exit code."""
     config, counters = test.plan.config, test.checkpoint.counters
     summary = summarise(played.episodes, config.env.env)
-    for line in (*table(summary, config.env.env), *info_lines(played.infos)):
+    tasks = {task: [each for each in played.episodes if each["env"] == task] for task in played.tasks}
+    of_tasks = {task: summarise(episodes, task) for task, episodes in tasks.items() if episodes}
+    lines = task_table(of_tasks) if of_tasks else table(summary, config.env.env)
+    for line in (*lines, *info_lines(played.infos)):
         log.info("%s", line)
     content = {
         "env": config.env.env,
@@ -297,6 +315,7 @@ def _report(test: CheckpointTest, played: PlayedEpisodes, video: Path | None) ->
         "training": asdict(counters),
         "protocol": test.plan.protocol,
         "summary": summary,
+        **({"tasks": of_tasks, "human_normalised": mean_of_tasks(of_tasks)} if of_tasks else {}),
         "success_rate": success_rate(played.infos),
         "info": played.infos,
         "episodes_wanted": played.wanted,

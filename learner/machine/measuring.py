@@ -32,7 +32,7 @@ from workers.policy import CpuPolicy
 from workers.weights import SharedWeights, weights_layout
 from wrappers import EnvSpec, close_quietly, describe_env, family_of, make_vector_env
 from wrappers.legal import random_actions
-from wrappers.spaces import ACTION_MASK, Packing
+from wrappers.spaces import ACTION_MASK, TASK, Packing
 
 FEW_STEPS = 160  # steps of a batch; in larger batches a CPU takes about as long for each step
 FEW_ENVIRONMENTS = 2  # each costs the same, and a seventh of a second to make
@@ -202,7 +202,7 @@ def learning(plan: Plan, batch_size: int) -> TimedPart:
 
 
 def random_frames(spec: EnvSpec, dims: tuple[int, ...]) -> np.ndarray:
-    """Random frames `[*dims, *frame_shape]`: bytes, or numbers from a normal distribution. Every action is legal in them."""
+    """Random frames `[*dims, *frame_shape]`: bytes, or normally distributed numbers. Every action is legal, and the task 0."""
     generator = np.random.default_rng(0)
 
     def draw(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -215,6 +215,8 @@ def random_frames(spec: EnvSpec, dims: tuple[int, ...]) -> np.ndarray:
     values = {leaf.name: draw((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves}
     if ACTION_MASK in values:
         values[ACTION_MASK][:] = 1
+    if TASK in values:
+        values[TASK][:] = 0
     return Packing(spec.leaves).pack(values).reshape(*dims, *spec.frame_shape)
 
 

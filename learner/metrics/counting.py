@@ -25,8 +25,10 @@ class Counting:
     def __init__(self, plan: Plan, counters: Counters, resumed: Checkpoint | None = None) -> None:
         self.counters = counters
         self.learning_rate = resumed.learning_rate if resumed else 0.0
-        self.episodes = ReturnStatistics(plan.config.output.return_window)
+        self.episodes = ReturnStatistics(plan.config.output.return_window, plan.network.tasks)
         self.episodes.recent.extend(resumed.returns if resumed else [])
+        for recent, saved in zip(self.episodes.recent_of_tasks.values(), resumed.task_returns if resumed else (), strict=False):
+            recent.extend(saved)
         self.episodes.infos.add(resumed.infos if resumed else [], {})
         self._unroll_length = plan.config.training.unroll_length
         self._frames_per_step = plan.spec.frames_per_step

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Mapping
 from typing import TextIO
 
 from learner.console import standard_error
@@ -25,6 +27,11 @@ def steps_and_frames(steps: int, frames: int) -> str:
     return f"{steps:,} steps" + ("" if frames == steps else f" = {frames:,} frames")
 
 
+def short_id(env: str) -> str:
+    """The name in an environment's id: `Pong` of `PongNoFrameskip-v4`, `ALE/Pong-v5` and `package:Pong-v0`."""
+    return re.sub(r"(NoFrameskip)?-v\d+$", "", re.split("[:/]", env)[-1])
+
+
 def progress_text(
     *,
     mean_return: float | None,
@@ -34,6 +41,7 @@ def progress_text(
     frames_per_second: float,
     left: float,
     evaluated: bool = False,
+    tasks: Mapping[str, float] | None = None,
 ) -> str:
     """One line that fits most terminals. Frames are left out where a step is one frame.
 
@@ -44,10 +52,13 @@ def progress_text(
         frames: emulator frames so far.
         frames_per_second: current speed.
         left: seconds until the budget is used.
+        tasks: mean return of each environment, if there are several.
         evaluated: whether the mean return is that of an evaluation, because the run itself plays no episodes.
     """
     source, missing = ("evaluation", "no evaluation yet") if evaluated else ("return", "no episode yet")
     shown = missing if mean_return is None else f"{source} {mean_return:.2f}"
+    if tasks:
+        shown += f" ({', '.join(f'{short_id(task)} {mean:.2f}' for task, mean in tasks.items())})"
     counted, unit = ("", "steps") if frames == steps else (f"frames {format_count(frames)} | ", "frames")
     return (
         f"{shown} | steps {format_count(steps)} of {format_count(max_steps)} | {counted}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from agents import UpdateReport
 from learner.building import agent_class
 from learner.evaluation.evaluator import EvaluationResult
+from learner.evaluation.reference_scores import mean_human_normalised
 from learner.feeding.feeder import FEEDER_CLOCKS
 from learner.hooks import Hook
 from learner.machine.detect import available_cores
@@ -110,6 +111,8 @@ class MetricsRecorder(Hook):
             "eval/update": evaluation.update,
             "eval/steps": evaluation.steps,
             **{f"eval/{PREFIX}{name}": value for name, value in evaluation.infos.items()},
+            **{f"eval/{task}/episodic_return": mean for task, mean in evaluation.tasks.items()},
+            **self._normalised("eval", evaluation.tasks),
         }
         if evaluation.animation:
             self._writer.add_animation("eval/episode", evaluation.animation, evaluation.steps)
@@ -123,6 +126,8 @@ class MetricsRecorder(Hook):
             len(evaluation.returns),
             "" if rate is None else f", success rate {rate:.2f}",
         )
+        for task, mean in evaluation.tasks.items():
+            log.info("  %s: mean return %.2f", task, mean)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -219,6 +224,7 @@ class MetricsRecorder(Hook):
         own_cores = hardware.get("hardware/cpu_percent", 0.0) / 100 * self._core_use.cores
         return {
             **self.episodes.read(),
+            **self._normalised("charts", self.episodes.task_means),
             **self._updates.read(),
             **self._lag.read(),
             **self._replay_metrics(),
@@ -237,6 +243,11 @@ class MetricsRecorder(Hook):
             "charts/FPS": self._frames_per_second,
             "charts/updates_per_second": (self.counters.updates - self._at_last_record.updates) / passed,
         }
+
+    def _normalised(self, group: str, means: Mapping[str, float]) -> Record:
+        """The mean human-normalised score, if there are several tasks and all of them have one."""
+        score = mean_human_normalised(means) if len(means) == len(self.episodes.recent_of_tasks) else None
+        return {} if score is None else {f"{group}/human_normalised": score}
 
     def _replay_metrics(self) -> Record:
         reported = zip(self._replay_names, self._parts.mixture.metrics(), strict=True)
@@ -264,4 +275,5 @@ class MetricsRecorder(Hook):
             frames_per_second=frames_per_second,
             left=max(0.0, left),
             evaluated=self._recorded,
+            tasks=self.episodes.task_means,
         )

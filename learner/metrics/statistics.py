@@ -49,27 +49,35 @@ class UpdateMetrics:
 
 
 class EndedEpisode(NamedTuple):
-    """A whole episode: its raw return, its length in steps, and the numbers in the info of its last step."""
+    """A whole episode: its raw return, its length in steps, the numbers in the info of its last step, its environment."""
 
     episode_return: float
     length: int
     infos: Ends = {}
+    environment: int = 0
 
 
 def ended_episodes(trajectory: Mapping[str, np.ndarray], infos: Infos | None = None) -> list[EndedEpisode]:
     """The episodes that ended in a trajectory (each field `[*shape]`). infos: its numbers, with values `[T, names]`."""
     returns, lengths = trajectory["episode_return"], trajectory["episode_length"]
     return [
-        EndedEpisode(float(returns[row]), int(lengths[row]), row_of(infos, row) if infos else {})
+        EndedEpisode(
+            float(returns[row]), int(lengths[row]), row_of(infos, row) if infos else {}, int(trajectory["environment_id"])
+        )
         for row in np.flatnonzero(lengths).tolist()
     ]
 
 
 class ReturnStatistics:
-    """Raw returns and lengths of whole episodes. window: episodes of the running mean. infos: numbers of infos."""
+    """Raw returns and lengths of whole episodes.
 
-    def __init__(self, window: int) -> None:
+    window: episodes of the running mean. tasks: ids of the environments, if there are several. recent_of_tasks: the returns of
+    the last `window` episodes of each. infos: numbers of infos.
+    """
+
+    def __init__(self, window: int, tasks: Sequence[str] = ()) -> None:
         self.count = 0
+        self.recent_of_tasks: dict[str, deque[float]] = {task: deque(maxlen=window) for task in tasks}
         self.recent: deque[float] = deque(maxlen=window)
         self.infos = InfoStatistics(window)
         self._new: list[EndedEpisode] = []
@@ -81,22 +89,37 @@ class ReturnStatistics:
             self.count += 1
             self._new.append(episode)
             self.recent.append(episode.episode_return)
+            if task := self._task_of(episode):
+                self.recent_of_tasks[task].append(episode.episode_return)
+
+    def _task_of(self, episode: EndedEpisode) -> str | None:
+        tasks = tuple(self.recent_of_tasks)
+        return tasks[episode.environment % len(tasks)] if tasks else None
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last `window` episodes, None before the first."""
         return float(np.mean(self.recent)) if self.recent else None
 
+    @property
+    def task_means(self) -> dict[str, float]:
+        """The same of each task that has ended an episode; empty if there is one environment."""
+        return {task: float(np.mean(recent)) for task, recent in self.recent_of_tasks.items() if recent}
+
     def read(self) -> Record:
         """Means since the last call and over the window. A name is absent if no episode has ended."""
         record: Record = {}
-        if self._new:
-            record["charts/episodic_return"], record["charts/episodic_length"] = np.mean(
-                [new[:2] for new in self._new], axis=0
-            ).tolist()
-            self._new = []
+        groups = {"charts": self._new}
+        for episode in self._new if self.recent_of_tasks else ():
+            groups.setdefault(f"tasks/{self._task_of(episode)}", []).append(episode)
+        for name, episodes in groups.items():
+            if episodes:
+                means = np.mean([each[:2] for each in episodes], axis=0).tolist()
+                record[f"{name}/episodic_return"], record[f"{name}/episodic_length"] = means
+        self._new = []
         if self.mean_return is not None:
             record["charts/episodic_return_mean"] = self.mean_return
+        record |= {f"tasks/{task}/episodic_return_mean": mean for task, mean in self.task_means.items()}
         return {**record, **self.infos.read()}
 
 

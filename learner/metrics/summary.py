@@ -51,6 +51,7 @@ def write_summary(
         **asdict(counters),
         "mean_return": episodes.mean_return,
         "episodes_in_mean": len(episodes.recent),
+        **({"mean_return_of_tasks": episodes.task_means} if episodes.task_means else {}),
         "success_rate": success_rate(episodes.infos.at_end),
         "info": {f"{PREFIX}{name}": value for name, value in episodes.infos.at_end.items()},
         "frames_per_second": counters.frames / counters.seconds if counters.seconds else 0.0,
@@ -103,6 +104,8 @@ def log_result(
         f"{counters.updates:,}",
         f", {counters.episodes:,} episodes, {_mean_return(episodes)}" if episodes is not None else " on recorded steps",
     )
+    for task, mean in episodes.task_means.items() if episodes else ():
+        log.info("  %s: mean return %.2f", task, mean)
     if bottleneck:
         log.info("%s", bottleneck.line)
 

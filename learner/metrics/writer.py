@@ -9,6 +9,8 @@ Names and units:
 | seconds, steps, frames, updates, episodes | since the run began: wall time of training, agent steps, emulator frames, counts |
 | charts/episodic_return, charts/episodic_length | means over episodes that ended: raw return, steps |
 | charts/episodic_return_mean | mean raw return of the last `return_window` episodes |
+| tasks/ENV/episodic_return, tasks/ENV/episodic_length, tasks/ENV/episodic_return_mean | the same of each of several ones |
+| charts/human_normalised | mean over several games of the human-normalised score of `episodic_return_mean`, in per cent |
 | info/NAME_at_end | NAME of `info` at the last step of episodes, mean of the last `return_window`; truth values are 0 or 1 |
 | info/NAME_mean | mean of NAME over all steps at which the environment gave it |
 | charts/policy_lag | updates between acting and learning, mean of fresh columns |
@@ -29,6 +31,7 @@ Names and units:
 | workers/restarts, updates/skipped | counts since the command began |
 | updates/optimizer_steps | steps of the optimiser since the run began, if an update takes several |
 | eval/episodic_return, eval/standard_error | raw return of an evaluation during training |
+| eval/ENV/episodic_return, eval/human_normalised | of each of several environments, and the mean over games, in per cent |
 | eval/info/NAME_at_end, eval/info/NAME_mean | the same means over the episodes of that evaluation |
 | eval/update, eval/steps | update and agent steps of the weights that were evaluated |
 

@@ -139,10 +139,10 @@ class SeveralLearners(Learners):
     def _round(self, asked: Asked, arrivals: Arrivals | None = None) -> Tensor:
         """Exchange reports. arrivals: those for this learner's batch, None without one.
 
-        Returns the first episodes of each learner, float64 `[count, LISTED, 2]`.
+        Returns the first episodes of each learner, float64 `[count, LISTED, 3]`.
         """
         # In float32 the differences of large totals, such as CPU seconds, would be inexact.
-        row = torch.zeros(len(RoundReport._fields) + 2 * LISTED, dtype=torch.float64)
+        row = torch.zeros(len(RoundReport._fields) + 3 * LISTED, dtype=torch.float64)
         own = self._report(asked, arrivals)
         row[: len(own)] = torch.tensor(own, dtype=torch.float64)
         if arrivals and arrivals.episodes:
@@ -150,7 +150,7 @@ class SeveralLearners(Learners):
         rows = self._group.gather_on_host(row)
         self._reports = [RoundReport(*numbers[: len(own)]) for numbers in rows.tolist()]
         self._last_round = monotonic()
-        listed: Tensor = rows[:, len(own) :].unflatten(1, (LISTED, 2))
+        listed: Tensor = rows[:, len(own) :].unflatten(1, (LISTED, 3))
         return listed
 
     def _report(self, asked: Asked, arrivals: Arrivals | None) -> RoundReport:
@@ -175,9 +175,9 @@ class SeveralLearners(Learners):
             listed = self._group.gather_on_host(_padded(arrivals.episodes, most))
         sums, ends = self._all_infos(arrivals)
         episodes = [
-            EndedEpisode(episode_return, int(length), infos)
+            EndedEpisode(episode_return, int(length), infos, int(environment))
             for report, rows, of_rank in zip(self._reports, listed.tolist(), ends, strict=True)
-            for (episode_return, length), infos in zip(rows[: int(report.episodes)], of_rank, strict=True)
+            for (episode_return, length, environment), infos in zip(rows[: int(report.episodes)], of_rank, strict=True)
         ]
         return Arrivals(sum(int(report.trajectories) for report in self._reports), episodes, sums)
 
@@ -255,8 +255,8 @@ def _infos_as_text(arrivals: Arrivals) -> bytes:
 
 
 def _padded(episodes: Sequence[EndedEpisode], count: int) -> Tensor:
-    """The first `count` episodes, float64 `[count, 2]`, with zeros behind the last."""
-    rows = torch.zeros(count, 2, dtype=torch.float64)
+    """The first `count` episodes, float64 `[count, 3]`, with zeros behind the last."""
+    rows = torch.zeros(count, 3, dtype=torch.float64)
     if shown := episodes[:count]:
-        rows[: len(shown)] = torch.tensor([episode[:2] for episode in shown], dtype=torch.float64)
+        rows[: len(shown)] = torch.tensor([(*episode[:2], episode.environment) for episode in shown], dtype=torch.float64)
     return rows

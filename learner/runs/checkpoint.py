@@ -78,6 +78,7 @@ class Checkpoint:
         generators: random states of the learner's process.
         returns: of the last `return_window` episodes.
         infos: numbers in the infos of the last steps of these episodes.
+        task_returns: the same as `returns` of each task, if there are several.
         replay: checksum of the replay file saved with it, or None.
         rank_replays: the checksums of the replay files of ranks 1 and up, None for one that has none.
     """
@@ -91,6 +92,7 @@ class Checkpoint:
     generators: dict[str, Any] = field(default_factory=dict)
     returns: list[float] = field(default_factory=list)
     infos: list[Mapping[str, float]] = field(default_factory=list)
+    task_returns: list[list[float]] = field(default_factory=list)
     replay: str | None = None
     rank_replays: tuple[str | None, ...] = ()
 
@@ -114,6 +116,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             "generators": checkpoint.generators,
             "returns": checkpoint.returns,
             "infos": checkpoint.infos,
+            **({"task_returns": checkpoint.task_returns} if checkpoint.task_returns else {}),
             "replay": checkpoint.replay,
             "rank_replays": list(checkpoint.rank_replays),
         },
@@ -190,6 +193,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         generators=generators,
         returns=[_finite(value) for value in _of_type(list, content, "returns")],
         infos=_parse_infos(_of_type(list, {"infos": [], **content}, "infos")),  # earlier files have none
+        task_returns=[[_finite(value) for value in own] for own in content.get("task_returns", ())],
         replay=replay,
         rank_replays=tuple(rank_replays),
     )

@@ -22,6 +22,7 @@ from replay.signature import check_saved_mixture
 from setting import AUTO
 from wrappers import usual_settings
 from wrappers.spaces import ActionSpace, action_space, same_actions
+from wrappers.spec import tasks_of
 
 
 def load_newest(url: str, results: Path) -> tuple[Path, Checkpoint, list[str]]:
@@ -72,6 +73,7 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     defaults = default_settings(agent)
     kept = {name: value for name, value in saved.items() if name in defaults and name not in COMMAND_SETTINGS}
     env = str(given.get("env", kept.get("env", defaults["env"])))
+    _check_same_tasks(env, str(kept.get("env", env)))
     usual = {name: value for name, value in usual_settings(env).items() if name in defaults}
     of_family = {name: value for name, value in usual.items() if name not in kept and name not in given}
     merged = {**defaults, **of_family, **kept, **given}
@@ -85,6 +87,13 @@ def merge_settings(given: Settings, saved: Settings) -> tuple[Settings, list[str
     if unknown := sorted(set(saved) - set(defaults)):
         notes.append(f"left out settings of the checkpoint that this program does not know: {', '.join(unknown)}")
     return merged, notes
+
+
+def _check_same_tasks(env: str, saved: str) -> None:
+    """Raise ValueError if a policy of several environments meets others, or another order: it has values for each."""
+    now, before = tasks_of(env), tasks_of(saved)
+    if now != before and len(now) + len(before) > 2:
+        raise ValueError(f"env: wanted {saved} as in the checkpoint, since one policy of several keeps them, got {env}")
 
 
 def check_fit(plan: Plan, checkpoint: Checkpoint, *, load_optimizer: bool) -> None:

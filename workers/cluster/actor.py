@@ -109,7 +109,8 @@ class RolloutActor:
         self._weights = SharedWeights(arena)
         self._seconds: np.ndarray = worker_clocks(arena)[0]
         policy = cpu_policy(setup, self._weights, self._worker, self._seed)
-        self._env = env = make_vector_env(setup.env, setup.config.envs_per_worker)
+        first = int(setup.config.environments_of(self._worker, 0)[0])
+        self._env = env = make_vector_env(setup.env, setup.config.envs_per_worker, first=first)
         slots = slots_with_infos(arena, setup.contract)
         self._rollout = make_rollout(setup, env, policy, slots, self._seconds, self._worker, self._seed)
 

@@ -107,7 +107,9 @@ def _collect_blocks(task: WorkerTask, free: Connection, filled: Connection) -> N
     turns = []
     with ExitStack() as closing:
         for group in range(config.groups):
-            env, slots = make_vector_env(setup.env, config.envs_per_group), slots_with_infos(task.shared, setup.contract)
+            first = int(config.environments_of(task.worker, group)[0])
+            env = make_vector_env(setup.env, config.envs_per_group, first=first)
+            slots = slots_with_infos(task.shared, setup.contract)
             closing.callback(close_if_needed, env)
             _check_ending(task.shared)  # the environments' first resets may take long
             rollout = make_rollout(setup, env, _make_policy(task, group), slots, seconds, task.worker, task.seed, group)

@@ -51,3 +51,16 @@ class Catch(Toy):
     def board(self) -> np.ndarray:
         board: np.ndarray = self.frames()[0]
         return board
+
+
+class Avoid(Catch):
+    """N boards of Avoid: as Catch to look at, but the paddle must not be where the ball is, and rewards are 100 times as large.
+
+    One policy for both games needs to know which one it plays, and values of its own for each.
+    """
+
+    env_id = "Avoid-v0"
+
+    def move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rewards, terminated = super().move(actions)
+        return -100.0 * rewards, terminated

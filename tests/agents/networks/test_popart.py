@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from agents import AGENTS
 from agents.a2c.agent import A2CAgent, A2CConfig
 from agents.engine.collectives import Collectives
 from agents.networks.popart import PopArt, PopArtHead, TargetMoments, with_targets
 from tests.agents.support import A, each_golden_case, random_batch
 from tests.builders import network_of
+from wrappers.spaces import TASK, Leaf, Packing
 
 
 def exact(values: Any) -> Tensor:
@@ -108,3 +111,40 @@ def test_an_update_rescales_the_head_and_has_its_gradient() -> None:
     torch.testing.assert_close(network.value_head.weight.grad[0], wanted, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(network.value_head.scale, moments.scale.float())
     torch.testing.assert_close(network.value_head(features).squeeze(-1).detach(), values)  # at a learning rate of 0
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("name", [name for name, agent in AGENTS.items() if hasattr(agent.config_class(), "popart")])
+def test_each_task_has_moments_and_a_value_of_its_own(name: str, core: str) -> None:
+    """Task 1 of three is not in the batch. With a discount of 0 the targets of the others are their rewards."""
+    leaves = (Leaf("numbers", (6,), "float32"), Leaf(TASK, (1,), "uint8"))
+    agent_class: Any = AGENTS[name]
+    unclipped = {"clip_rewards": False} if hasattr(agent_class.config_class(), "clip_rewards") else {}
+    config = agent_class.config_class(popart=True, popart_rate=0.1, gamma=0.0, lr=0.0, **unclipped)
+    network = network_of(
+        *("mlp", (2, 25), A), core=core, leaves=leaves, agent=config, tasks=("a", "b", "c"), separate_value=name == "trpo"
+    )
+    batch, tasks = random_batch(), np.array([2, 0, 2])
+    packed = Packing(leaves).pack(
+        {"numbers": batch.observations.numpy().reshape(-1, 6), TASK: np.broadcast_to(tasks[:, None], (6, 3, 2)).reshape(-1, 1)}
+    )
+    state = torch.zeros(3, network.state_size) if core != "none" else None
+    rewards = batch.rewards * torch.tensor([1.0, 100.0, 1.0])
+    batch = replace(batch, observations=torch.from_numpy(packed).view(6, 3, 2, 25), rewards=rewards, recurrent_state=state)
+    agent = agent_class(config, network)
+    before = agent.stepper.without_gradient(batch).values  # [T+1, B]
+    report = agent.learn(batch, 0.0)
+    mean, square = agent.stepper.popart.now
+    assert (mean[1], square[1]) == (0.0, 1.0)
+    if name in ("a2c", "ppo", "trpo", "marwil"):  # the others correct for the policy that acted
+        for task, columns in ((0, [1]), (2, [0, 2])):
+            used = batch.action_used[:, columns]
+            wanted = with_targets(TargetMoments(exact([0.0]), exact([1.0])), rewards[:, columns], used, 0.1)
+            torch.testing.assert_close(mean[task], wanted.mean[0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(square[task], wanted.square[0], rtol=1e-4, atol=1e-4)
+    assert report.scalars["popart/scale/a"] > 3 * report.scalars["popart/scale/c"]
+    after = agent.stepper.without_gradient(batch).values
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)  # at a learning rate of 0
+    head = network.value_head
+    at_zero = network.of_tasks(network.heads(torch.zeros(3, network.feature_count)), batch.observations[0]).values
+    torch.testing.assert_close(at_zero, (head.bias * head.scale + head.shift)[torch.from_numpy(tasks)])

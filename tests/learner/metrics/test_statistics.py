@@ -12,13 +12,15 @@ import torch
 from learner.metrics.statistics import LagStatistics, ReturnStatistics, TimeFractions, UpdateMetrics, ended_episodes
 
 
-def trajectory_with(episodes: dict[int, tuple[float, int]], unroll_length: int = 6) -> dict[str, np.ndarray]:
+def trajectory_with(
+    episodes: dict[int, tuple[float, int]], unroll_length: int = 6, environment: int = 0
+) -> dict[str, np.ndarray]:
     """A trajectory. episodes: row -> return and length of the episode that ended there."""
     returns = np.full(unroll_length, np.nan, np.float32)
     lengths = np.zeros(unroll_length, np.int32)
     for row, (episode_return, length) in episodes.items():
         returns[row], lengths[row] = episode_return, length
-    return {"episode_return": returns, "episode_length": lengths}
+    return {"episode_return": returns, "episode_length": lengths, "environment_id": np.int32(environment)}
 
 
 def test_only_whole_episodes_count() -> None:
