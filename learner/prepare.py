@@ -56,7 +56,7 @@ from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_a
 from learner.stores.store import redacted
 from serve.run import check_address
 from setting import TRAINING_MODES
-from workers.base import NO_RECORDING
+from workers.base import NO_RECORDING, RECORDED
 from workers.minari_import import PREFIX
 from workers.recorded import fitting_recording
 from workers.recorded_values import check_values
@@ -291,6 +291,9 @@ def _check_training(job: Job) -> None:
         )
     if config.training.compile and (compilers := compiler_missing(config.training.device)):
         raise ValueError(f"compile: wanted a compiler that torch.compile can call, got a machine without {compilers}")
+    tasks, environments = len(plan.spec.tasks), config.workers.environments
+    if environments < tasks and config.workers.worker_kind != RECORDED:
+        raise ValueError(f"envs_per_worker: wanted at least {tasks} environments for {config.env.env}, got {environments}")
     if config.is_remote and config.evaluation.evaluates:
         only = f"{config.env.env}, which only clients play (those with --exploit show the best actions)"
         raise ValueError(f"eval_period: wanted no evaluations for {only}, got some")

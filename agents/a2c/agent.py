@@ -102,7 +102,7 @@ class A2CAgent(Agent):
         log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))  # [T, B]
         # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
-        tasks = self.network.task_of(batch.observations[0])
+        tasks = self.network.task_of_columns(batch.observations)
         compared = self.stepper.units.in_losses(
             values, targets, advantages, used, tasks
         )  # [T, B] each, as they are or by PopArt

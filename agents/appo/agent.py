@@ -183,7 +183,7 @@ class APPOAgent(Agent):
         found = self.estimates(part, log_probs, outputs.values.detach())
         # V, G_t and A_t [T, b], as they are or by PopArt
         compared_values, targets, advantages = self.stepper.units.in_losses(
-            values, found.targets, found.advantages, used, self.network.task_of(part.observations[0])
+            values, found.targets, found.advantages, used, self.network.task_of_columns(part.observations)
         )
         if config.normalise_advantages:
             advantages = normalised(advantages, used)

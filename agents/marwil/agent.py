@@ -135,7 +135,7 @@ class MarwilAgent(Agent):
         # A and R of every row, [T, B] each: with lambda = 1 they reach to the episode's or the trajectory's end.
         advantages, returns = advantages_of(batch, values, self.config.gamma, 1.0)
         advantages = step.units.in_losses(
-            values[:-1], returns, advantages, used, self.network.task_of(batch.observations[0])
+            values[:-1], returns, advantages, used, self.network.task_of_columns(batch.observations)
         ).advantages
         scale = squared_scale(self.squared_scale, advantages, used, self.config.advantage_scale_rate)  # c^2 []
         scale = step.collectives.mean(scale, used)  # one c for all learners, so that their weights agree
@@ -158,7 +158,7 @@ class MarwilAgent(Agent):
         policy, values = outputs.policy[:-1], outputs.values[:-1]  # row T has no action
         weights = advantage_weights(advantages, scale, config.advantage_weight, config.weight_limit)  # exp(beta A / c) [T, B]
         entropy = used_mean(distribution.entropy(policy), used)
-        units, tasks = self.stepper.units, self.network.task_of(batch.observations[0])
+        units, tasks = self.stepper.units, self.network.task_of_columns(batch.observations)
         errors = units.normalised(returns, tasks) - units.normalised(values, tasks)  # [T, B]
         terms = {
             "policy_loss": Term(cloning_loss(distribution.log_prob(policy, drawn), used, weights)),

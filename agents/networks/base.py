@@ -283,10 +283,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         return observations[ACTION_MASK][:, -1]
 
     def task_of(self, observations: Observations) -> Tensor | None:
-        """The task of each observation `[*dims, *observation_shape]`, int64 `[*dims]`; None if there is one task.
-
-        The rows of a column are of one environment, so row 0 of a batch gives the task `[B]` of each column.
-        """
+        """The task of each observation `[*dims, *observation_shape]`, int64 `[*dims]`; None if there is one task."""
         if not self.config.tasks:
             return None
         assert self.packing is not None
@@ -295,6 +292,10 @@ class FeatureNetwork(ObservationEncoder, ABC):
         else:
             newest = observations[TASK][..., -1, :]
         return newest.squeeze(-1).long()
+
+    def task_of_columns(self, observations: Tensor) -> Tensor | None:
+        """The task of each column of a batch `[T+1, B, *observation_shape]`, int64 `[B]`; None if there is one task."""
+        return self.task_of(observations[0]) if self.config.tasks else None  # all rows of a column are of one environment
 
     def of_tasks(self, output: Any, observations: Observations) -> Any:
         """What `heads` returned for N observations, without the parts for other tasks than theirs, if it has such parts."""

@@ -68,7 +68,7 @@ def rows_of(
     # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
     log_mu = network.distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-    tasks = network.task_of(batch.observations[0])  # [B]
+    tasks = network.task_of_columns(batch.observations)  # [B]
     old_values, targets, advantages = units.in_losses(values[:-1], targets, advantages, batch.action_used, tasks)  # [T, B] each
     return Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets), metrics
 

@@ -186,7 +186,7 @@ class VMPOAgent(Agent):
         returns = vtrace_of(batch, log_rhos, outputs.values.detach(), config)
         # V(x_t), G_t and A_t [T, B], as they are or by PopArt.
         compared, targets, advantages = self.stepper.units.in_losses(
-            values, returns.vs, returns.pg_advantages, used, self.network.task_of(batch.observations[0])
+            values, returns.vs, returns.pg_advantages, used, self.network.task_of_columns(batch.observations)
         )
         # E-step: psi [T, B] are constants, and the same as with one learner that had all columns.
         eta, alpha = self.multipliers.eta, self.multipliers.alpha  # [] and [parts]

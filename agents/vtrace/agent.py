@@ -217,7 +217,7 @@ class VTraceAgent(Agent):
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
         # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
         compared_values, compared_targets, advantages = self.stepper.units.in_losses(
-            values, targets.vs, targets.pg_advantages, kept, self.network.task_of(batch.observations[0])
+            values, targets.vs, targets.pg_advantages, kept, self.network.task_of_columns(batch.observations)
         )
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
@@ -292,7 +292,7 @@ class VTraceAgent(Agent):
         if config.use_value_cloning_loss:
             units, tasks, stored = (
                 self.stepper.units,
-                self.network.task_of(batch.observations[0]),
+                self.network.task_of_columns(batch.observations),
                 batch.acting["behaviour_values"],
             )
             loss = value_cloning_loss(units.normalised(values, tasks), units.normalised(stored, tasks), batch.is_replay)

@@ -15,6 +15,7 @@ from workers import groups_of
 from workers.base import MOST_BLOCKS, NO_RECORDING, RECORDED, SERVED
 from workers.runtime_env import parse_runtime_env
 from wrappers import family_of, other_setting
+from wrappers.spec import tasks_of
 
 
 def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
@@ -90,6 +91,8 @@ def _check_recorded(flat: Mapping[str, Any]) -> None:
 
 def _check_served(flat: Mapping[str, Any]) -> None:
     """Raise ValueError if clients cannot play a run with these settings."""
+    if len(tasks_of(flat["env"])) > 1:
+        raise ValueError(f"env: wanted one environment with worker_kind {SERVED}, got {flat['env']}")
     for name, wanted in (("worker_count", 1), ("learner_count", 1), ("core_inputs", False)):
         if flat[name] not in (wanted, AUTO):
             raise ValueError(f"{name}: wanted {str(wanted).lower()} with worker_kind {SERVED}, got {str(flat[name]).lower()}")

@@ -25,6 +25,7 @@ from setting import AUTO, listed
 from workers import WorkerConfig
 from workers.base import NO_RECORDING, SERVED
 from wrappers import EnvConfig, EnvSpec, make_spec, served
+from wrappers.spec import tasks_of
 
 __all__ = ["AUTO", "DEFAULTS", "Config", "Settings", "check_settings", "make_config"]
 
@@ -142,13 +143,16 @@ def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec
 
 
 def _check_agent(flat: Settings, needs: Needs) -> None:
-    """Raise ValueError if the agent cannot be compiled, learn in this precision, or have other learners."""
+    """Raise ValueError if the agent cannot be compiled, or learn in this precision, of these environments or with others."""
     if flat["compile"] and not find_agent(flat["agent"]).compiles:
         raise ValueError(f"compile: wanted false with agent {flat['agent']}, which learns without compiled passes, got true")
     if flat["precision"] != "float32" and find_agent(flat["agent"]).exact:
         raise ValueError(
             f"precision: wanted float32 with agent {flat['agent']}, whose steps need the exactness, got {flat['precision']}"
         )
+    if needs.episodes and len(tasks_of(flat["env"])) > 1:
+        agent = f"agent {flat['agent']}, which compares the returns of all episodes"
+        raise ValueError(f"env: wanted one environment with {agent}, got {flat['env']}")
     if needs.alone and flat["learner_count"] > 1:
         raise ValueError(
             f"learner_count: wanted 1 with agent {flat['agent']}, whose learner has little to do: more workers play more "

@@ -237,7 +237,7 @@ def test_a_batch_shows_what_the_environment_showed(env: EnvConfig, monkeypatch: 
     """Serial workers play; every observation of every batch equals the environment's own, byte for byte."""
     made: list[RecordingEnv] = []
 
-    def make_recording_env(config: EnvConfig, num_envs: int) -> VectorEnv:
+    def make_recording_env(config: EnvConfig, num_envs: int, first: int) -> VectorEnv:
         made.append(RecordingEnv(make_vector_env(config, num_envs)))
         return made[-1]
 

@@ -128,7 +128,7 @@ def test_a_bad_action_never_reaches_an_environment(bad: float, monkeypatch: pyte
 def test_the_serial_kind_names_the_worker_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The block stays free, so the saved state is complete and the block can be filled again."""
     envs = [FloatCatch(4), FloatCatch(4, bad_reward=13)]
-    monkeypatch.setattr(serial, "make_vector_env", lambda config, num_envs: envs.pop(0))
+    monkeypatch.setattr(serial, "make_vector_env", lambda config, num_envs, first: envs.pop(0))
     config = small_config(frames_stacked=2, worker_count=2)
     spec = envs[0].spec
     learned = network_of("mlp", spec.observation_shape, spec.action)

@@ -71,6 +71,9 @@ def test_large_counts_are_short(count: int, text: str) -> None:
 
 
 def test_a_return_is_shown_only_after_an_episode() -> None:
+    tasks = {"PongNoFrameskip-v4": 18.0, "package:My/Game-v12": -1.5}
+    text = progress_text(mean_return=8.25, steps=0, max_steps=10, frames=0, frames_per_second=0.0, left=0.0, tasks=tasks)
+    assert text.startswith("return 8.25 (Pong 18.00, Game -1.50) | ")
     text = progress_text(mean_return=None, steps=0, max_steps=10, frames=0, frames_per_second=0.0, left=0.0)
     assert text.startswith("no episode yet | steps 0 of 10")
 

@@ -53,6 +53,27 @@ def test_the_mean_is_over_the_last_episodes() -> None:
     assert episodes.read()["charts/episodic_return"] == pytest.approx(103 / 3)
 
 
+def test_each_task_has_means_of_its_own() -> None:
+    """Environment i plays task i mod 2."""
+    episodes = ReturnStatistics(window=2, tasks=("a", "b"))
+    for environment, episode_return in ((0, 1.0), (2, 3.0), (5, 100.0), (4, 5.0)):
+        episodes.add(ended_episodes(trajectory_with({3: (episode_return, 5 + environment)}, environment=environment)))
+    assert episodes.task_means == {"a": 4.0, "b": 100.0}
+    record = episodes.read()
+    assert {name: value for name, value in record.items() if name.startswith("tasks/")} == {
+        "tasks/a/episodic_return": 3.0,
+        "tasks/a/episodic_length": 7.0,
+        "tasks/b/episodic_return": 100.0,
+        "tasks/b/episodic_length": 10.0,
+        "tasks/a/episodic_return_mean": 4.0,
+        "tasks/b/episodic_return_mean": 100.0,
+    }
+    assert record["charts/episodic_return_mean"] == 52.5
+    assert [name for name in episodes.read() if name.startswith("tasks/")] == [
+        f"tasks/{task}/episodic_return_mean" for task in "ab"
+    ]
+
+
 def test_update_scalars_are_averaged_since_the_last_reading() -> None:
     metrics = UpdateMetrics()
     assert metrics.read() == {}

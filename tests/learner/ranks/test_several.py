@@ -54,7 +54,7 @@ def test_the_flag_of_rank_0_holds_for_all() -> None:
 
 @pytest.mark.parametrize("many", [3, 40])
 def test_arrivals_of_all_learners_are_counted_on_each(many: int) -> None:
-    episodes = [[EndedEpisode(float(index), 10 + index) for index in range(count)] for count in (many, 0, 1)]
+    episodes = [[EndedEpisode(float(index), 10 + index, {}, index) for index in range(count)] for count in (many, 0, 1)]
 
     def learner(group: LearnerGroup) -> Arrivals | None:
         return several(group).meet(Arrivals(2 + group.rank, episodes[group.rank]), never)
