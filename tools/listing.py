@@ -16,6 +16,7 @@ from replay import REPLAYS
 from setting import listed
 from tools.new import describe_templates
 from wrappers import ENVIRONMENTS, family_of
+from wrappers.spec import tasks_of
 
 WIDTH = 128
 EXAMPLES = 12
@@ -29,7 +30,9 @@ def text() -> str:
             name: _agent(AGENTS[name]) for name in sorted(AGENTS)
         },
         "Presets (--preset=NAME)": describe_presets(),
-        "Environments (--env=ID), by family": {name: _family(name) for name in ENVIRONMENTS},
+        "Environments (--env=ID, or ID,ID for one policy that plays several), by family": {
+            name: _family(name) for name in ENVIRONMENTS
+        },
         'Replays (--replay_parameters=\'[{"type": "NAME", ...}]\')': {name: first_sentence(REPLAYS[name]) for name in REPLAYS},
         "Templates (--op_mode=new --app=FOLDER --template=NAME)": describe_templates(),
     }
@@ -58,7 +61,8 @@ def _family(name: str) -> str:
     """The family in a sentence, and some of its ids: those of presets, or else the first ones that it knows."""
     family = ENVIRONMENTS[name]
     known = list(dict.fromkeys(family.known_ids().values()))
-    used = sorted({env for preset in PRESETS if family_of(env := str(load_preset(preset).get("env", ""))) == name})
+    envs = {env for preset in PRESETS for env in tasks_of(str(load_preset(preset).get("env", "")))}
+    used = sorted(env for env in envs if family_of(env) == name)
     shown = known if len(known) <= EXAMPLES else used[:EXAMPLES]
     count = f" {len(known):,} ids are known here, for example" if len(known) > len(shown) else " Ids:"
     return first_sentence(family) + (f"{count} {listed(shown, 'and')}." if shown else "")

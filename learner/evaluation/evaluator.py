@@ -21,6 +21,7 @@ from torch import nn
 
 from learner.evaluation.evaluator_process import CLOCK, Answer, EvaluatorSetup, run_evaluator
 from learner.evaluation.play import shared_equally
+from learner.evaluation.reference_scores import mean_human_normalised
 from learner.plan import Plan
 from learner.runs.checkpoint import Counters
 from replay.slot_store import SharedArrays
@@ -57,6 +58,12 @@ class EvaluationResult:
     @property
     def mean_return(self) -> float:
         return float(np.mean(self.returns))
+
+    @property
+    def score(self) -> float:
+        """What decides which policy is best: the mean return, or the mean human-normalised score of several Atari games."""
+        score = mean_human_normalised(self.tasks)
+        return self.mean_return if score is None else score
 
     @property
     def standard_error(self) -> float:

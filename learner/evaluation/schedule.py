@@ -136,25 +136,25 @@ class EvaluationLog:
             self.discard()
 
     def settle(self, evaluation: EvaluationResult) -> None:
-        """Write the result. The candidate becomes the best checkpoint if its mean return is higher than any before."""
+        """Write the result. The candidate becomes the best checkpoint if its score is higher than any before."""
         line = {
             "update": evaluation.update,
             "steps": evaluation.steps,
             "mean_return": evaluation.mean_return,
             "returns": evaluation.returns,
             **({"info": evaluation.infos} if evaluation.infos else {}),
-            **({"tasks": evaluation.tasks} if evaluation.tasks else {}),
+            **({"tasks": evaluation.tasks, "score": evaluation.score} if evaluation.tasks else {}),
             "protocol": self._protocol,
         }
         try:
             with self._run.evaluations.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             # The candidate is missing if it could not be saved when the evaluation began.
-            mean = evaluation.mean_return
-            # No later mean would be higher than infinity or NaN.
-            if math.isfinite(mean) and (self._best is None or mean > self._best) and self._candidate.is_file():
+            score = evaluation.score
+            # No later score would be higher than infinity or NaN.
+            if math.isfinite(score) and (self._best is None or score > self._best) and self._candidate.is_file():
                 self._candidate.replace(self._run.best)
-                self._best = mean
+                self._best = score
         except OSError as error:
             log.warning("The result of the evaluation was not saved: %s", error.strerror or error)
 
@@ -166,14 +166,14 @@ class EvaluationLog:
             log.warning("%s was not removed: %s", self._candidate, error.strerror or error)
 
     def _best_so_far(self, update: int) -> float | None:
-        """Mean return of best.pt if an evaluation up to `update` by the same protocol produced it, otherwise None."""
+        """Score of best.pt if an evaluation up to `update` by the same protocol produced it, otherwise None."""
         try:
             best_update = load_checkpoint(self._run.best).counters.updates
         except ValueError:
             return None
-        returns = [
-            line["mean_return"]
+        scores = [
+            float(line.get("score", line["mean_return"]))
             for line in evaluation_lines(self._run.evaluations)
             if line["update"] == best_update <= update and line["protocol"] == self._protocol
         ]
-        return returns[-1] if returns and math.isfinite(returns[-1]) else None
+        return scores[-1] if scores and math.isfinite(scores[-1]) else None

@@ -15,7 +15,7 @@ from wrappers import EnvSpec, Step, VectorEnv, make_spec
 def new_network(config: Config, generator: torch.Generator | None = None) -> ActorCritic:
     """The network of a run before its first update."""
     spec = make_spec(config.env)
-    return network_of(config.network, spec.observation_shape, spec.action, generator=generator)
+    return network_of(config.network, spec.observation_shape, spec.action, leaves=spec.leaves, generator=generator)
 
 
 @torch.no_grad()

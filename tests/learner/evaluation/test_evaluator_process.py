@@ -55,7 +55,8 @@ def make_loop(spec: EnvSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> E
 
 
 def loop_of(spec: EnvSpec, config: EnvConfig, folder: Path) -> EvaluationLoop:
-    network = network_of("mlp", spec.observation_shape, spec.action)
+    tasks = spec.tasks if len(spec.tasks) > 1 else ()
+    network = network_of("mlp", spec.observation_shape, spec.action, leaves=spec.leaves, tasks=tasks)
     shared = SharedArrays({**weights_layout(network), CLOCK: Field((1,), "float64")})
     SharedWeights(shared).publish(network, 1)
     setup = EvaluatorSetup(
@@ -141,3 +142,11 @@ def test_observations_that_are_no_images_are_animated_by_rendering(tmp_path: Pat
     with Image.open(tmp_path / "evaluation.gif") as animation:
         assert animation.size == (300, 200)
     assert loop.evaluate(20, stop=lambda: False).animated is False  # too soon for another one
+
+
+def test_each_task_has_its_mean_return(tmp_path: Path) -> None:
+    config = EnvConfig(env="Catch-v0,Avoid-v0", frames_stacked=1)
+    answer = loop_of(make_spec(config), config, tmp_path).evaluate(10, stop=lambda: False)
+    of_catch, of_avoid = ([each for each in answer.returns if (abs(each) == 1) == small] for small in (True, False))
+    assert (len(of_catch), len(of_avoid), answer.animated) == (3, 2, True)
+    assert answer.task_means == (np.mean(of_catch), np.mean(of_avoid))

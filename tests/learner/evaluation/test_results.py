@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from learner.evaluation.results import summarise, table, write_results
+from learner.evaluation.evaluator import EvaluationResult
+from learner.evaluation.results import mean_of_tasks, summarise, table, task_table, write_results
 
 PONG = "PongNoFrameskip-v4"
 
@@ -51,6 +52,18 @@ def test_the_table_shows_agent_random_and_human() -> None:
     assert len({line.index(value) + len(value) for line, value in ((lines[1], "20.25"), (lines[3], "-20.70"))}) == 1
     assert "Human-normalised: 116.0 %" in lines[-1]
     assert "dqn_zoo" in lines[-1]
+
+
+def test_several_games_have_a_mean_normalised_score() -> None:
+    games = {PONG: 14.6, "BreakoutNoFrameskip-v4": 16.1}  # 100 % and 50 %
+    summaries = {game: summarise(episodes(mean, mean), game) for game, mean in games.items()}
+    lines = task_table(summaries)
+    assert [line.split()[:2] for line in lines[1:3]] == [[PONG, "14.60"], ["BreakoutNoFrameskip-v4", "16.10"]]
+    assert mean_of_tasks(summaries) == pytest.approx(75.0)
+    assert "75.0 %" in lines[-1]
+    assert EvaluationResult(1, 1, (1.0,), tasks=games).score == pytest.approx(75.0)
+    assert EvaluationResult(1, 1, (1.0, 3.0), tasks={**games, "Catch-v0": 1.0}).score == 2.0
+    assert mean_of_tasks({**summaries, "Catch-v0": summarise(episodes(1.0), "Catch-v0")}) is None
 
 
 def test_without_published_scores_there_is_no_normalised_score() -> None:

@@ -91,6 +91,20 @@ def test_a_policy_that_catches_every_ball_has_mean_and_minimum_one(run: RunDirec
     assert any(line.split()[:2] == ["agent", "1.00"] for line in lines)
 
 
+def test_each_task_plays_as_many_episodes(run: RunDirectory, lines: list[str]) -> None:
+    """The policy without a preference: what is good in one of the two games is as bad in the other."""
+    config = small_config(env="Catch-v0,Avoid-v0", test_episode_count=7, test_environments=5)
+    results = evaluated(config, run)
+    assert list(results["tasks"]) == ["Catch-v0", "Avoid-v0"]
+    for env, size in (("Catch-v0", 1.0), ("Avoid-v0", 100.0)):
+        played = [episode for episode in results["episodes"] if episode["env"] == env]
+        assert results["tasks"][env]["episodes"] == len(played) == 7
+        assert {abs(episode["return"]) for episode in played} == {size}
+        assert results["tasks"][env]["mean_return"] == np.mean([episode["return"] for episode in played])
+        assert any(line.split()[0] == env for line in lines)
+    assert results["human_normalised"] is None
+
+
 def test_random_actions_have_a_low_score(run: RunDirectory) -> None:
     """Uniformly random actions catch at most a third of the balls."""
     config = small_config(test_episode_count=200)

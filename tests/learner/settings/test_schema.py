@@ -42,7 +42,9 @@ def test_command_settings_belong_to_one_command() -> None:
 
 
 def test_stored_trajectories_depend_on_the_environment_the_network_and_the_replays() -> None:
-    environment = {name for name in SHARED if name in ("env", "frames_stacked", "max_episode_frames", "core_inputs")}
+    environment = {
+        name for name in SHARED if name in ("env", "frames_stacked", "max_episode_frames", "core_inputs", "task_input")
+    }
     environment |= {name for name, field in SHARED.items() if field.setting.families}
     network = {"network", "hidden_sizes", "activation", "layer_norm", "conv", "separate_value", "core", "core_size", "burn_in"}
     network |= {"width", "adaptive_pool", "spectral_norm"}
