@@ -137,6 +137,45 @@ ActionBoundWeight = Annotated[
     ),
 ]
 
+# Intrinsic rewards
+
+IntrinsicKind = Annotated[
+    Literal["none", "rnd", "icm"],
+    Setting(
+        "Rewards for what is new, beside those of the environment: rnd (random network distillation), icm (intrinsic curiosity "
+        "module) or none. They have a value of their own."
+    ),
+]
+IntrinsicGamma = Annotated[
+    float,
+    Setting(
+        "Discount of intrinsic rewards per step.",
+        "a discount in [0, 1]",
+        0,
+        1,
+        search=OneOf((0.9, 0.97, 0.99, 0.995)),
+    ),
+]
+IntrinsicWeight = Annotated[
+    float, Setting("Weight of the advantages of intrinsic rewards.", "a weight >= 0", 0, 1e6, search=Log(0.01, 10))
+]
+ExtrinsicWeight = Annotated[
+    float, Setting("Weight of the advantages of the environment's rewards beside intrinsic ones.", "a weight >= 0", 0, 1e6)
+]
+IntrinsicEpisodes = Annotated[
+    bool, Setting("End the returns of intrinsic rewards with the episodes. By default they go on into the next one.")
+]
+PredictorShare = Annotated[
+    float,
+    Setting(
+        "Part of the rows that the module of intrinsic rewards learns from in each epoch, drawn at random (RND: 0.25 for 128 "
+        "environments, 1 for 32).",
+        "a number in (0, 1]",
+        1e-6,
+        1,
+    ),
+]
+
 # Several passes over a batch
 
 Epochs = Annotated[

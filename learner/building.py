@@ -30,9 +30,11 @@ def make_agent(config: Config, network: FeatureNetwork, *, threads: int = 1, com
     # Threads that share an operation round its sums in another way than one does, and when they do depends on the time.
     idle_cores = config.needs.workers_wait and config.training.device == "cpu" and not config.training.reproducible
     replays = replay_names(config.replays)
-    how = {"threads": threads, "compiled": compiled, "idle_cores": idle_cores}
+    how: dict[str, Any] = {"threads": threads, "compiled": compiled, "idle_cores": idle_cores}
     # A user's code may make decisions on the host, which a graph would not repeat. Compiled passes launch few kernels anyway.
     repeats = ":" not in config.network and (config.agent in AGENTS or decides_on_graphs(make))
+    if config.is_intrinsic:
+        how["environments"] = config.workers.environments * config.training.learner_count
     graphs = config.training.cuda_graphs and not compiled and repeats
     agent: Agent = make(config.agent_settings, network, replays, **how, cuda_graphs=graphs)
     return agent

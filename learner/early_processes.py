@@ -45,7 +45,7 @@ class EarlyProcesses:
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
         self._workers: Workers | None = None
-        random_play = random_play and config.network_settings.wants_random_play and not resumed and not config.is_remote
+        random_play = random_play and config.wants_random_play and not resumed
         if config.workers.worker_kind not in ("serial", RECORDED) and random_play:
             timeout, whole = max(STEP_SECONDS, config.workers.worker_timeout), config.training.reproducible
             self._random_play = RandomPlay(

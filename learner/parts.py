@@ -93,7 +93,7 @@ def build(
         if resumed:
             agent.load_state_dict(resumed.agent, load_optimizer=config.loading.load_optimizer)
             restore_generators(resumed.generators, generator)
-        elif config.network_settings.wants_random_play and learners.rank == 0 and not config.is_remote:
+        elif config.wants_random_play and learners.rank == 0:
             agent.calibrate(early_processes.random_observations().to(device))
         learners.join(agent, workers)
         goals = undo.enter_context(closing(OpenGoals(plan)))

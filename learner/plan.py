@@ -65,6 +65,7 @@ def make_plan(config: Config, spec: EnvSpec | None = None) -> Plan:
         overlap=burn_in,
         window=config.needs.window,
         episodes=config.needs.episodes,
+        environments=config.is_intrinsic,
     )
     protocol = evaluation_protocol(config.env, spec, config.evaluation.greedy, config.epsilon)
     return Plan(config, spec, network, contract, protocol)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from replay.interleave import interleave
 from replay.priorities.priorities import Tickets
-from replay.trajectory import RECURRENT_STATE, Arrays, TrajectoryContract
+from replay.trajectory import ENVIRONMENT_ID, RECURRENT_STATE, Arrays, TrajectoryContract
 
 DeviceFrames = Sequence[tuple[int, Tensor]]
 """Parts of a batch's frames that lie on the learner's device, in order: the first column of each, and frames `[n, T+S, *F]`."""
@@ -59,6 +59,9 @@ class Batch:
     overlap: rows at the beginning that only rebuild the recurrent state (burn-in).
     weights: float32 `[B]`, importance weights of the columns, at most 1; None unless a replay draws by priorities.
     whole: the same with its rows of burn-in, if they have been cut off.
+    environment_id: int `[B]`, the environment of each column; None unless the contract asks for it.
+    intrinsic_rewards: float32 `[T, B]`, scaled; None without any. predictor_rows: int64 `[steps, n]`, rows t * B + b that the
+    module behind them learns from in each step of the update.
     """
 
     observations: Tensor
@@ -76,6 +79,9 @@ class Batch:
     overlap: int = 0
     weights: Tensor | None = None
     whole: Batch | None = None
+    environment_id: Tensor | None = None
+    intrinsic_rewards: Tensor | None = None
+    predictor_rows: Tensor | None = None
 
     def without_overlap(self) -> Batch:
         """The rows that are learned from. No loss, metric or statistic sees the others; the network's passes take `whole`."""
@@ -99,7 +105,8 @@ class Batch:
         """Some columns of the batch, as a batch. columns: int64 `[n]`."""
         if self.whole is not None:  # the rows that are learned from are a view of all rows, and their rewards may be scaled
             part = self.whole.take_columns(columns).without_overlap()
-            return replace(part, rewards=self.rewards.index_select(1, columns))
+            intrinsic = None if self.intrinsic_rewards is None else self.intrinsic_rewards.index_select(1, columns)
+            return replace(part, rewards=self.rewards.index_select(1, columns), intrinsic_rewards=intrinsic)
 
         def taken(field: Tensor) -> Tensor:
             return field.index_select(1, columns)  # [T, B, ...] -> [T, n, ...]
@@ -116,6 +123,8 @@ class Batch:
             episode_return=None if episodes is None else taken(episodes),
             recurrent_state=None if state is None else state[columns],
             weights=None if self.weights is None else self.weights[columns],
+            environment_id=None if self.environment_id is None else self.environment_id[columns],
+            intrinsic_rewards=None if self.intrinsic_rewards is None else taken(self.intrinsic_rewards),
             **{name: taken(getattr(self, name)) for name in steps},  # type: ignore[arg-type]
         )
 
@@ -139,6 +148,7 @@ def make_batch(host: HostBatch, contract: TrajectoryContract, device: torch.devi
         recurrent_state=up(host.columns[RECURRENT_STATE]) if contract.state_size else None,
         overlap=contract.overlap,
         weights=None if host.weights is None else up(host.weights),
+        environment_id=up(host.columns[ENVIRONMENT_ID]) if contract.environments else None,
         **fields,  # type: ignore[arg-type]
     )
 

@@ -32,7 +32,10 @@ RECURRENT_STATE = "recurrent_state"
 RETURN_FIELDS = ("rewards", "action_used", "terminated", "truncated", RETURNS)
 """Fields from which `discount_returns` computes, and the field that it fills."""
 
-WITHOUT_ROWS = (RECURRENT_STATE, "environment_id")
+ENVIRONMENT_ID = "environment_id"
+"""Field of the number of the environment in the run, stored once."""
+
+WITHOUT_ROWS = (RECURRENT_STATE, ENVIRONMENT_ID)
 """Fields that belong to a whole trajectory."""
 
 Signature = dict[str, list[Any]]
@@ -69,6 +72,7 @@ class TrajectoryContract:
             except in an environment's first trajectory, which has no other before it.
         window: rows of the windows that batches are made of; 0 for batches of whole trajectories.
         episodes: whether batches hold the returns of episodes.
+        environments: whether batches of whole trajectories hold the numbers of their environments.
     """
 
     unroll_length: int
@@ -82,6 +86,7 @@ class TrajectoryContract:
     overlap: int = 0
     window: int = 0
     episodes: bool = False
+    environments: bool = False
 
     @property
     def of_batch(self) -> TrajectoryContract:
@@ -119,7 +124,7 @@ class TrajectoryContract:
             "policy_version": Field(steps, "int64"),  # updates that the acting policy had seen
             EPISODE_RETURN: Field(steps, "float32"),  # raw, whole episode, at its last step; NaN elsewhere
             "episode_length": Field(steps, "int32"),  # steps, at the episode's last step; 0 elsewhere
-            "environment_id": Field((), "int32"),  # the environment of the run that it comes from
+            ENVIRONMENT_ID: Field((), "int32"),  # the environment of the run that it comes from
             **recurrent,
         }
 

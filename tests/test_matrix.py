@@ -125,10 +125,10 @@ FEW_STEPS = {"epochs": 2, "minibatches": 2}
             "ppo",
             "vector-box",
             "none",
-            {"action_distribution": "squashed_gaussian", "policy_objective": "kl", "target_kl": 0.01},
+            {"action_distribution": "squashed_gaussian", "policy_objective": "kl", "target_kl": 0.01, "intrinsic": "icm"},
         ),
-        ("ppo", "dict-discrete-mask", "lstm", {"core_inputs": True}),
-        ("a2c", "dict-discrete-mask", "none", {"normalise_rewards": True}),
+        ("ppo", "dict-discrete-mask", "lstm", {"core_inputs": True, "intrinsic": "icm"}),
+        ("a2c", "dict-multi-mask", "none", {"normalise_rewards": True, "intrinsic": "rnd", "predictor_share": 0.5}),
         ("a2c", "vector-box", "lstm", {"normalise_observations": True, "popart": True}),
         ("trpo", "image-multi-mask", "none", {**FEW_STEPS, "normalise_rewards": True}),
         ("trpo", "vector-box", "lstm", {**FEW_STEPS, "normalise_observations": True, "action_bound_loss_weight": 1.0}),
@@ -179,6 +179,7 @@ def test_it_trains_from_replays_with_clear_and_laser(kind: str, combination: str
     queue = {"type": "queue", "capacity": 1, "sample_ratio": 0.5}
     other = {"type": kind, "capacity": 4, "sample_ratio": 0.5, **REPLAYS[kind]}
     own = {"replay_parameters": json.dumps([queue, other]), "save_replay": True, "environment_max_steps": 96}
+    own["intrinsic"] = "none" if combination.startswith("image") else "rnd"
     assert_resumes_to_the_bit(tmp_path, **settings_of(combination, core, **own, **CLEAR, **LASER, popart=core == "none"))
 
 

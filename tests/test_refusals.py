@@ -57,6 +57,13 @@ from tests.support import run_main, run_program
         (["--compress_replay=maybe"], "compress_replay: wanted true or false, got 'maybe'"),
         (["--flagfile=/nowhere"], "error: flagfile: wanted a file of flags, got '/nowhere' (No such file or directory)"),
         (["--reproducible", "--worker_kind=cpu"], "reproducible"),
+        (["--agent=dqn", "--intrinsic=rnd"], "intrinsic: not a setting of agent dqn"),
+        (
+            ["--intrinsic=rnd", '--replay_parameters=[{"type": "standard", "capacity": 9, "sample_ratio": 1.0}]'],
+            "intrinsic: wanted a",
+        ),
+        (["--intrinsic=icm", "--worker_kind=recorded", "--recording=some"], "intrinsic: wanted none with a recording"),
+        (["--env=CartPole-v1", "--core_inputs", "--episodic_count=0.1"], "episodic_count: wanted 0 with core_inputs"),
         (["--agent=dqn", "--compile"], "compile: wanted false with agent dqn"),
         (["--agent=trpo", "--precision=bfloat16"], "precision: wanted float32 with agent trpo"),
         (["--agent=trpo", "--noseparate_value"], "separate_value: wanted true with agent trpo"),

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from setting import listed
 from wrappers import atari, envpool_env, gymnasium_env, served, toy
 from wrappers.answering import is_limited, watched
+from wrappers.episodic_count import EpisodicCount
 from wrappers.folder import in_own_folder
 from wrappers.many import MOST_TASKS, ManyEnv, ManySingle, joined_description, joined_spec
 from wrappers.previous import PreviousEnv, with_previous
@@ -109,6 +111,8 @@ def usual_settings(env_id: str) -> Mapping[str, Any]:
 def make_spec(config: EnvConfig) -> EnvSpec:
     """Return the shapes and counts of the environment that `config` names. Raises ValueError for an unknown id."""
     spec = _spec_of_tasks(config) if len(config.tasks) > 1 else _family(config.env).make_spec(config)
+    if config.episodic_count:
+        return replace(spec, goals=None)  # the bonus belongs to no goal
     return with_previous(spec) if config.core_inputs else spec
 
 
@@ -154,9 +158,8 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1, firs
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
     if len(config.tasks) > 1:
-        return _with_inputs(
-            config, ManyEnv(config, num_envs, first, lambda task, count: make_vector_env(task, count, num_threads))
-        )
+        many = ManyEnv(config, num_envs, first, lambda task, count: make_vector_env(task, count, num_threads))
+        return _with_inputs(replace(config, episodic_count=0.0), many)  # those of each task have the bonus
     family = _family(config.env)
     return _made(config, num_envs, lambda: family.make_vector(config, num_envs, num_threads))
 
@@ -169,6 +172,8 @@ def _made(config: EnvConfig, num_envs: int, make: Callable[[], VectorEnv]) -> Ve
 
 
 def _with_inputs(config: EnvConfig, env: VectorEnv) -> VectorEnv:
+    if config.episodic_count:
+        return EpisodicCount(env, config.episodic_count)
     return PreviousEnv(env) if config.core_inputs else env
 
 

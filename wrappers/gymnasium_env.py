@@ -139,7 +139,7 @@ def description_of(config: EnvConfig, facts: Facts) -> EnvDescription:
         settings["env_wrappers"] = config.env_wrappers
     text = (facts.version, f"episodes of at most {limit:,} steps" if limit else "no time limit", "normalised in the network")
     return EnvDescription(
-        evaluation_config=config,
+        evaluation_config=replace(config, episodic_count=0.0),
         protocol_settings=settings,
         protocol_text=text,
         display=Display(facts.pictures_per_second),

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from wrappers.spaces import ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
+from wrappers.spaces import PREVIOUS_ACTION, PREVIOUS_REWARD, ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
 from wrappers.spec import EnvSpec, Step, VectorEnv
 
 OBSERVATION = "observation"
-PREVIOUS_ACTION = "previous_action"
-PREVIOUS_REWARD = "previous_reward"
 
 
 def with_previous(spec: EnvSpec) -> EnvSpec:

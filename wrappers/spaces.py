@@ -15,6 +15,8 @@ import numpy as np
 
 ACTION_MASK = "action_mask"
 """Name of the leaf that says which actions are legal: uint8, 1 for a legal action. See `ActionSpace.mask_size`."""
+PREVIOUS_ACTION, PREVIOUS_REWARD = "previous_action", "previous_reward"
+"""Names of the leaves that `--core_inputs` adds."""
 
 TASK, TASK_INPUT = "_task", "_task_input"
 """Names of the leaves of a run with several environments: the index of its own, uint8 `[1]`, which no torso reads, and with

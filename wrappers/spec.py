@@ -180,6 +180,17 @@ class EnvConfig:
         ),
     ] = NO_NAME
 
+    episodic_count: Annotated[
+        float,
+        _Loop(
+            "Add this number to the learned reward of a step, divided by the root of the visits of its observation in the "
+            "episode, such as 0.01 for MiniGrid; 0: none. Reported returns stay without it.",
+            "a weight from 0 to 1000",
+            0,
+            1000,
+        ),
+    ] = 0.0
+
     spaces: Annotated[
         str,
         _Served(
@@ -190,6 +201,9 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.episodic_count and self.core_inputs:
+            got = f"got {self.episodic_count:g}"
+            raise ValueError(f"episodic_count: wanted 0 with core_inputs, whose rewards have no bonus in a test, {got}")
 
     @property
     def tasks(self) -> tuple[EnvConfig, ...]:

@@ -27,8 +27,13 @@ from agents.settings import (
     AgentConfig,
     ClipRewards,
     EntropyWeight,
+    ExtrinsicWeight,
     Gamma,
     GradientClip,
+    IntrinsicEpisodes,
+    IntrinsicGamma,
+    IntrinsicKind,
+    IntrinsicWeight,
     Lambda,
     LastEntropyWeight,
     LastLearningRate,
@@ -37,6 +42,7 @@ from agents.settings import (
     OptimizerName,
     PopArtRate,
     PopArtSwitch,
+    PredictorShare,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -61,6 +67,12 @@ class A2CConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     popart: PopArtSwitch = False
     popart_rate: PopArtRate = 3e-4
+    intrinsic: IntrinsicKind = "none"
+    intrinsic_gamma: IntrinsicGamma = 0.99
+    intrinsic_weight: IntrinsicWeight = 1.0
+    extrinsic_weight: ExtrinsicWeight = 2.0
+    intrinsic_episodic: IntrinsicEpisodes = False
+    predictor_share: PredictorShare = 1.0
     value_loss_weight: ValueWeight = 1.0
     entropy_loss_weight: EntropyWeight = 0.01
     entropy_loss_weight_end: LastEntropyWeight = -1.0
@@ -106,13 +118,20 @@ class A2CAgent(Agent):
         compared = self.stepper.units.in_losses(
             values, targets, advantages, used, tasks
         )  # [T, B] each, as they are or by PopArt
+        advantages, intrinsic_targets = self.stepper.intrinsic.combined(
+            batch,
+            outputs,
+            compared.advantages,
+            lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda),
+        )
         entropy = used_mean(distribution.entropy(policy), used)  # [], a mean over the used steps
         terms = {
             # No ratio: the weights that acted are those that learn.
-            "policy_loss": Term(-used_mean(compared.advantages * log_probs, used)),
+            "policy_loss": Term(-used_mean(advantages * log_probs, used)),
             # mean (G - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((compared.targets - compared.values).square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),  # added, so entropy is rewarded
+            **self.stepper.intrinsic.value_terms(outputs, intrinsic_targets, used, config.value_loss_weight),
         }
         excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

@@ -16,7 +16,7 @@ IMPACT (agents/impact) has another ratio and other targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -87,6 +87,11 @@ class LogProbs(NamedTuple):
     policy: Tensor
     behaviour: Tensor
     target: Tensor | None
+
+    def moved(self, rows: Callable[[Tensor], Tensor]) -> LogProbs:
+        """The same with the rows of a stream of intrinsic rewards."""
+        target = None if self.target is None else rows(self.target)
+        return LogProbs(rows(self.policy), rows(self.behaviour), target)
 
 
 class AdvantageEstimates(NamedTuple):
@@ -159,16 +164,19 @@ class APPOAgent(Agent):
             following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
             self.kl_weight.copy_(torch.where(self.target.is_due & step.applied, following, self.kl_weight))
 
-    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> AdvantageEstimates:
-        """The ratios, advantages and value targets of a minibatch. values: `[T+1, b]` of the current network, constants."""
+    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor, gamma: float) -> AdvantageEstimates:
+        """The ratios, advantages and value targets of a minibatch.
+
+        values: `[T+1, b]` of the current network, constants. gamma: discount per step.
+        """
         config = self.config
         log_ratios = log_probs.policy - log_probs.behaviour  # log R_t = log pi - log mu, [T, b]
         # GAE takes every ratio for 1, so its estimates are those of the policy that acted.
         if config.advantages == "gae":
-            return AdvantageEstimates(log_ratios, *advantages_of(batch, values, config.gamma, config.vtrace_lambda), {})
+            return AdvantageEstimates(log_ratios, *advantages_of(batch, values, gamma, config.vtrace_lambda), {})
         # Without the gradient of the ratios: the surrogate alone moves the policy by them.
-        vs = vtrace_of(batch, log_ratios.detach(), values, config).vs  # v_t [T, b]
-        discounts = config.gamma * (~batch.terminated).to(values.dtype)  # d_t [T, b]
+        vs = vtrace_of(batch, log_ratios.detach(), values, gamma, config.vtrace_lambda).vs  # v_t [T, b]
+        discounts = gamma * (~batch.terminated).to(values.dtype)  # d_t [T, b]
         return AdvantageEstimates(
             log_ratios, one_step_advantages(batch.rewards, discounts, values, vs, batch.action_used), vs, {}
         )
@@ -180,10 +188,16 @@ class APPOAgent(Agent):
         policy, values, used = outputs.policy[:-1], outputs.values[:-1], part.action_used  # [T, b, P], [T, b], [T, b]
         log_probs = self._log_probs(batch, policy)  # of pi, mu and perhaps pi_tgt, [T, b] each
         # Advantages and targets are constants of this step; V-trace corrects them for the present policy.
-        found = self.estimates(part, log_probs, outputs.values.detach())
+        found = self.estimates(part, log_probs, outputs.values.detach(), config.gamma)
         # V, G_t and A_t [T, b], as they are or by PopArt
         compared_values, targets, advantages = self.stepper.units.in_losses(
             values, found.targets, found.advantages, used, self.network.task_of_columns(part.observations)
+        )
+        advantages, intrinsic_targets = self.stepper.intrinsic.combined(
+            part,
+            outputs,
+            advantages,
+            lambda stream: self.estimates(stream.batch, log_probs.moved(stream.rows), stream.values, stream.gamma),
         )
         if config.normalise_advantages:
             advantages = normalised(advantages, used)
@@ -196,6 +210,7 @@ class APPOAgent(Agent):
             # mean (G_t - V)^2 / 2
             "value_loss": Term(0.5 * used_mean(errors.square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),
+            **self.stepper.intrinsic.value_terms(outputs, intrinsic_targets, used, config.value_loss_weight),
         }
         metrics = {"losses/entropy": entropy.detach(), **found.metrics}
         if batch.target_policy is not None:
@@ -261,7 +276,7 @@ def one_step_advantages(rewards: Tensor, discounts: Tensor, values: Tensor, vs: 
     return torch.where(mask, rewards + discounts * next_vs - values[:-1], 0.0)
 
 
-def vtrace_of(batch: Batch, log_rhos: Tensor, values: Tensor, config: Any) -> VTraceReturns:
+def vtrace_of(batch: Batch, log_rhos: Tensor, values: Tensor, gamma: float, lambda_: float) -> VTraceReturns:
     """V-trace with all clips at 1. Rows whose action was ignored, such as autoreset rows, are masked.
 
     log_rhos: `[T, B]`, 0 where a step is masked. values: `[T+1, B]`, constants; the last row bootstraps.
@@ -269,11 +284,11 @@ def vtrace_of(batch: Batch, log_rhos: Tensor, values: Tensor, config: Any) -> VT
     return vtrace(
         log_rhos=log_rhos,
         # Only a termination has no future. After a time limit the value of the final observation follows, in the next row.
-        discounts=config.gamma * (~batch.terminated).to(values.dtype),
+        discounts=gamma * (~batch.terminated).to(values.dtype),
         rewards=batch.rewards,
         values=values[:-1],
         bootstrap_value=values[-1],
-        lambda_=config.vtrace_lambda,
+        lambda_=lambda_,
         mask=batch.action_used,
     )
 

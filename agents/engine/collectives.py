@@ -24,10 +24,11 @@ Used = Tensor | int | None
 class Collectives:
     """Collective operations of a run with one learner: nothing is changed and nothing is waited for.
 
-    count: how many learners there are.
+    count: how many learners there are. rank: the number of this one.
     """
 
     count = 1
+    rank = 0
 
     def weights(self, terms: Mapping[str, Term]) -> list[float | Tensor]:
         """The weight of each term in this learner's gradient."""

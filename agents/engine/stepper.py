@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from agents.engine import saving
 from agents.engine.collectives import Collectives, Used
 from agents.engine.graphs import UpdateGraphs, copied
-from agents.engine.guard import Guard, clip_gradients, finite_inputs, start_mean_squares
-from agents.engine.optimizers import make_optimizer
+from agents.engine.guard import Guard, clip_gradients, finite_inputs
+from agents.engine.optimizers import make_optimizer, step_optimizer
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
+from agents.intrinsic.rewards import PredictorRows, make_intrinsic
 from agents.losses import Losses, RawValues, Term
 from agents.metrics import OptimizerStep, UpdateReport, results_of_steps
 from agents.networks.popart import PopArt
@@ -56,6 +57,7 @@ class Stepper:
         collectives: operations over all learners of the run.
         entropy_weight: of the entropy bonus.
         units, popart: of values in the losses: those of the rewards, or PopArt's; None without PopArt.
+        intrinsic: intrinsic rewards, and the modules behind them.
         records_steps: whether calls of `launch` may be CUDA graphs.
         inputs: for each input of this update that may hold non-finite numbers, a scalar `[]` that is finite if all of it is.
 
@@ -70,6 +72,7 @@ class Stepper:
         threads, compiled: how many share the network's passes on a CPU, and whether these go through torch.compile.
         idle_cores: whether the workers wait while the learner computes, so that threads may share a small pass's operations.
         cuda_graphs: whether updates on a GPU are launched as CUDA graphs, if the agent allows it.
+        environments: of all learners, whose intrinsic rewards have a scale of their own.
     """
 
     def __init__(
@@ -87,13 +90,17 @@ class Stepper:
         compiled: bool = False,
         idle_cores: bool = False,
         cuda_graphs: bool = False,
+        environments: int = 1,
     ) -> None:
         network, config, learned = agent.network, agent.config, learned or agent.network
         self.agent, self.config, self.network = agent, config, network
-        self.modules, self.target_networks = {"network": network, **(modules or {})}, target_networks or {}
+        self.intrinsic = make_intrinsic(network, config, environments)
+        self._rows: PredictorRows | None = None  # of a launched step
+        modules = {**(modules or {}), **self.intrinsic.modules}
+        self.modules, self.target_networks = {"network": network, **modules}, target_networks or {}
         self.steps_some, self._asked = steps_some, asked
         self._device = next(chain(network.parameters(), network.buffers())).device
-        others = [parameter for module in (modules or {}).values() for parameter in module.parameters()]
+        others = [parameter for module in modules.values() for parameter in module.parameters()]
         self.passes = NetworkPasses(learned, threads, compiled=compiled, idle_cores=idle_cores, further=others)
         self.parameters = [*learned.parameters(), *others]
         self._graphed = agent.graphed(config) if cuda_graphs and self._device.type == "cuda" else ""
@@ -102,9 +109,8 @@ class Stepper:
         targets = (target.guarded_tensors for target in self.target_networks.values())
         moved = [*chain(*(layer.guarded_tensors for layer in self._spectral), *targets)]
         self.guard = Guard(self.optimizer, torch.device("cpu") if checks_on_host else self._device, moved)
-        recorded = self._learn if self._graphed == "update" else self._called
-        self._graphs = UpdateGraphs(recorded, self.guard) if self._graphed else None
         self.records_steps = self._graphed == "step"
+        self._graphs = UpdateGraphs(self._called if self.records_steps else self._learn, self.guard) if self._graphed else None
         self.observation_moments = ObservationMoments(network) if network.config.settings.normalise_observations else None
         self.reward_scale = RewardScale(self._device) if getattr(config, "normalise_rewards", False) else None
         self._clipping: str | None = getattr(config, "reward_clipping", None)
@@ -136,6 +142,7 @@ class Stepper:
             self.entropy_weight.move(progress)
         if self._graphed:
             self._progress.fill_(progress)
+        batch = self.intrinsic.drawn(batch)
         if self._graphs and self._graphed == "update":
             scalars, priorities = self._graphs(batch, self.agent.variant)
             # The next launch of a graph overwrites its results, and priorities are read after that.
@@ -151,8 +158,7 @@ class Stepper:
         """The part of an update that a CUDA graph may record. Returns metrics and priorities."""
         self._taken, self._notes = [], self.entropy_weight.metrics("losses/entropy_weight") if self.entropy_weight.moves else {}
         self.inputs = finite_inputs(batch, self.network)
-        if self.popart:
-            self.popart.begin(self.collectives)
+        self.units.begin(self.collectives)
         # Rows of burn-in are in the network's passes, because they make the core's state, but in no loss and no metric.
         learned = batch.without_overlap() if batch.overlap else batch
         if self._windows:  # no column is fresh, so the running moments are those of drawn windows
@@ -161,13 +167,14 @@ class Stepper:
             learned = self.reward_scale.scaled(learned)
         elif self._clipping:
             learned = replace(learned, rewards=clip_rewards(learned.rewards, self._clipping))  # rows store raw rewards
+        learned = self.intrinsic.rewarded(learned)
         self.agent.update(learned, self)  # forward, losses and steps of the agent
         for target in self.target_networks.values():
             target.end_update(self.applied)  # those that count updates; the others moved in the steps
-        if self.agent.merges_moments and (self.reward_scale or self.observation_moments):
+        if self.agent.merges_moments and (self.reward_scale or self.observation_moments or self.intrinsic.moments):
             self.merge_moments(learned, self.applied)
         scalars, priorities = results_of_steps(self._taken, learned.rewards.numel(), self._limit or math.inf)
-        return {**scalars, **self._notes, **(self.popart.metrics() if self.popart else {})}, priorities
+        return {**scalars, **self._notes, **self.intrinsic.metrics(), **self.units.metrics()}, priorities
 
     def merge_moments(self, batch: Batch, applied: Tensor | None, *, rescales: bool = True) -> None:
         """Merge a batch into the running moments; nothing if `applied`, bool `[]` on the device, is false.
@@ -175,6 +182,7 @@ class Stepper:
         It comes after all steps: the batch was acted with the statistics of before, so acting and learning see the same inputs.
         rescales: whether the network's scale follows at once.
         """
+        self.intrinsic.settle(applied)
         if self.reward_scale and applied is not None:
             self.reward_scale.settle(applied)
         if self.observation_moments:
@@ -245,15 +253,15 @@ class Stepper:
 
         Returns whether the step was applied, bool `[]` on the device.
         """
+        sums = any(term.reduction == "sum" for term in terms.values())
+        terms = {**terms, **self.intrinsic.terms(self._rows, sums=sums)}
         values = {name: term.value for name, term in terms.items()}
         weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
-        if self.popart:
-            self.popart.scale_gradients()
+        self.units.scale_gradients()
         # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**self.inputs, **values}
         if self.collectives.count > 1:
-            sums = any(term.reduction == "sum" for term in terms.values())
             numbers |= self.collectives.add_gradients(self.parameters, numbers, used, sums=sums)
         seen = {name: term._replace(value=term.value.detach()) for name, term in terms.items()}
         norm = clip_gradients(self.parameters, self._limit)
@@ -336,15 +344,15 @@ class Stepper:
         inputs, self._function = self.inputs, function
         # The next launch of a graph overwrites its results, and metrics are made after the last step.
         made: Made
-        made, taken = copied(self._graphs((given, inputs)))
-        self.inputs = inputs
+        made, taken = copied(self._graphs((given, inputs, self.intrinsic.next_rows())))
+        self.inputs, self._rows = inputs, None
         self._taken += taken
         return made
 
-    def _called(self, given: tuple[Any, dict[str, Tensor]]) -> tuple[Any, tuple[OptimizerStep, ...]]:
+    def _called(self, given: tuple[Any, dict[str, Tensor], PredictorRows | None]) -> tuple[Any, tuple[OptimizerStep, ...]]:
         """Call the function of `launch`. Returns its result and its steps."""
         before, self._taken = self._taken, []
-        part, self.inputs = given
+        part, self.inputs, self._rows = given
         made = self._function(part)
         taken, self._taken = tuple(self._taken), before
         return made, taken
@@ -352,23 +360,14 @@ class Stepper:
     def _step(self, numbers: Mapping[str, Tensor], norm: Tensor, *, moves_targets: bool = True) -> Tensor:
         """Take the step if all numbers and the gradient are finite. Returns whether they are, bool `[]` on the device."""
         applied = self.guard.step({**numbers, "gradient": norm}, partial(self.step_optimizer, moves_targets=moves_targets))
-        if self.popart:
-            self.popart.settle(applied)
+        self.units.settle(applied)
         return applied
 
     def step_optimizer(self, *, moves_targets: bool = True) -> None:
         """Step the optimiser, unguarded, and the target networks."""
         assert self.optimizer is not None
-        if isinstance(self.optimizer, torch.optim.RMSprop) and len(self.optimizer.state) < len(self.parameters):
-            start_mean_squares(self.optimizer)
-        if self.popart:
-            self.popart.rescale()
-        # Numbers below 1.2e-38, which shrinking moments reach, count as zero where the CPU can: they are 100 times slower.
-        torch.set_flush_denormal(True)
-        try:
-            self.optimizer.step()  # weights without a gradient stay, and so do their moments
-        finally:
-            torch.set_flush_denormal(False)
+        self.units.rescale()
+        step_optimizer(self.optimizer, len(self.parameters))
         for layer in self._spectral:
             layer.iterate()  # the vectors belong to the new weights, and target networks copy both
         for target in self.target_networks.values() if moves_targets else ():
@@ -390,6 +389,7 @@ class Stepper:
             self.network.calibrate(observations)
         if self.observation_moments:
             self.observation_moments.calibrate(observations)
+        self.intrinsic.calibrate(observations)
         for target in self.target_networks.values():
             target.reset()
 

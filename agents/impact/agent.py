@@ -50,11 +50,12 @@ class ImpactAgent(APPOAgent):
     has_target = True
     config: ImpactConfig
 
-    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor) -> AdvantageEstimates:
+    def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor, gamma: float) -> AdvantageEstimates:
         config = self.config
         assert log_probs.target is not None
         # The target network stands between the two policies: its ratio to mu corrects the targets, and changes rarely.
-        targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, config)  # V-trace with the ratio pi_tgt / mu
+        # V-trace with the ratio pi_tgt / mu
+        targets = vtrace_of(batch, log_probs.target - log_probs.behaviour, values, gamma, config.vtrace_lambda)
         # log R_t [T, b]
         log_ratios = impact_log_ratios(log_probs.policy, log_probs.target, log_probs.behaviour, config.target_worker_clip)
         # mu / pi_tgt > rho: the denominator is mu / rho

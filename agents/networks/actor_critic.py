@@ -109,8 +109,19 @@ class PolicyOutput(NamedTuple):
     values: Tensor
 
 
+class ExploringOutput(NamedTuple):
+    """A `PolicyOutput`, and intrinsic_values: float32 `[N]`, the values of intrinsic rewards."""
+
+    policy: Tensor
+    values: Tensor
+    intrinsic_values: Tensor
+
+
 class ActorCritic(PolicyNetwork):
-    """A policy for any action space and a state value, each a linear layer on the features."""
+    """A policy for any action space and a state value, each a linear layer on the features.
+
+    With intrinsic rewards a third layer is their value. It reads what the other value reads.
+    """
 
     exported: ClassVar[tuple[str, ...]] = ("policy", "values")
 
@@ -120,15 +131,18 @@ class ActorCritic(PolicyNetwork):
         features, names = self.head_feature_count, self.config.tasks
         popart = getattr(self.config.agent, "popart", False)
         self.value_head = PopArtHead(features, len(names) or 1, names) if popart else nn.Linear(features, 1)
+        explores = getattr(self.config.agent, "intrinsic", "none") != "none"
+        self.intrinsic_head = nn.Linear(features, 1) if explores else None
 
-    def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput:
+    def heads(self, features: Tensor, mask: Tensor | None = None) -> PolicyOutput | ExploringOutput:
         """The policy and the value of float32 features `[N, feature_count]`. mask: as `PolicyNetwork.heads` takes it.
 
         With PopArt and several tasks there is a value for each, `[N, tasks]`, until `of_tasks` takes that of the observation.
         """
         of_policy, of_value = self.split_features(features)  # [N, head_feature_count] each
         policy, values = self.policy_of(of_policy, mask), self.value_head(of_value)  # [N, P], [N, 1] or [N, tasks]
-        return PolicyOutput(policy, values.squeeze(-1) if values.shape[-1] == 1 else values)
+        outputs = PolicyOutput(policy, values.squeeze(-1) if values.shape[-1] == 1 else values)
+        return outputs if self.intrinsic_head is None else ExploringOutput(*outputs, self.intrinsic_head(of_value).squeeze(-1))
 
     def of_tasks(self, output: PolicyOutput, observations: Observations) -> PolicyOutput:
         tasks = self.task_of(observations)  # [N]
@@ -137,7 +151,7 @@ class ActorCritic(PolicyNetwork):
         return output._replace(values=output.values.gather(1, tasks[:, None]).squeeze(1))  # V_i(x) of the task i
 
     def head_gain(self, layer: nn.Module) -> float | None:
-        return _VALUE_GAIN if layer is self.value_head else super().head_gain(layer)
+        return _VALUE_GAIN if layer in (self.value_head, self.intrinsic_head) else super().head_gain(layer)
 
     @classmethod
     def acting(cls, config: NetworkConfig) -> Acting:

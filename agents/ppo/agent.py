@@ -123,6 +123,7 @@ class PPOAgent(Agent):
             "policy_loss": Term(-used_mean(objective, mask)),
             "value_loss": Term(self._value_loss(values, rows, mask), config.value_loss_weight),
         }
+        terms |= self.stepper.intrinsic.value_terms(outputs, rows.intrinsic_targets, mask, config.value_loss_weight)
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
             terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)
@@ -148,8 +149,7 @@ class PPOAgent(Agent):
             # Advantages and targets are those of the values before the update, unless each epoch asks for new ones.
             if epoch == 0 or config.recompute_advantages:
                 # A pass over T+1 rows: acting stored V(x_0) to V(x_{T-1}), and V(x_T) is needed to bootstrap.
-                values = step.without_gradient(batch).values
-                rows, metrics = rows_of(batch, values, self.network, config, step.units)
+                rows, metrics = rows_of(batch, step.without_gradient(batch), self.network, config, step)
                 if config.advantage_normalisation == "batch":
                     rows = rows._replace(advantages=normalised(rows.advantages, batch.action_used))
                 shared = (rows, batch, config.minibatches, config.advantage_normalisation, clipping)

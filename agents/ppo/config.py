@@ -11,8 +11,13 @@ from agents.settings import (
     ClipRewards,
     EntropyWeight,
     Epochs,
+    ExtrinsicWeight,
     Gamma,
     GradientClip,
+    IntrinsicEpisodes,
+    IntrinsicGamma,
+    IntrinsicKind,
+    IntrinsicWeight,
     Lambda,
     LastEntropyWeight,
     LastLearningRate,
@@ -23,6 +28,7 @@ from agents.settings import (
     OptimizerName,
     PopArtRate,
     PopArtSwitch,
+    PredictorShare,
     RewardClipping,
     RmspropEpsilon,
     ValueWeight,
@@ -48,6 +54,12 @@ class PPOConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     popart: PopArtSwitch = False
     popart_rate: PopArtRate = 3e-4
+    intrinsic: IntrinsicKind = "none"
+    intrinsic_gamma: IntrinsicGamma = 0.99
+    intrinsic_weight: IntrinsicWeight = 1.0
+    extrinsic_weight: ExtrinsicWeight = 2.0
+    intrinsic_episodic: IntrinsicEpisodes = False
+    predictor_share: PredictorShare = 1.0
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
     entropy_loss_weight_end: LastEntropyWeight = -1.0

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.losses import RawValues
+from agents.engine.stepper import Stepper
 from agents.metrics import value_metrics
 from agents.minibatches import cut, normalised_runs, shuffled, take_steps, used_steps
 from agents.networks.actor_critic import PolicyNetwork, drawn_actions
@@ -38,6 +38,7 @@ class Rows(NamedTuple):
         old_values: `[T, B]`, V(x_t) before the update, normalised by PopArt if it is on, as the targets are.
         advantages: `[T, B]`.
         targets: `[T, B]` value targets.
+        intrinsic_targets: `[T, B]`, those of the value of intrinsic rewards; None without any.
     """
 
     observations: Tensor
@@ -47,30 +48,38 @@ class Rows(NamedTuple):
     old_values: Tensor
     advantages: Tensor
     targets: Tensor
+    intrinsic_targets: Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self if tensor is not None)
 
 
 @torch.no_grad()
-def rows_of(
-    batch: Batch, values: Tensor, network: PolicyNetwork, config: Any, units: RawValues
-) -> tuple[Rows, dict[str, Tensor]]:
+def rows_of(batch: Batch, outputs: Any, network: PolicyNetwork, config: Any, step: Stepper) -> tuple[Rows, dict[str, Tensor]]:
     """The constants of an update, and metrics of its values.
 
     Args:
         batch: with the rewards that are learned from.
-        values: `[T+1, B]` of the network before the update.
+        outputs: of the network before the update, for T+1 rows.
         network: with the distribution of the actions.
         config: with the discount and lambda.
-        units: of values and advantages in the losses.
+        step: with the units of values and advantages in the losses, and with intrinsic rewards.
     """
     behaviour, drawn = batch.acting["behaviour_policy"], drawn_actions(batch.actions, batch.acting)
+    values = outputs.values  # [T+1, B]
     advantages, targets = advantages_of(batch, values, config.gamma, config.gae_lambda)  # A_t and G_t, [T, B] each
     metrics = value_metrics(values[:-1], targets, batch.action_used)
     # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
     log_mu = network.distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-    tasks = network.task_of_columns(batch.observations)  # [B]
-    old_values, targets, advantages = units.in_losses(values[:-1], targets, advantages, batch.action_used, tasks)  # [T, B] each
-    return Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets), metrics
+    tasks, used = network.task_of_columns(batch.observations), batch.action_used  # [B], [T, B]
+    old_values, targets, advantages = step.units.in_losses(values[:-1], targets, advantages, used, tasks)  # [T, B] each
+    advantages, intrinsic_targets = step.intrinsic.combined(
+        batch, outputs, advantages, lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda)
+    )
+    rows = Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets, intrinsic_targets)
+    return rows, metrics
 
 
 def takes_columns(config: Any, network: NetworkSettings) -> bool:
@@ -121,7 +130,7 @@ class Minibatch:
         if count == size:
             return replace(self, mask=mask)
         order = torch.where(mask, order, 0)  # added rows repeat row 0, whose second loss the mask leaves out
-        rows = Rows(*(take_steps(tensor[None], order) for tensor in self.rows))
+        rows = Rows(*(take_steps(tensor[None], order) for tensor in self.rows.tensors))
         return replace(self, rows=rows, bounds=RatioBounds(*(bound.index_select(0, order) for bound in self.bounds)), mask=mask)
 
     @property
@@ -182,7 +191,7 @@ def epochs_of_columns(
     """
 
     def minibatch(columns: Tensor) -> Minibatch:
-        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows))  # [T, b, ...] each
+        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows.tensors))  # [T, b, ...] each
         mask = used.index_select(1, columns)  # [T, b]
         if normalisation == "minibatch":
             # Bounds come after this: normalisation may change the sign of A_t, on which the side of the clip depends.
@@ -207,12 +216,13 @@ def _epochs(members: Tensor, parts: int, minibatches: Callable[[Tensor], Iterabl
 
 def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
     """order: t * B + b of the used steps, int64 `[n]`."""
-    gathered = Rows(*(take_steps(tensor, order) for tensor in rows))  # [n, ...] each, in the epoch's order
+    gathered = Rows(*(take_steps(tensor, order) for tensor in rows.tensors))  # [n, ...] each, in the epoch's order
     if normalisation == "minibatch":
         # Behind the shuffle, so that each minibatch has a mean and a deviation of its own.
         gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
     bounds = clipping.bounds(gathered.advantages)  # low and high, [n] each
     sizes = [len(run) for run in cut(order, parts)]
-    columns = [tensor.split(sizes) for tensor in (*gathered, *bounds)]  # views: no minibatch is copied
+    count = len(gathered.tensors)
+    columns = [tensor.split(sizes) for tensor in (*gathered.tensors, *bounds)]  # views: no minibatch is copied
     for each in zip(*columns, strict=True):
-        yield Minibatch(Rows(*each[: len(gathered)]), RatioBounds(*each[len(gathered) :]))
+        yield Minibatch(Rows(*each[:count]), RatioBounds(*each[count:]))

@@ -164,8 +164,7 @@ class TRPOAgent(Agent):
 
     def update(self, batch: Batch, step: Stepper) -> None:
         # A_t and G_t are those of the values before the update, for both parts of it.
-        values = step.without_gradient(batch).values
-        rows, metrics = rows_of(batch, values, self.network, self.config, step.units)
+        rows, metrics = rows_of(batch, step.without_gradient(batch), self.network, self.config, step)
         step.note(metrics)
         self._improve_policy(rows, batch, step)
         self._fit_values(rows, batch, step)

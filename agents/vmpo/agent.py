@@ -183,7 +183,7 @@ class VMPOAgent(Agent):
         # log pi_old - log mu [T, B]: V-trace corrects for what acted before the last copy.
         log_rhos = distribution.log_prob(old, drawn) - distribution.log_prob(batch.acting["behaviour_policy"], drawn)
         log_rhos = torch.where(used, log_rhos, 0.0)
-        returns = vtrace_of(batch, log_rhos, outputs.values.detach(), config)
+        returns = vtrace_of(batch, log_rhos, outputs.values.detach(), config.gamma, config.vtrace_lambda)
         # V(x_t), G_t and A_t [T, B], as they are or by PopArt.
         compared, targets, advantages = self.stepper.units.in_losses(
             values, returns.vs, returns.pg_advantages, used, self.network.task_of_columns(batch.observations)

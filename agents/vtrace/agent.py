@@ -18,6 +18,8 @@ from torch import Tensor
 from agents.base import Agent
 from agents.distributions import Categorical, make_distribution
 from agents.engine.stepper import Stepper
+from agents.intrinsic.rewards import StreamEstimates
+from agents.intrinsic.streams import IntrinsicStream
 from agents.losses import Losses, Term, entropy_loss, masked_sum, policy_gradient_loss, value_loss
 from agents.metrics import ratio_metrics, replay_metrics, value_metrics
 from agents.networks.actor_critic import ActorCritic, PolicyOutput, drawn_actions
@@ -29,8 +31,13 @@ from agents.settings import (
     AgentConfig,
     ClipRewards,
     EntropyWeight,
+    ExtrinsicWeight,
     Gamma,
     GradientClip,
+    IntrinsicEpisodes,
+    IntrinsicGamma,
+    IntrinsicKind,
+    IntrinsicWeight,
     LastEntropyWeight,
     LastLearningRate,
     LearningRate,
@@ -38,6 +45,7 @@ from agents.settings import (
     OptimizerName,
     PopArtRate,
     PopArtSwitch,
+    PredictorShare,
     RewardClipping,
     RmspropEpsilon,
     TraceFactor,
@@ -75,6 +83,12 @@ class VTraceConfig(AgentConfig):
     reward_clipping_method: RewardClipping = "abs_one_sign"
     popart: PopArtSwitch = False
     popart_rate: PopArtRate = 3e-4
+    intrinsic: IntrinsicKind = "none"
+    intrinsic_gamma: IntrinsicGamma = 0.99
+    intrinsic_weight: IntrinsicWeight = 1.0
+    extrinsic_weight: ExtrinsicWeight = 2.0
+    intrinsic_episodic: IntrinsicEpisodes = False
+    predictor_share: PredictorShare = 1.0
     value_loss_weight: ValueWeight = 0.5
     entropy_loss_weight: EntropyWeight = 0.01
     entropy_loss_weight_end: LastEntropyWeight = -1.0
@@ -209,7 +223,7 @@ class VTraceAgent(Agent):
         masks = self._masks(policy.detach(), batch)
         kept = masks.episode & masks.trusted  # [T, B], m_t of the value and the trace
         # Targets and advantages are constants of the update: gradients pass through log_probs, entropies and values alone.
-        targets = self._targets(batch, log_rhos, outputs.values.detach(), kept)
+        targets = self._targets(batch, log_rhos, outputs.values.detach(), kept, self.config.gamma)
         entropies = distribution.entropy(policy)  # [T, B]
         # With the trust region, entropy is rewarded on fresh columns only (LASER).
         explores = masks.chosen & ~batch.is_replay if self.config.use_kl_mask else masks.chosen  # [T, B]
@@ -218,6 +232,9 @@ class VTraceAgent(Agent):
         # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
         compared_values, compared_targets, advantages = self.stepper.units.in_losses(
             values, targets.vs, targets.pg_advantages, kept, self.network.task_of_columns(batch.observations)
+        )
+        advantages, intrinsic_targets = self.stepper.intrinsic.combined(
+            batch, outputs, advantages, lambda stream: self._intrinsic(stream, log_rhos, masks.trusted)
         )
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
@@ -230,6 +247,7 @@ class VTraceAgent(Agent):
             "value_loss": Term(value_loss(compared_values, compared_targets, kept), config.value_loss_weight, "sum"),
             "entropy_loss": Term(entropy_loss(entropies, explores), self.stepper.entropy_weight.now, "sum"),
             **self._further_terms(batch, policy, values, learned),
+            **self.stepper.intrinsic.value_terms(outputs, intrinsic_targets, learned, config.value_loss_weight, sums=True),
         }
         clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
         metrics = {
@@ -256,14 +274,14 @@ class VTraceAgent(Agent):
         # In a FIRE row the policy made no choice, so its divergence must not cut the traces of the rows before it.
         return Masks(episode, chosen, (divergence < self.config.kl_div_threshold) | ~chosen)
 
-    def _targets(self, batch: Batch, log_rhos: Tensor, values: Tensor, kept: Tensor) -> VTraceReturns:
+    def _targets(self, batch: Batch, log_rhos: Tensor, values: Tensor, kept: Tensor, gamma: float) -> VTraceReturns:
         """values: `[T+1, B]` of the current network; the last row bootstraps. kept: bool `[T, B]`, where traces pass."""
         config = self.config
         return vtrace(
             log_rhos=log_rhos,
             # Only a termination has no future. After a time limit the next row holds the final observation, whose value
             # follows.
-            discounts=config.gamma * (~batch.terminated).to(values.dtype),
+            discounts=gamma * (~batch.terminated).to(values.dtype),
             rewards=batch.rewards,
             values=values[:-1],  # [T, B], V(x_0) to V(x_{T-1})
             bootstrap_value=values[-1],  # [B], V(x_T)
@@ -273,6 +291,12 @@ class VTraceAgent(Agent):
             lambda_=config.vtrace_lambda,
             mask=kept,
         )
+
+    def _intrinsic(self, stream: IntrinsicStream, log_rhos: Tensor, trusted: Tensor) -> StreamEstimates:
+        """The same targets for intrinsic rewards, of steps whose action the policy chose. log_rhos, trusted: `[T, B]`."""
+        kept = stream.batch.action_used & stream.rows(trusted)
+        found = self._targets(stream.batch, stream.rows(log_rhos), stream.values, kept, stream.gamma)
+        return StreamEstimates(found.pg_advantages, found.vs)
 
     def _further_terms(self, batch: Batch, policy: Tensor, values: Tensor, learned: Tensor) -> dict[str, Term]:
         """Terms that some runs have. A term of your own is one more entry; see docs/extending.md.

@@ -23,8 +23,8 @@ from wrappers.folder import FolderEnv
 from wrappers.gymnasium_contract import ContractError, check_observation
 from wrappers.gymnasium_spaces import FrameBuffer
 from wrappers.gymnasium_vector import TranslatedEnv, Translation
-from wrappers.previous import OBSERVATION, PREVIOUS_ACTION, PREVIOUS_REWARD, encode_actions
-from wrappers.spaces import Box, Packing
+from wrappers.previous import OBSERVATION, encode_actions
+from wrappers.spaces import PREVIOUS_ACTION, PREVIOUS_REWARD, Box, Packing
 from wrappers.spec import EnvConfig, EnvSpec
 
 

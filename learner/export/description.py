@@ -17,8 +17,7 @@ from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from wrappers import EnvSpec, describe_env
 from wrappers.gymnasium_spaces import VECTOR
-from wrappers.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
-from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
+from wrappers.spaces import ACTION_MASK, PREVIOUS_ACTION, PREVIOUS_REWARD, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
 
 FRAME_AXES = {0: (), 1: ("feature",), 2: ("height", "width"), 3: ("height", "width", "colour")}
 """Number of dimensions of a frame -> their names."""

@@ -61,6 +61,16 @@ class Config:
         return served.matches(self.env.env)
 
     @property
+    def is_intrinsic(self) -> bool:
+        """Whether the agent has intrinsic rewards."""
+        return getattr(self.agent_settings, "intrinsic", "none") != "none"
+
+    @property
+    def wants_random_play(self) -> bool:
+        """Whether observations of random play set a scale before training."""
+        return not self.is_remote and (self.network_settings.wants_random_play or self.is_intrinsic)
+
+    @property
     def columns_at_once(self) -> int:
         """Columns that are drawn together: those of a batch, or of as many batches as the agent wants at once."""
         return self.training.batch_size * self.needs.batches_at_once
@@ -163,6 +173,10 @@ def _check_agent(flat: Settings, needs: Needs) -> None:
 def _check_normalisation(flat: Settings, agent_settings: Any, replays: tuple[ReplayConfig, ...], needs: Needs) -> None:
     """Raise ValueError if running moments could not be learned: they come from fresh trajectories, and from a discount."""
     asked = [name for name in ("normalise_observations", "normalise_rewards") if flat.get(name)]
+    if flat.get("intrinsic", "none") != "none":
+        asked.append("intrinsic")
+        if flat["recording"] != NO_RECORDING:
+            raise ValueError(f"intrinsic: wanted none with a recording, in which nothing explores, got {flat['intrinsic']}")
     if asked and needs.updates_per_step is not None and not needs.window:
         agent = f"agent {flat['agent']}, which learns from replayed sequences alone"
         raise ValueError(f"{asked[0]}: wanted false with {agent}: only fresh trajectories would give the scale; got true")

@@ -49,13 +49,16 @@ def settle(settings: Settings, given: Settings, saved: Settings, spec: EnvSpec) 
 
 
 def _unused(settings: Settings, given: Settings, spec: EnvSpec) -> list[str]:
-    """A line for each given setting of a core, or of an actor-critic's standard deviations, that has no effect, and for a scale
-    of rewards that several environments share."""
+    """A line for each given setting of a core, of intrinsic rewards, or of standard deviations, that has no effect, and for a
+    scale of rewards that several environments share."""
     lines = []
     if len(spec.tasks) > 1 and settings.get("normalise_rewards"):
         lines = ["normalise_rewards: one scale for the rewards of all environments (--popart has one for each)"]
     if settings["core"] == NO_CORE:
         lines += [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
+    if settings.get("intrinsic", "none") == "none":
+        names = ("intrinsic_gamma", "intrinsic_weight", "extrinsic_weight", "intrinsic_episodic", "predictor_share")
+        lines += [f"{name} is not used without --intrinsic" for name in names if name in given]
     deviations = [name for name in ("log_std", "initial_log_std") if name in given]
     if deviations and issubclass(find_agent(agent_of(settings)).network_class, PolicyNetwork):
         distribution = make_distribution(spec.action, settings["action_distribution"])

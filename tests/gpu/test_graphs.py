@@ -44,8 +44,8 @@ RESUMED = [
     *((agent, "vector-discrete-mask") for agent in ("ppo", "vtrace")),
 ]
 MORE: dict[str, dict[str, Any]] = {
-    "a2c": {"entropy_loss_weight_end": 0.0, "popart": True},
-    "appo": {"epochs": 2, "entropy_loss_weight_end": 0.0},
+    "a2c": {"entropy_loss_weight_end": 0.0, "popart": True, "intrinsic": "icm"},
+    "appo": {"epochs": 2, "entropy_loss_weight_end": 0.0, "intrinsic": "rnd"},
     "crossq": {"batches_at_once": 3, "delay": 2},
     "dqn": {
         "batches_at_once": 3,
@@ -56,9 +56,15 @@ MORE: dict[str, dict[str, Any]] = {
         "fractions": 4,
     },
     "impact": {"kl_weight": 0.5},
-    "ppo": {"popart": True},
+    "ppo": {"popart": True, "intrinsic": "rnd", "predictor_share": 0.5},
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
-    "vtrace": {"use_kl_mask": True, "relevance": "behaviour", "use_value_cloning_loss": True, "popart": True},
+    "vtrace": {
+        "use_kl_mask": True,
+        "relevance": "behaviour",
+        "use_value_cloning_loss": True,
+        "popart": True,
+        "intrinsic": "rnd",
+    },
 }
 STEPWISE = [agent for agent in GRAPHED if AGENTS[agent].graphed(AGENTS[agent].config_class()) == "step"]
 """Agents whose steps are recorded, not their updates."""

@@ -41,11 +41,12 @@ CASES = [*zip(cycle(("appo", "impact")), COMBINATIONS, strict=False), ("vmpo", "
 
 @pytest.mark.parametrize(("agent", "name"), CASES)
 def test_it_resumes_to_the_bit_plays_and_is_exported(agent: str, name: str, tmp_path: Path) -> None:
-    settings = {**COMBINATIONS[name], **AGENTS[agent], "lr": 6e-4}
+    own = {"appo": {"intrinsic": "rnd"}, "impact": {"intrinsic": "icm"}}.get(agent, {})
+    settings = {**COMBINATIONS[name], **AGENTS[agent], **own, "lr": 6e-4}
     assert_resumes_to_the_bit(tmp_path, **settings)
     parts = tmp_path / "parts"
     state = newest(parts).agent
-    assert state["modules"].keys() == {"network", "target", *(["multipliers"] if agent == "vmpo" else [])}
+    assert state["modules"].keys() == {"network", "target", "multipliers" if agent == "vmpo" else "intrinsic"}
     assert agent == "vmpo" or int(state["numbers"]["optimizer_steps"]["count"]) > 0
     assert run("test", parts, load="latest", test_episode_count=2) == 0
     if agent != "impact":

@@ -355,10 +355,11 @@ def test_a_run_from_before_resumes_with_raw_rewards(tmp_path: Path, capsys: pyte
     assert "normalise_rewards" not in resume(run, capsys)[1]
 
 
-def test_sizes_of_a_core_that_there_is_not_are_noted(tmp_path: Path) -> None:
+def test_settings_of_a_core_and_of_rewards_that_there_are_not_are_noted(tmp_path: Path) -> None:
+    given = {"core_size": 64, "core_memory": 5, "predictor_share": 0.5}
     notes = ["core_size is not used without --core", "core_memory is not used without --core"]
-    assert command(tmp_path, "train", core_size=64, core_memory=5).notes == notes
-    assert command(tmp_path, "train", core="gru", core_size=64, core_memory=5).notes == []
+    assert command(tmp_path, "train", **given).notes == [*notes, "predictor_share is not used without --intrinsic"]
+    assert command(tmp_path, "train", **given, core="gru", intrinsic="rnd").notes == []
 
 
 def test_deviations_of_a_policy_without_any_are_noted(tmp_path: Path) -> None:

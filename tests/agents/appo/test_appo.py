@@ -21,7 +21,7 @@ CASES = pytest.mark.parametrize("case", golden_cases("appo.json"))
 def test_targets_and_advantages_equal_the_recorded_ones(case: dict[str, Any]) -> None:
     kept = Recorded(APPOAgent, PLAIN, case)
     log_probs = kept.agent._log_probs(_columns(kept), kept.policy)
-    found = kept.agent.estimates(kept.batch, log_probs, kept.values.detach())
+    found = kept.agent.estimates(kept.batch, log_probs, kept.values.detach(), kept.agent.config.gamma)
     kept.check("vs", found.targets)
     kept.check("advantages", found.advantages)
 
@@ -57,7 +57,7 @@ def test_with_gae_the_ratio_is_in_the_surrogate_alone(case: dict[str, Any]) -> N
         mask=batch.action_used,
     )
     log_probs = kept.agent._log_probs(_columns(kept), kept.policy)
-    found = kept.agent.estimates(batch, log_probs, values)
+    found = kept.agent.estimates(batch, log_probs, values, kept.agent.config.gamma)
     torch.testing.assert_close((found.advantages, found.targets), tuple(wanted))
     torch.testing.assert_close(found.log_ratios, log_probs.policy - log_probs.behaviour)
 

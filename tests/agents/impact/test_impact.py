@@ -30,7 +30,7 @@ def test_ratios_targets_and_advantages_equal_the_recorded_ones(case: dict[str, A
     assert log_probs.target is not None
     log_rhos = torch.tensor(case["outputs"]["log_rhos"])
     torch.testing.assert_close((log_probs.target - log_probs.behaviour)[kept.used], log_rhos[kept.used], rtol=2e-5, atol=1e-5)
-    found = kept.agent.estimates(kept.batch, log_probs, kept.values.detach())
+    found = kept.agent.estimates(kept.batch, log_probs, kept.values.detach(), kept.agent.config.gamma)
     kept.check("vs", found.targets)
     kept.check("pg_advantages", found.advantages)
     ratios = torch.tensor(case["outputs"]["ratio"])

@@ -49,7 +49,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "vtrace, scaled rewards": ("vtrace", {"normalise_rewards": True, "clip_rewards": False}),
     "vtrace, PopArt": ("vtrace", {**POPART, "clip_rewards": False}),
+    "vtrace, RND": ("vtrace", {"intrinsic": "rnd"}),
     "a2c": ("a2c", {}),
+    "a2c, ICM": ("a2c", {"intrinsic": "icm"}),
     "a2c, scaled rewards": ("a2c", {"normalise_rewards": True}),
     "ppo": ("ppo", {"advantage_normalisation": "none", "epochs": 3, "minibatches": 1}),
     "ppo, PopArt": ("ppo", {"advantage_normalisation": "none", "epochs": 2, "minibatches": 1, **POPART}),
@@ -64,6 +66,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"entropy_loss_weight": 0.1}),
     "marwil": ("marwil", {"advantage_scale_rate": 0.5}),
     "marwil, scaled rewards": ("marwil", {"normalise_rewards": True, "clip_rewards": False}),
+    "impact, RND": ("impact", {"intrinsic": "rnd", "normalise_advantages": False}),
     "impact": ("impact", {"target_kl": 1.1e-3, **PENALTY}),
     "vmpo": ("vmpo", {"initial_eta": 0.5, "eps_alpha": 1e-4, "target_update_period": 2}),
     "vmpo, PopArt": ("vmpo", {**POPART, "clip_rewards": False}),
@@ -85,7 +88,9 @@ def agent_of(name: str, **settings: Any) -> Agent:
         normalise_observations="normalise_rewards" in settings,
         agent=config,
     )
-    agent: Agent = agent_class(config, network)
+    options = {"environments": RANKS * B} if "intrinsic" in settings else {}
+    torch.manual_seed(1)  # of the weights of intrinsic rewards, and of the rows that they learn from
+    agent: Agent = agent_class(config, network, **options)
     return agent
 
 
@@ -123,8 +128,10 @@ def test_parts_of_a_batch_give_the_step_of_the_whole_batch(case: str) -> None:
     for batch in batches:
         alone.learn(batch, 0.0)
 
+    agents = [agent_of(name, **settings) for _ in range(RANKS)]  # here: the threads share PyTorch's generator
+
     def learner(group: LearnerGroup) -> dict[str, Tensor]:
-        agent = agent_of(name, **settings)
+        agent = agents[group.rank]
         agent.join(group)
         for batch in batches:
             agent.learn(part_of(batch, group.rank), 0.0)

@@ -72,7 +72,7 @@ NAMED = {
     *("frames_stacked", "skipped_frames", "noop_threshold", "sticky_actions", "profile", "verbosity", "burn_in", "core_size"),
     *("core_memory", "width", "adaptive_pool"),
     "initial_log_std",
-    "popart_rate",
+    *("popart_rate", "intrinsic_gamma", "predictor_share", "episodic_count"),
 }
 """Settings whose words name the upper bound: it is not said twice."""
 
