@@ -217,6 +217,8 @@ def check(job: Job) -> None:
         _check_test(plan)
     if job.op_mode == "serve":
         check_address(plan.config.server)
+        if len(plan.spec.tasks) > 1:
+            raise ValueError(f"op_mode: wanted a policy of one environment with serve, got one of {plan.config.env.env}")
         spaces_of(plan.config.env)
     if checkpoint:
         check_fit(plan, checkpoint, load_optimizer=job.trains and plan.config.loading.load_optimizer)

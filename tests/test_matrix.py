@@ -44,6 +44,7 @@ REPLAYS: dict[str, dict[str, Any]] = {
     "elite": {"dist_function": "kl_policy"},
     "attentive": {"dist_function": "kl_policy"},
 }
+TOYS = {"env": "Catch-v0,Avoid-v0", "network": "mlp", "frames_stacked": 1}
 CLEAR = {"use_policy_cloning_loss": True, "use_value_cloning_loss": True}
 LASER = {"use_kl_mask": True, "relevance": "behaviour"}
 
@@ -85,20 +86,20 @@ def test_it_trains_resumes_and_plays(combination: str, core: str, tmp_path: Path
 
 @pytest.mark.onnx
 @pytest.mark.parametrize(
-    ("combination", "core", "core_inputs", "inputs"),
+    ("combination", "core", "own", "inputs"),
     [
-        ("vector-discrete-mask", "none", False, ["vector", "action_mask"]),
-        ("image-box", "none", False, None),
-        ("image-multi-mask", "lstm", False, ["image", "action_mask"]),
-        ("dict-discrete", "none", False, ["vector", "image"]),
-        ("dict-box", "lstm", True, ["vector", "image", "previous_action", "previous_reward"]),
+        ("vector-discrete-mask", "none", {}, ["vector", "action_mask"]),
+        ("image-box", "none", {}, None),
+        ("image-multi-mask", "lstm", {}, ["image", "action_mask"]),
+        ("dict-discrete", "none", {}, ["vector", "image"]),
+        ("dict-box", "lstm", {"core_inputs": True}, ["vector", "image", "previous_action", "previous_reward"]),
+        ("two toys", "none", {**TOYS, "popart": True, "task_input": True}, ["observation", "_task", "_task_input"]),
     ],
 )
 def test_it_is_exported_with_an_input_a_leaf(
-    combination: str, core: str, core_inputs: bool, inputs: list[str] | None, tmp_path: Path
+    combination: str, core: str, own: dict[str, Any], inputs: list[str] | None, tmp_path: Path
 ) -> None:
-    own = {"core_inputs": core_inputs, "layer_norm": core != "none"}
-    settings = settings_of(combination, core, **own, environment_max_steps=16)
+    settings = settings_of(combination, core, layer_norm=core != "none", environment_max_steps=16) | own
     assert run("train", tmp_path, **settings) == 0
     assert run("export", tmp_path, load="latest") == 0
     (path,) = directory(tmp_path).path.glob(f"exported_*/{DESCRIPTION}")

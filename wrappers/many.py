@@ -53,6 +53,11 @@ def joined_description(config: EnvConfig, found: Sequence[EnvDescription]) -> En
     )
 
 
+def index_leaves(tasks: np.ndarray, count: int) -> dict[str, np.ndarray]:
+    """The leaves of the index of each environment's task, int64 `[N]`, of `count` tasks; a frame may hold only the first."""
+    return {TASK: tasks[:, None], TASK_INPUT: np.eye(max(1, count), dtype=np.float32)[tasks]}
+
+
 def _unnamed(action: ActionSpace) -> ActionSpace:
     return Discrete(action.count) if isinstance(action, Discrete) else action
 
@@ -107,9 +112,7 @@ class ManyEnv(VectorEnv):
         self.needs_close = any(env.needs_close for _, env in self._parts)
         inner = self._parts[0][1].spec.leaves
         self._inner, self._stacks = Packing(inner) if inner else None, FrameStacks(self.spec, num_envs)
-        self._index: dict[str, np.ndarray] = {TASK: tasks[:, None]}
-        if config.task_input:
-            self._index[TASK_INPUT] = np.eye(count, dtype=np.float32)[tasks]
+        self._index = index_leaves(tasks, count)
         self._names: dict[str, int] = {}  # of infos, to their columns
 
     def reset(self, seed: int) -> np.ndarray:

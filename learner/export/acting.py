@@ -17,12 +17,14 @@ from agents.networks.base import FeatureNetwork, NetworkOutput, make_network
 from learner.plan import Plan
 from learner.prepare import prepare
 from learner.runs.checkpoint import ACTING_MODULE
+from setting import listed
 from workers.finite import NotFiniteError
 from wrappers import close_quietly, make_single_env
 from wrappers.folder import FolderEnv
 from wrappers.gymnasium_contract import ContractError, check_observation
 from wrappers.gymnasium_spaces import FrameBuffer
 from wrappers.gymnasium_vector import TranslatedEnv, Translation
+from wrappers.many import index_leaves
 from wrappers.previous import OBSERVATION, encode_actions
 from wrappers.spaces import PREVIOUS_ACTION, PREVIOUS_REWARD, Box, Packing
 from wrappers.spec import EnvConfig, EnvSpec
@@ -55,13 +57,21 @@ class Policy:
         self._network = network.eval()
         self._translation = translation
         self._packing = Packing(plan.spec.leaves) if plan.spec.leaves else None
-        self._has_previous = plan.config.env.core_inputs
+        self._has_previous, self._has_input = plan.config.env.core_inputs, plan.config.env.task_input
+        self._tasks = plan.network.tasks
         self._inner = inner
         self._epsilon = plan.config.epsilon or 0.0
         self._generator = torch.Generator().manual_seed(seed)
 
     def act(
-        self, observation: Any, state: PolicyState | None = None, greedy: bool = True, *, mask: Any = None, reward: float = 0.0
+        self,
+        observation: Any,
+        state: PolicyState | None = None,
+        greedy: bool = True,
+        *,
+        mask: Any = None,
+        reward: float = 0.0,
+        task: str | None = None,
     ) -> tuple[Any, PolicyState]:
         """The action for an observation, as the environment's `step` takes it, and the state for the next observation.
 
@@ -74,8 +84,9 @@ class Policy:
             greedy: whether to take the best action instead of sampling one as in training.
             mask: legal actions, for an environment that has them in `info`.
             reward: that came with the observation, for a policy that sees rewards (`core_inputs`).
+            task: id of the environment that is played, for a policy that was told which of several it plays (`task_input`).
         """
-        frames = self._stacked(self._frame(observation, mask), state, reward)
+        frames = self._stacked(self._frame(observation, mask), state, reward, self._index_of(task))
         core, action = self._choose(frames, state, greedy)
         return self._decode(action), PolicyState(frames, core, action)
 
@@ -104,11 +115,20 @@ class Policy:
             return Packing(self._inner.leaves).pack(rows)
         return rows[OBSERVATION].astype(self._inner.frame_dtype)
 
-    def _stacked(self, frame: np.ndarray, state: PolicyState | None, reward: float) -> np.ndarray:
+    def _index_of(self, task: str | None) -> int:
+        """The index of a task. Without `task_input` the action does not depend on it. Raises ValueError."""
+        if task is None and not self._has_input:
+            return 0
+        if task not in self._tasks:
+            raise ValueError(f"task: wanted {listed(self._tasks) or 'none'}, got {task}")
+        return self._tasks.index(task)
+
+    def _stacked(self, frame: np.ndarray, state: PolicyState | None, reward: float, task: int) -> np.ndarray:
         """The stack with this frame as its newest, `[1, S, *frame_shape]`; earlier frames of an episode's first are zeros."""
-        if self._has_previous:
+        if self._has_previous or self._tasks:
             assert self._packing is not None
             values = Packing(self._inner.leaves).unpack(frame) if self._inner.leaves else {OBSERVATION: frame}
+            values |= index_leaves(np.array([task]), len(self._tasks))
             encoded = encode_actions(self._no_action() if state is None else state.action, self._spec.action)
             values |= {PREVIOUS_ACTION: encoded * (state is not None), PREVIOUS_REWARD: np.full((1, 1), reward, np.float32)}
             frame = self._packing.pack(values)
@@ -156,8 +176,11 @@ def load_policy(load: str, seed: int = 1) -> Policy:
 
 
 def _translation_of(config: EnvConfig) -> tuple[EnvSpec, Translation | None]:
-    """The environment's spec, and how its observations and actions are translated, if they are. Raises ValueError."""
-    made = env = make_single_env(replace(config, core_inputs=False))
+    """The spec of the environment, or of the first of several, and how observations and actions are translated, if they are.
+
+    Raises ValueError.
+    """
+    made = env = make_single_env(replace(config.tasks[0], core_inputs=False))
     close_quietly(made)
     while isinstance(env, FolderEnv):
         env = env.env

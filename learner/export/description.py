@@ -17,7 +17,18 @@ from learner.runs.directory import git_commit, package_versions
 from learner.settings.config import Config
 from wrappers import EnvSpec, describe_env
 from wrappers.gymnasium_spaces import VECTOR
-from wrappers.spaces import ACTION_MASK, PREVIOUS_ACTION, PREVIOUS_REWARD, ActionSpace, Box, Discrete, Leaf, MultiDiscrete
+from wrappers.spaces import (
+    ACTION_MASK,
+    PREVIOUS_ACTION,
+    PREVIOUS_REWARD,
+    TASK,
+    TASK_INPUT,
+    ActionSpace,
+    Box,
+    Discrete,
+    Leaf,
+    MultiDiscrete,
+)
 
 FRAME_AXES = {0: (), 1: ("feature",), 2: ("height", "width"), 3: ("height", "width", "colour")}
 """Number of dimensions of a frame -> their names."""
@@ -72,6 +83,8 @@ def _meaning_of(name: str, action: ActionSpace) -> str:
         ACTION_MASK: "1 for a legal action, 0 for an illegal one; the newest frame decides",
         PREVIOUS_ACTION: f"the action before each frame, {taken}; zeros for an episode's first frame",
         PREVIOUS_REWARD: "the raw reward that came with each frame; zero for an episode's first frame",
+        TASK: "the index of the environment in the list of the run, which only values depend on",
+        TASK_INPUT: "the same index as a one-hot vector",
         VECTOR: "all vectors of the observation, joined in the order of its space and not scaled; discrete ones are one-hot",
     }
     return meanings.get(name, RAW)

@@ -12,17 +12,20 @@ import sys
 from importlib.util import find_spec
 
 from learner.runs.directory import RunDirectory
+from wrappers.spec import tasks_of
 
 PREFIX = "springbok_env_"
 
 
 def keep_environment(env: str, run: RunDirectory) -> None:
-    """Copy the module of a sent environment into the run directory, unless it is there. env: any id. Raises OSError."""
-    module = env.partition(":")[0]
-    if not module.startswith(PREFIX) or (kept := run.path / f"{module}.py").exists():
-        return
-    if (found := find_spec(module)) and found.origin:
-        shutil.copyfile(found.origin, kept)
+    """Copy the modules of sent environments into the run directory, unless they are there. env: any id or a list of them.
+
+    Raises OSError.
+    """
+    for module in {task.partition(":")[0] for task in tasks_of(env)}:
+        kept = run.path / f"{module}.py"
+        if module.startswith(PREFIX) and not kept.exists() and (found := find_spec(module)) and found.origin:
+            shutil.copyfile(found.origin, kept)
 
 
 def find_environment(run: RunDirectory | None) -> None:

@@ -88,7 +88,7 @@ def shown(env: VectorEnv, observations: np.ndarray) -> Any:
     if not env.spec.leaves:
         return observations[0, -1]
     leaves = {name: value[0] for name, value in Packing(env.spec.leaves).unpack(observations[:, -1]).items()}
-    leaves = {name: value for name, value in leaves.items() if not name.startswith("previous_")}
+    leaves = {name: value for name, value in leaves.items() if not name.startswith(("previous_", "_task"))}
     return leaves.get(OBSERVATION, leaves)
 
 
@@ -99,15 +99,18 @@ def shown(env: VectorEnv, observations: np.ndarray) -> Any:
         {"env": "Reach-v0"},
         {"env": "BitFlip8-v0"},
         {"env": "Masked-v0"},
+        {"env": "Catch-v0,Avoid-v0"},
+        {"env": "Catch-v0,Avoid-v0", "task_input": True, "core_inputs": True, "core": "gru", "frames_stacked": 2},
     ],
 )
 def test_frames_of_a_family_without_a_translation_are_its_observations(given: dict[str, Any], tmp_path: Path) -> None:
     run = trained(tmp_path, **given)
     env, evaluated = within(run)
     policy, observations, state, reward = load_policy(str(run.path)), env.reset(1), None, 0.0
+    task = {"task": "Avoid-v0"} if "," in given.get("env", "") else {}  # that of the seed 1
     for index in range(5):
         chosen = evaluated.choose(observations, np.full(1, index == 0)).actions.numpy()
-        action, state = policy.act(shown(env, observations), state, reward=reward)
+        action, state = policy.act(shown(env, observations), state, reward=reward, **task)
         assert_same_frames(env, state.frames, observations)
         space = env.spec.action
         np.testing.assert_array_equal(action, space.to_environment(chosen)[0] if isinstance(space, Box) else chosen[0])
@@ -125,3 +128,10 @@ def test_sampling_differs_from_the_best_action_and_bad_observations_are_refused(
     assert len({policy.act(observation)[0] for _ in range(5)}) == 1
     with pytest.raises(ValueError, match=r"observation: wanted numbers of shape \(3,\)"):
         policy.act(np.zeros(4))
+
+
+def test_a_policy_that_reads_its_task_wants_one_of_its_own(tmp_path: Path) -> None:
+    policy = load_policy(str(trained(tmp_path, env="Catch-v0,Avoid-v0", task_input=True).path))
+    for task in ({}, {"task": "Pong"}):
+        with pytest.raises(ValueError, match="task: wanted Catch-v0 or Avoid-v0, got"):
+            policy.act(np.zeros((10, 5), np.uint8), **task)
