@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -65,16 +64,16 @@ def _unnamed(action: ActionSpace) -> ActionSpace:
 def _check_equal(first: EnvSpec, other: EnvSpec) -> None:
     """Raise ValueError, which names the first difference, if the spaces of two tasks are not equal."""
 
-    def leaves(spec: EnvSpec) -> Any:
-        parts = {leaf.name: (leaf.shape, leaf.dtype) for leaf in spec.leaves}
-        return parts or (spec.frame_shape, spec.frame_dtype)
+    def leaves(spec: EnvSpec) -> str:
+        parts = [f"{leaf.name} {list(leaf.shape)} {leaf.dtype}" for leaf in spec.leaves]
+        return ", ".join(parts) or f"{list(spec.frame_shape)} {spec.frame_dtype}"
 
     def action(spec: EnvSpec) -> str:
         same, space = spec.action.summary() == (first if spec is other else other).action.summary(), spec.action
         return str(_unnamed(space).to_json()) if same else space.summary()
 
     for name, got in (
-        ("observations", [(leaves(spec), str(leaves(spec))) for spec in (first, other)]),
+        ("observations", [(leaves(spec), leaves(spec)) for spec in (first, other)]),
         ("actions", [(_unnamed(spec.action), action(spec)) for spec in (first, other)]),
         ("frames in a step", [(spec.frames_per_step, str(spec.frames_per_step)) for spec in (first, other)]),
     ):
