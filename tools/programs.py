@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from checked_files import LockedError, locked
 from springbok.process import start
 from tools.plan import PlannedRun
 from tools.termination import REPOSITORY
 
 CONSOLE = "console.txt"
 """File for the output of a run, in the folder of its plan."""
+LEFT_SECONDS = 60.0
 
 
 class Program(Protocol):
@@ -27,6 +30,17 @@ class Program(Protocol):
 
 Starter = Callable[[PlannedRun, Sequence[int]], Program]
 """Starts a run on some cores."""
+
+
+def wait_until_free(plan: PlannedRun) -> None:
+    """Wait for a run of this plan that a killed command has left: it saves, and ends by itself."""
+    deadline = time.monotonic() + LEFT_SECONDS
+    while (run := plan.run()) and time.monotonic() < deadline:
+        try:
+            with locked(run.path, str):
+                return
+        except (LockedError, OSError):
+            time.sleep(0.5)
 
 
 class RunningProgram:
@@ -56,7 +70,7 @@ class RunningProgram:
         """Let the run save and end; a run that has ended, or was asked before, is left alone."""
         if self._process.poll() is None and not self._asked:
             self._asked = True
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGTERM)  # SIGINT does not reach what a worker of Ray has started
 
     def kill(self) -> None:
         """End the run and its processes at once."""

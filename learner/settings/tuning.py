@@ -59,6 +59,13 @@ class TuningConfig:
             auto=True,
         ),
     ]
+    trials_on: Annotated[
+        Literal["here", "ray"],
+        Setting(
+            "Where trials run: here, or on the Ray cluster of --ray_address, whose machines see the program and --results_dir "
+            "under the same paths."
+        ),
+    ] = "here"
     prune: Annotated[
         bool, Setting("End a trial early whose best score so far is below the median of the earlier trials at that step.")
     ] = True

@@ -98,7 +98,7 @@ def by_rate(plan: PlannedRun) -> list[float]:
 
 def made(study: StudyPlan, start: Any, should_stop: Callable[[], bool] = lambda: False) -> OptunaSearch:
     search = OptunaSearch(study)
-    Tuner(study, search, start).make(should_stop)
+    Tuner(study, search, start, parts_of_cores(study.tuning.trials_at_once)).make(should_stop)
     return search
 
 
@@ -154,6 +154,8 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path, tune: str, line: st
         (["--trials=0"], "trials: wanted a whole number"),
         (["--study=a/b"], "study: wanted the name of a folder"),
         (["--worker_kind=served", "--spaces=x.json"], "worker_kind: wanted another kind with --op_mode=tune"),
+        (["--trials_on=ray", "--worker_kind=ray"], "worker_kind: wanted another kind with --trials_on=ray"),
+        (["--trials_on=ray", "--ray_address=127.0.0.1:9"], "ray_address: wanted a Ray cluster that can be used"),
         (["--checkpoint_store=file:///tmp/x"], "checkpoint_store: wanted none with --op_mode=tune"),
         (["--gamma=2"], "gamma: wanted a discount"),
         (["--method=grid"], "method: wanted tpe"),
@@ -229,7 +231,7 @@ def test_a_failed_trial_is_named_and_the_search_goes_on(tmp_path: Path, capsys: 
 def test_a_search_ends_if_every_trial_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = study_in(tmp_path, trials_at_once=1)
     search = OptunaSearch(study)
-    tuner = Tuner(study, search, starter(by_rate, codes=lambda plan: 1))
+    tuner = Tuner(study, search, starter(by_rate, codes=lambda plan: 1), [[]])
     tuner.make(lambda: False)
     assert [trial.state for trial in search.trials()] == [FAILED] * 3
     assert tuner.finish(["main.py"]) == 1
@@ -285,7 +287,7 @@ def test_another_study_in_the_same_folder_is_refused_and_more_trials_are_not(tmp
 def test_the_best_settings_become_a_preset_and_the_page_has_pictures(tmp_path: Path) -> None:
     study = study_in(tmp_path, trials=8)
     search = OptunaSearch(study)
-    tuner = Tuner(study, search, starter(by_rate))
+    tuner = Tuner(study, search, starter(by_rate), [[]])
     tuner.make(lambda: False)
     assert tuner.finish(["main.py"]) == 0
     best = max((trial for trial in search.trials() if trial.state == COMPLETE), key=lambda trial: trial.score or 0)

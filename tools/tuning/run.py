@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from checked_files import LockedError, locked
+from checked_files import locked
 from learner.machine.detect import available_cores
 from learner.metrics.progress import ProgressLine
 from learner.settings.config import Settings
@@ -19,7 +20,7 @@ from learner.settings.tuning import TuningConfig
 from learner.signals import StopSignals
 from setting import AUTO, listed
 from tools.plan import PlannedRun
-from tools.programs import CONSOLE, Program, RunningProgram, Starter
+from tools.programs import CONSOLE, Program, RunningProgram, Starter, wait_until_free
 from tools.summary import read_config
 from tools.tuning.page import write_page
 from tools.tuning.population import TunedPopulation
@@ -43,8 +44,6 @@ from tools.tuning.study import (
 )
 
 LOOK_SECONDS = 0.5
-LEFT_SECONDS = 60.0
-"""For a run that a killed command has left: it saves and ends by itself."""
 MOST_FAILURES = 3
 """Trials that may fail before one is complete. After them the command ends: another cause than their values is likely."""
 STOPPING = "Stopping: the runs save first. Press Ctrl-C again to stop at once without saving."
@@ -58,17 +57,6 @@ def start_program(plan: PlannedRun, cores: Sequence[int]) -> Program:
     return RunningProgram(plan.arguments(here), plan.folder / CONSOLE, here, cores)
 
 
-def wait_until_free(plan: PlannedRun) -> None:
-    """Wait for a run that a killed command has left, which is still saving."""
-    deadline = time.monotonic() + LEFT_SECONDS
-    while (run := plan.run()) and time.monotonic() < deadline:
-        try:
-            with locked(run.path, str):
-                return
-        except (LockedError, OSError):
-            time.sleep(LOOK_SECONDS)
-
-
 def parts_of_cores(asked: int | str) -> list[list[int]]:
     """The cores of each trial. asked: trials at once, or auto. No cores are named where a process cannot choose them."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -77,6 +65,16 @@ def parts_of_cores(asked: int | str) -> list[list[int]]:
     if count > len(cores):
         return [[] for _ in range(count)]
     return [cores[len(cores) * part // count : len(cores) * (part + 1) // count] for part in range(count)]
+
+
+def machines(study: StudyPlan, joined: contextlib.ExitStack) -> tuple[Starter, Sequence[Sequence[int]]]:
+    """What starts a run, and the parts of the cores that take one each. joined: leaves the cluster at the end."""
+    if study.tuning.trials_on == "here":
+        return start_program, parts_of_cores(study.tuning.trials_at_once)
+    from tools.tuning.on_ray import Cluster  # Ray is an optional package
+
+    cluster = joined.enter_context(Cluster(study.ray_address, study.tuning.trials_at_once))
+    return cluster.start, cluster.parts
 
 
 def tune_settings(given: Settings, tuning: TuningConfig, command: Sequence[str]) -> int:
@@ -92,12 +90,13 @@ def tune_settings(given: Settings, tuning: TuningConfig, command: Sequence[str])
     study = make_study(given, tuning)
     study.folder.mkdir(parents=True, exist_ok=True)
     refusal = "wanted a study that no other process searches, got {}, which {} does"
-    with locked(study.folder, lambda holder: refusal.format(study.folder, holder)):
+    with locked(study.folder, lambda holder: refusal.format(study.folder, holder)), contextlib.ExitStack() as joined:
         study.begin()
+        start, parts = machines(study, joined)
         if tuning.method == "pbt":
-            tuner: Tuner | PopulationTuner = PopulationTuner(study)
+            tuner: Tuner | PopulationTuner = PopulationTuner(study, start, parts)
         else:
-            tuner = Tuner(study, OptunaSearch(study))
+            tuner = Tuner(study, OptunaSearch(study), start, parts)
         print(f"Study: {study.folder}\nSearched: {study.searched}", flush=True)
         for note in study.notes:
             print(f"  {note}", flush=True)
@@ -207,13 +206,14 @@ class Tuner:
         study: what is searched.
         search: gives the values.
         start: starts a run.
+        parts: see `machines`.
     """
 
-    def __init__(self, study: StudyPlan, search: OptunaSearch, start: Starter = start_program) -> None:
+    def __init__(self, study: StudyPlan, search: OptunaSearch, start: Starter, parts: Sequence[Sequence[int]]) -> None:
         self.study, self._search, self._start = study, search, start
         self._unfinished = search.unfinished()
         self._running: dict[int, RunningTrial] = {}  # part of the cores -> trial
-        self._parts = parts_of_cores(study.tuning.trials_at_once)
+        self._parts = parts
         self._line = ProgressLine()
 
     def make(self, should_stop: Callable[[], bool]) -> None:
@@ -276,11 +276,11 @@ class Tuner:
 
 
 class PopulationTuner:
-    """Trains the members of a study's population. start: starts a run."""
+    """Trains the members of a study's population. start and parts: see `machines`."""
 
-    def __init__(self, study: StudyPlan, start: Starter = start_program) -> None:
+    def __init__(self, study: StudyPlan, start: Starter, parts: Sequence[Sequence[int]]) -> None:
         self.study = study
-        self.population = TunedPopulation(study, start, parts_of_cores(study.tuning.trials_at_once))
+        self.population = TunedPopulation(study, start, parts)
 
     def make(self, should_stop: Callable[[], bool]) -> None:
         """Train until the budget is used, or until a stop is asked for."""

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class StudyPlan:
         ranges: the values that are searched, by setting.
         tuning: the settings of the search.
         score: the metric whose last value is the score of a run.
+        ray_address: of the cluster on which trials run, if they do.
         notes: lines for the user.
     """
 
@@ -62,6 +64,7 @@ class StudyPlan:
     ranges: Ranges
     tuning: TuningConfig
     score: str
+    ray_address: str
     notes: list[str]
 
     @property
@@ -129,8 +132,12 @@ _PARTS = (("", "settings"), ("tune ", "ranges"))
 def make_study(given: Settings, tuning: TuningConfig) -> StudyPlan:
     """The study of a command, checked as its runs would be. given: settings of the command. Raises ValueError with one line."""
     whole = apply_preset(given)
-    settings = {name: value for name, value in whole.items() if name not in OF_THE_COMMAND}
+    on_ray = tuning.trials_on == "ray"
+    of_the_command = (*OF_THE_COMMAND, "ray_address") if on_ray else OF_THE_COMMAND
+    settings = {name: value for name, value in whole.items() if name not in of_the_command}
     _check_given(settings)
+    if on_ray:
+        _check_ray(settings)
     config = launch.prepare("train", {**settings, "preflight": False}, []).config
     if config.workers.recording != NO_RECORDING and not config.evaluation.evaluates:
         raise ValueError(
@@ -149,6 +156,7 @@ def make_study(given: Settings, tuning: TuningConfig) -> StudyPlan:
         ranges=ranges_of(tuning.tune, config.agent),
         tuning=tuning,
         score=EVALUATION_RETURN if config.evaluation.evaluates else TRAINING_RETURN,
+        ray_address=whole.get("ray_address", SHARED["ray_address"].default),
         notes=[line.replace("--op_mode=train,", f"--op_mode={TUNE},") for line in unused_notes("train", given)],
     )
 
@@ -161,6 +169,19 @@ def _check_given(settings: Settings) -> None:
     if (store := settings.get("checkpoint_store", NO_STORE)) != NO_STORE:
         shared = f"--op_mode={TUNE}, whose runs stay on this machine"
         raise ValueError(f"checkpoint_store: wanted {NO_STORE} with {shared}, got {redacted(store)}")
+
+
+def _check_ray(settings: Settings) -> None:
+    """Raise ValueError if trials with these settings cannot run on a cluster."""
+    if find_spec("ray") is None:
+        raise ValueError(
+            "trials_on: wanted the package ray with trials_on ray, got an installation without it; run "
+            "pip install -r requirements-ray.txt"
+        )
+    if settings.get("worker_kind") == "ray":
+        raise ValueError(
+            "worker_kind: wanted another kind with --trials_on=ray, whose trials have a part of one machine, got ray"
+        )
 
 
 @dataclass

@@ -38,19 +38,24 @@ def connect(config: WorkerConfig, object_bytes: int) -> bool:
     """
     if ray.is_initialized():  # by the program that this one is a part of
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports nothing to Ray's authors
-    try:
-        if config.ray_address.rpartition(":")[0]:
-            _knock(config.ray_address)
-        ray.init(**_options(config, object_bytes), log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises errors of many types
-        reason = " ".join(str(error).split())[:REASON]
-        wanted = "ray_address: wanted a Ray cluster that can be used"
-        raise WorkerError(f"{wanted}, got {config.ray_address!r} ({reason})") from None
+    join(config.ray_address, **_options(config, object_bytes))
     nodes = [node for node in ray.nodes() if node["Alive"]]
     cpus = ray.cluster_resources().get("CPU", 0.0)
     log.info("Ray: %d worker actors in a cluster of %d nodes with %.0f CPUs", config.worker_count, len(nodes), cpus)
     return True
+
+
+def join(address: str, **options: Any) -> None:
+    """Join the cluster at an address, or start one at LOCAL. options: of `ray.init`. Raises WorkerError with one line."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports nothing to Ray's authors
+    try:
+        if address.rpartition(":")[0]:
+            _knock(address)
+        ray.init(address=address, **options, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises errors of many types
+        reason = " ".join(str(error).split())[:REASON]
+        wanted = "ray_address: wanted a Ray cluster that can be used"
+        raise WorkerError(f"{wanted}, got {address!r} ({reason})") from None
 
 
 def _options(config: WorkerConfig, object_bytes: int) -> dict[str, Any]:
@@ -58,11 +63,11 @@ def _options(config: WorkerConfig, object_bytes: int) -> dict[str, Any]:
     if config.ray_address == LOCAL:
         # One CPU an actor, whatever the machine has: the learner has counted its cores when it chose the number of workers.
         started = {"num_cpus": config.worker_count, "include_dashboard": False}
-        own = {"address": LOCAL, "object_store_memory": max(SMALLEST_STORE, object_bytes), **started}
+        own = {"object_store_memory": max(SMALLEST_STORE, object_bytes), **started}
         return {**own, "runtime_env": runtime_env} if runtime_env else own
     modules = [str(PROGRAM / name) for name in CODE]
     sent = {**runtime_env, "py_modules": [*modules, *runtime_env.get("py_modules", [])]}
-    return {"address": config.ray_address, "runtime_env": sent}
+    return {"runtime_env": sent}
 
 
 def _knock(address: str) -> None:

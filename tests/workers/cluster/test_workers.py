@@ -20,6 +20,7 @@ from learner.metrics.hardware import family_of
 from learner.runs.directory import RunDirectory
 from tests.support import REPOSITORY, catch_flags, run_main, run_program, runs
 from tests.workers.support import POISONED_FRAME, make_learned_and_setup, poll_until, wait_until
+from tools.plan import PlannedRun
 from workers import WorkerError
 from workers.processes.supervisor import ProcessWorkers
 
@@ -201,6 +202,34 @@ def command_of(process: int) -> str:
         return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def test_a_trial_whose_machine_is_lost_continues_on_another(cluster: Any, tmp_path: Path) -> None:
+    from tools.tuning.on_ray import Cluster
+
+    settings = {"agent": "ppo", "worker_kind": "serial", "network": "mlp", "environment_max_steps": 10**9, "preflight": False}
+    plan = PlannedRun("study", "trial 1", "CartPole-v1", 1, {**settings, "checkpoint_seconds": 0.5}, tmp_path)
+    plan.write()
+
+    def passes(update: int) -> bool:
+        assert program.wait(0) is None
+        return bool((run := plan.run()) and [path for path in run.checkpoint_paths() if update_of(path) > update])
+
+    with Cluster(cluster.address, 4) as machines:
+        assert machines.parts == [[]] * 4
+        program = machines.start(plan, [])
+        wait_until(lambda: passes(0))
+        ray.kill(program._starter)
+        wait_until(lambda: program._losses == 1 or program.wait(0))
+        wait_until(lambda: passes(max(map(update_of, plan.run().checkpoint_paths()))))
+        program.stop()
+        wait_until(lambda: program.wait(0) is not None)
+    assert program.wait(0) == 0
+    assert len(list(tmp_path.glob("CartPole-v1_*"))) == 1
+
+
+def update_of(path: Path) -> int:
+    return int(path.stem.removeprefix("update_"))
 
 
 def test_actors_compute_in_bfloat16_and_end_with_a_killed_learner(cluster: Any, tmp_path: Path) -> None:
