@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from agents.engine.collectives import Collectives
 from agents.losses import RawValues, ValuesInLosses
@@ -67,7 +66,8 @@ def with_targets(
     if tasks is None:
         sums = columns.sum(1, keepdim=True).expand(3, count)
     else:
-        sums = columns @ functional.one_hot(tasks, count).double()  # a product and not a sum by index: equal bits on a GPU
+        of_task = tasks[:, None] == torch.arange(count, device=tasks.device)  # [B, tasks]
+        sums = columns @ of_task.double()  # a product and not a sum by index, whose order differs from run to run on a GPU
     sums = collectives.gather(sums.flatten()).sum(0).view(3, count)  # [learners, 3 * tasks] -> [3, tasks]
     rate = 1 - (1 - beta) ** sums[0]  # 0 for a task without a target
     means = sums[1:] / sums[0].clamp(min=1.0)

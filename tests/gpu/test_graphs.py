@@ -25,7 +25,7 @@ from tests.gpu.test_agents import OWN
 from tests.learner.test_recorded import make_recording
 from tests.learner.test_skipping import spoil_updates
 from tests.support import same
-from tests.test_matrix import FEW_STEPS, directory, newest, run, settings_of
+from tests.test_matrix import FEW_STEPS, TOYS, directory, newest, run, settings_of
 
 GRAPHED = [agent for agent, kind in AGENTS.items() if kind.graphed(kind.config_class())]
 CASES = {
@@ -55,7 +55,7 @@ MORE: dict[str, dict[str, Any]] = {
         "munchausen": True,
         "fractions": 4,
     },
-    "impact": {"kl_weight": 0.5},
+    "impact": {**TOYS, "kl_weight": 0.5, "popart": True, "clip_rewards": False},
     "ppo": {"popart": True, "intrinsic": "rnd", "predictor_share": 0.5},
     "td3": {"batches_at_once": 3},  # with a delay of two steps: every second update begins with the actor's turn
     "vtrace": {
