@@ -83,6 +83,7 @@ def measure_costs(plan: Plan, seconds: float, *, brief: bool = False) -> Costs:
     prepare_to_measure(config)
     workers, batch, gpu = config.workers, config.training.batch_size, config.training.device == "cuda"
     few = 1 if describe_env(config.env).start_seconds > SLOW_START else FEW_ENVIRONMENTS
+    few = max(few, len(plan.spec.tasks))  # the tasks may not cost the same
     stepped = min(workers.envs_per_worker, few) if brief else workers.envs_per_worker
     at_once = acting_at_once(config)
     if brief and not gpu:  # a batch of windows stays whole: its operations are so small that their number decides

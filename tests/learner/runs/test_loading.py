@@ -239,3 +239,11 @@ def test_diverged_weights_are_refused(tmp_path: Path) -> None:
     next(iter(checkpoint.agent["modules"]["network"].values())).view(-1)[0] = float("nan")
     with pytest.raises(ValueError, match="finite"):
         check_finite(checkpoint, tmp_path)
+
+
+@pytest.mark.parametrize(("saved", "env"), [("A-v0,B-v0", "B-v0,A-v0"), ("A-v0,B-v0", "A-v0"), ("A-v0", "A-v0,B-v0")])
+def test_a_policy_of_several_environments_keeps_them(saved: str, env: str) -> None:
+    with pytest.raises(ValueError, match=f"^env: wanted {saved} as in the checkpoint, .*, got {env}$"):
+        merge_settings({"env": env}, {**DEFAULTS, "env": saved})
+    same_tasks = {"env": saved.replace(",", ", ")}
+    assert merge_settings(same_tasks, {**DEFAULTS, "env": saved})[0]["env"] == same_tasks["env"]
