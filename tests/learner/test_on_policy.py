@@ -24,8 +24,11 @@ from tests.support import same
 from workers.processes.supervisor import ProcessWorkers
 
 OWN: dict[str, dict[str, Any]] = {
-    "ppo": {"normalise_rewards": True, "entropy_loss_weight_end": 0.0},
-    "a2c": {"popart": True, "entropy_loss_weight_end": 0.0, "env": "Catch-v0,Avoid-v0", "task_input": True},
+    "ppo": {"normalise_rewards": True, "entropy_loss_weight_end": 0.0, "intrinsic": "icm"},
+    "a2c": {
+        **{"popart": True, "entropy_loss_weight_end": 0.0, "env": "Catch-v0,Avoid-v0", "task_input": True},
+        "intrinsic": "rnd",
+    },
     "trpo": {"normalise_rewards": True, "cg_iterations": 2, "epochs": 2, "minibatches": 2},
     "pqn": {"normalise_rewards": True, "epochs": 2, "minibatches": 3},
     "es": {"population": 6},
