@@ -156,7 +156,8 @@ class Intrinsic(NoIntrinsic):
         self._scale = RewardFilter(environments, config.intrinsic_gamma, device)
         self.modules = {INTRINSIC: self._module}
         self.moments = {f"{INTRINSIC}_observations": self._seen, f"{INTRINSIC}_rewards": self._scale}
-        self._values: list[Tensor] = []  # mean V_I of each part of the update
+        self._batch: Batch | None = None  # of this update
+        self._values: list[Tensor] = []  # mean V_I of each part of it
         self._steps = getattr(config, "epochs", 1) * getattr(config, "minibatches", 1)
 
     def drawn(self, batch: Batch) -> Batch:
@@ -190,6 +191,7 @@ class Intrinsic(NoIntrinsic):
 
     def next_rows(self) -> PredictorRows:
         batch = self._batch
+        assert batch is not None
         assert batch.predictor_rows is not None
         order = batch.predictor_rows[self._step % len(batch.predictor_rows)]  # t * B + b, int64 [n]
         self._step += 1
@@ -233,6 +235,7 @@ class Intrinsic(NoIntrinsic):
     def settle(self, applied: Tensor | None) -> None:
         self._seen.take(self._next, applied)
         self._scale.settle(applied)
+        self._batch = None  # a GPU's memory need not hold it beside the next one
 
     @torch.no_grad()
     def calibrate(self, observations: Tensor) -> None:

@@ -26,7 +26,10 @@ from workers.processes.supervisor import ProcessWorkers
 OWN: dict[str, dict[str, Any]] = {
     "ppo": {"normalise_rewards": True, "entropy_loss_weight_end": 0.0, "intrinsic": "icm"},
     "a2c": {
-        **{"popart": True, "entropy_loss_weight_end": 0.0, "env": "Catch-v0,Avoid-v0", "task_input": True},
+        "popart": True,
+        "entropy_loss_weight_end": 0.0,
+        "env": "Catch-v0,Avoid-v0",
+        "task_input": True,
         "intrinsic": "rnd",
     },
     "trpo": {"normalise_rewards": True, "cg_iterations": 2, "epochs": 2, "minibatches": 2},

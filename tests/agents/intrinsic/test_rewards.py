@@ -139,6 +139,35 @@ def test_trajectories_of_one_environment_continue_each_other() -> None:
     torch.testing.assert_close(change, apart.filtered)
 
 
+@EACH
+def test_each_agents_estimator_goes_on_over_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the policy that learns has acted and lambda is 1, all of them are the sum of rewards to x_T, and its value."""
+    trace = "gae_lambda" if name in ("a2c", "ppo") else "vtrace_lambda"
+    agent = agent_of(name, "rnd", intrinsic_weight=3.0, extrinsic_weight=0.0, intrinsic_gamma=0.9, **{trace: 1.0})
+    batch, intrinsic, seen = batch_here(), agent.stepper.intrinsic, []
+    with torch.no_grad():
+        policy, _, values = (each.unflatten(0, (T + 1, B)) for each in agent.network(batch.observations.flatten(0, 1)))
+    batch.acting["behaviour_policy"] = policy[:-1]
+    rewards = rewards_of(agent, batch)
+
+    def combined(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+        seen.append(type(intrinsic).combined(intrinsic, *arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(intrinsic, "combined", combined)
+    agent.learn(batch, 0.0)
+    ((advantages, targets),) = seen
+    for b in range(B):
+        following = values[T, b]
+        for t in reversed(range(T)):
+            if not batch.action_used[t, b]:
+                assert float(advantages[t, b]) == 0.0
+                continue
+            following = rewards[t, b] + 0.9 * following
+            torch.testing.assert_close(targets[t, b], following, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(advantages[t, b], 3.0 * (following - values[t, b]), rtol=1e-4, atol=1e-5)
+
+
 def test_returns_end_with_episodes_if_asked() -> None:
     batch, values = batch_here(), torch.arange(float((T + 1) * B)).view(T + 1, B)
     stream = stream_of(batch, batch.rewards, values, 0.9, episodic=True)
