@@ -19,7 +19,7 @@ from tests.agents.support import each_golden_case, old_start, random_batch
 from wrappers.spaces import Discrete
 
 CPU, TRUE = torch.device("cpu"), torch.ones((), dtype=torch.bool)
-EXACT = {"rtol": 1e-10, "atol": 1e-10}
+EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def exact(part: dict[str, Any]) -> dict[str, Tensor]:
