@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -44,9 +45,12 @@ class EarlyProcesses:
         config, self._plan = plan.config, plan
         self._resumed = resumed
         self._random_play: RandomPlay | None = None
+        self._observations: Tensor | None = None  # of clients
         self._workers: Workers | None = None
         random_play = random_play and config.wants_random_play and not resumed
-        if config.workers.worker_kind not in ("serial", RECORDED) and random_play:
+        if config.is_remote and random_play:
+            self._observations = self._play_with_clients()  # before the workers listen at the same address
+        elif config.workers.worker_kind not in ("serial", RECORDED) and random_play:
             timeout, whole = max(STEP_SECONDS, config.workers.worker_timeout), config.training.reproducible
             self._random_play = RandomPlay(
                 config.env, plan.spec, config.training.seed, available_cores(), timeout=timeout, whole=whole
@@ -80,17 +84,28 @@ class EarlyProcesses:
         config, env, training = self._plan.config, self._plan.config.env, self._plan.config.training
         if config.workers.worker_kind == RECORDED:
             return recorded_observations(config.workers.recording, self._plan.spec, training.seed)
-        progress = Progress(f"Random play in {env.env}", STEPS, math.inf if training.reproducible else PLAY_SECONDS)
-
-        def on_call(call: int) -> None:
-            progress(call - CALLS.index("step"))
-
+        if self._observations is not None:
+            return self._observations
+        on_call = _progress(env.env, math.inf if training.reproducible else PLAY_SECONDS)
         with announced(f"Waiting for random play in {env.env}, which calibrates the network's input"):
             if self._random_play:
                 play, self._random_play = self._random_play, None  # it ends with its observations
                 return play.observations(on_call)
             with failures_of("random play before training"):
                 return random_observations(env, training.seed, available_cores(), on_call, whole=training.reproducible)
+
+    def _play_with_clients(self) -> Tensor:
+        from workers.served.random_play import random_observations_of_clients  # a server has packages of its own
+
+        config = self._plan.config
+        with announced(f"Waiting for clients at {config.server.url}, whose random play sets the scale of the network's input"):
+            return random_observations_of_clients(
+                config.env,
+                config.server,
+                config.workers.envs_per_worker,
+                config.training.seed,
+                _progress(config.env.env, PLAY_SECONDS),
+            )
 
     def _end_workers(self) -> None:
         workers, self._workers = self._workers, None
@@ -101,6 +116,16 @@ class EarlyProcesses:
                 workers.stop()
             finally:
                 timer.cancel()
+
+
+def _progress(env: str, seconds: float) -> Callable[[int], None]:
+    """What is called with the number of each call of random play. seconds: the most that it takes."""
+    progress = Progress(f"Random play in {env}", STEPS, seconds)
+
+    def on_call(call: int) -> None:
+        progress(call - CALLS.index("step"))
+
+    return on_call
 
 
 def _kill(workers: Workers) -> None:

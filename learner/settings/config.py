@@ -68,7 +68,7 @@ class Config:
     @property
     def wants_random_play(self) -> bool:
         """Whether observations of random play set a scale before training."""
-        return not self.is_remote and (self.network_settings.wants_random_play or self.is_intrinsic)
+        return self.network_settings.wants_random_play or self.is_intrinsic
 
     @property
     def columns_at_once(self) -> int:

@@ -18,7 +18,14 @@ from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from tests.serve.playing import Player, free_port, playing
 
-QUICK = {"log_period": 1e5, "network": "mlp", "hidden_sizes": "16", "learner_threads": 1, "prepared_batches": 0}
+QUICK = {
+    "log_period": 1e5,
+    "network": "mlp",
+    "hidden_sizes": "16",
+    "learner_threads": 1,
+    "prepared_batches": 0,
+    "calibrate_input": False,
+}
 
 
 class Masked(gymnasium.Env[Any, Any]):
@@ -81,7 +88,7 @@ def train(
 @pytest.mark.parametrize(
     ("agent", "make", "given"),
     [
-        ("vtrace", Masked, {"hello": {"mask": True}, "unroll_length": 6, "batch_size": 4}),
+        ("vtrace", Masked, {"hello": {"mask": True}, "unroll_length": 6, "batch_size": 4, "calibrate_input": True}),
         ("dqn", lambda: gymnasium.make("CartPole-v1"), {"learning_starts": 50, "unroll_length": 10}),
         ("sac", lambda: gymnasium.make("Pendulum-v1"), {"learning_starts": 50, "unroll_length": 10, "batch_size": 16}),
         (
@@ -99,6 +106,10 @@ def test_agents_learn_from_clients(agent: str, make: Any, given: dict[str, Any],
     assert checkpoint.counters.updates > 0
     assert player.steps >= 200
     assert checkpoint.settings["env"] == "served:test"
+    if given.get("calibrate_input"):  # by random play, in legal actions
+        weights = checkpoint.agent["modules"]["network"]
+        means = [float(weights[name].mean()) for name in weights if name.endswith("mean") and weights[name].ndim > 1]
+        assert sorted(means) == pytest.approx([80 / 255, 1 / 3], abs=0.02)  # of the picture and of the place
 
 
 def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,10 +21,36 @@ from workers.served.policy import SeatPolicy
 from workers.served.rows import SlotRows
 from wrappers.episodes import EpisodeStatistics
 from wrappers.gymnasium_spaces import FrameBuffer
+from wrappers.gymnasium_vector import Translation
 from wrappers.infos import InfoCollector
 from wrappers.served import spaces_of, translation_of
 
 RETRY_SECONDS = 2.0
+
+
+class SeatStacks:
+    """What each of C seats observes.
+
+    stacks: `[C, S, *frame_shape]`. translation: of values of the environment's spaces into frames.
+    """
+
+    def __init__(self, translation: Translation, count: int) -> None:
+        self._mask_name = translation.plan.mask_in_info
+        self._buffer = FrameBuffer(translation.plan, count)
+        self.stacks = np.zeros((count, *translation.spec.observation_shape), translation.spec.frame_dtype)
+
+    def put(self, seat: int, outcome: Outcome, *, first: bool) -> None:
+        """Take an observation into the stack of its seat. first: of an episode."""
+        info = outcome.info
+        if outcome.mask is not None and self._mask_name:
+            info = {**info, self._mask_name: outcome.mask}
+        self._buffer.put(seat, outcome.observation, info, ended=outcome.ended)
+        stack = self.stacks[seat]
+        if first:
+            stack[:] = 0
+        else:
+            stack[:-1] = stack[1:].copy()
+        stack[-1] = self._buffer.frame(seat)
 
 
 class Seats(Host):
@@ -52,13 +78,12 @@ class Seats(Host):
         self._translation = translation_of(setup.env)
         self._policy, self._greedy, self._counts = policy, greedy, counts
         count = setup.config.envs_per_worker
-        self._buffer = FrameBuffer(self._translation.plan, count)
+        self._observed = SeatStacks(self._translation, count)
+        self._stacks = self._observed.stacks
         self._rows = SlotRows(setup, slots, count, hand_over)
         self._statistics = EpisodeStatistics(count)
         self._infos = InfoCollector(count)
         self._sessions: list[Session | None] = [None] * count
-        spec = self._translation.spec
-        self._stacks = np.zeros((count, *spec.observation_shape), spec.frame_dtype)
         self._exploits = np.zeros(count, bool)
         self._first = np.ones(count, bool)
         self._ready = np.zeros(count, bool)  # has an observation that no action was chosen for
@@ -172,19 +197,9 @@ class Seats(Host):
     # Rows
 
     def _observe(self, seat: int, outcome: Outcome, *, first: bool) -> None:
-        """Take an observation into the stack of its seat."""
-        info = outcome.info
-        if outcome.mask is not None and (name := self._translation.plan.mask_in_info):
-            info = {**info, name: outcome.mask}
-        self._buffer.put(seat, outcome.observation, info, ended=outcome.ended)
+        self._observed.put(seat, outcome, first=first)
         if given := {**outcome.info, **self._metrics.pop(seat, {})}:
             self._infos.put(seat, given)
-        stack = self._stacks[seat]
-        if first:
-            stack[:] = 0
-        else:
-            stack[:-1] = stack[1:].copy()
-        stack[-1] = self._buffer.frame(seat)
         self._first[seat], self._ready[seat] = first, True
         self._asked_at[seat] = perf_counter()
         self.wake()
