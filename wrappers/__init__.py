@@ -119,8 +119,10 @@ def make_spec(config: EnvConfig) -> EnvSpec:
 def _spec_of_tasks(config: EnvConfig) -> EnvSpec:
     """The spec of several environments. Raises ValueError if they do not go together."""
     names, families = tasks_of(config.env), [family_of(task.env) for task in config.tasks]
-    if len(set(names)) < len(names) or len(names) > MOST_TASKS:
-        raise ValueError(f"env: wanted at most {MOST_TASKS} different environments, got {config.env}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"env: wanted different environments, got {twice[0]} {names.count(twice[0])} times")
+    if len(names) > MOST_TASKS:
+        raise ValueError(f"env: wanted at most {MOST_TASKS} environments, got {len(names)}")
     specs = [make_spec(task) for task in config.tasks]  # first, because an unknown id is the likelier mistake
     if len(set(families)) > 1:
         kinds = ", ".join(f"{name} ({family})" for name, family in zip(names, families, strict=True))

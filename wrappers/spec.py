@@ -201,6 +201,8 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not all(tasks_of(self.env)):
+            raise ValueError(f"env: wanted ids separated by commas, got an empty one in {self.env!r}")
         if self.episodic_count and self.core_inputs:
             got = f"got {self.episodic_count:g}"
             raise ValueError(f"episodic_count: wanted 0 with core_inputs, whose rewards have no bonus in a test, {got}")

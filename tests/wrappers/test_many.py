@@ -80,9 +80,9 @@ def test_the_whole_is_described_by_its_parts() -> None:
 @pytest.mark.parametrize(
     ("env", "given", "words"),
     [
-        ("Catch-v0,Catch-v0", {}, ("different environments", "Catch-v0,Catch-v0")),
+        ("Catch-v0,Catch-v0", {}, ("different environments", "Catch-v0 2 times")),
         ("Catch-v0,Cacth-v0", {}, ("did you mean Catch-v0",)),
-        ("Catch-v0,", {}, ("got ''",)),
+        ("Catch-v0,", {}, ("an empty one in 'Catch-v0,'",)),
         ("Catch-v0,Reach-v0", {}, ("observations", "10, 5", "Catch-v0", "Reach-v0")),
         ("BitFlip8-v0,BitFlip15-v0", {}, ("observations", "16", "30")),
         ("Catch-v0,PongNoFrameskip-v4", {}, ("one family", "Catch-v0 (toy)", "PongNoFrameskip-v4 (atari)")),
