@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,8 @@ from learner.runs.saving import Saver
 from learner.settings.config import Config
 from learner.skipping import SkippedUpdates
 from replay import Mixture, make_mixture, needs_encode
+from replay.exchange import Exchange
+from replay.settings import NO_FOLDER
 from workers import Workers
 
 
@@ -66,6 +70,8 @@ class Parts:
         self.feeder.stop()
         self.workers.stop()
         self.goals.close()
+        if self.mixture.exchange:
+            self.mixture.exchange.close()
 
 
 def build(
@@ -98,6 +104,10 @@ def build(
         learners.join(agent, workers)
         goals = undo.enter_context(closing(OpenGoals(plan)))
         mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)
+        if (folder := config.replay_settings.share_experience) != NO_FOLDER:
+            # Trajectories of other settings of the environment are others, whatever the agent's settings are.
+            mixture.exchange = Exchange(Path(folder), plan.contract, json.dumps(asdict(config.env)))
+            undo.callback(mixture.exchange.close)
         pinned, prepared = device.type == "cuda", settings.prepared_batches
         parts = Parts(
             plan=plan,

@@ -196,6 +196,8 @@ class Replay(ABC):
     keys: ClassVar[tuple[str, ...]] = ()
     keeps_newest: ClassVar[bool] = False
     gives_windows: ClassVar[bool] = False
+    takes_others: ClassVar[bool] = True
+    """Whether it takes the trajectories of other runs (`replay.exchange`). Kinds whose columns are fresh do not."""
 
     gives_replayed: bool
     """Whether the trajectories of the last `sample` may have been given before (their columns are `is_replay`)."""

@@ -17,6 +17,7 @@ import torch
 from replay.base import Replay
 from replay.batch import BatchTickets, HostBatch
 from replay.earlier_files import present_settings
+from replay.exchange import Exchange
 from replay.pace import Pace
 from replay.priorities.priorities import normalised
 from replay.signature import check_contract
@@ -74,6 +75,7 @@ class Mixture:
         ratios: R sample ratios; they are divided by their sum.
         batch_size: Columns that are drawn together: trajectories, or windows of several batches.
         pace: Batches for each fresh step; None if the replays alone decide.
+        exchange: With other runs, whose trajectories replays take too; None without one.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Mixture:
         ratios: Sequence[float],
         batch_size: int,
         pace: Pace | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         total = float(sum(ratios))
         self.contract = contract
@@ -90,6 +93,7 @@ class Mixture:
         self.ratios = np.asarray(ratios, np.float64) / total  # [R], with sum 1
         self.batch_size = batch_size
         self.pace = pace
+        self.exchange = exchange
         self._shares, self._credit = next_shares(self.ratios, batch_size, np.zeros(len(self.replays)))
         # The lock is reentrant, because `can_insert` calls `can_sample`, and a save holds it around `state_dict`.
         self.lock = threading.RLock()
@@ -107,6 +111,13 @@ class Mixture:
                 replay.insert(trajectory)
             if self.pace:
                 self.pace.insert()
+            if self.exchange:
+                self.exchange.publish(trajectory)
+                # Others' trajectories neither earn batches nor count as steps.
+                for other in self.exchange.take():
+                    for replay in self.replays:
+                        if replay.takes_others:
+                            replay.insert(other)
 
     def can_sample(self) -> bool:
         with self.lock:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 from replay.base import ReplayConfig
 from replay.parameters import parse_replay_parameters
-from setting import Setting
+from setting import TRAINING_MODES, Setting
+
+NO_FOLDER = "none"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class ReplaySettings:
         bool,
         Setting("Keep replayed frames compressed (LZ4): a tenth of the memory or less, for a little time.", stored=True),
     ] = False
+
+    share_experience: Annotated[
+        str,
+        Setting(
+            "Learn from the trajectories of other runs with this folder too, which may have other settings of the agent; none: "
+            "from this run's alone. Every replay but a queue and a circular one takes them.",
+            "none or the path of a folder",
+            modes=TRAINING_MODES,
+        ),
+    ] = NO_FOLDER
 
     def replays(self) -> tuple[ReplayConfig, ...]:
         """The replays in order. Raises ValueError."""

@@ -60,6 +60,11 @@ def slot_layout(contract: TrajectoryContract, slot_count: int) -> dict[str, Fiel
     return {name: Field((slot_count, *field.shape), field.dtype) for name, field in contract.fields.items()}
 
 
+def layout_bytes(layout: Mapping[str, Field]) -> int:
+    """Returns the size of a mapping with this layout."""
+    return _offsets(layout)[1]
+
+
 def slots_of(shared: SharedArrays, contract: TrajectoryContract, *, poison: bool = False) -> Arrays:
     """Returns the arrays of the slots in an arena whose layout contains that of `slot_layout`.
 

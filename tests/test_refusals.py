@@ -78,6 +78,12 @@ from tests.support import run_main, run_program
         (["--env=Catch-v0,Avoid-v0", "--worker_kind=served"], "wanted an environment of Gymnasium with served"),
         (["--env=CartPole-v1,Acrobot-v1", "--worker_kind=served"], "env: wanted one environment with worker_kind served"),
         (["--env=Catch-v0,Avoid-v0", "--worker_count=1", "--envs_per_worker=1"], "envs_per_worker: wanted at least 2"),
+        (
+            ["--share_experience=results"],
+            "wanted a replay such as standard, which gives trajectories again, got queue",
+        ),
+        (["--agent=ppo", "--share_experience=results"], "share_experience: wanted a replay"),
+        (["--reproducible", "--share_experience=results"], "share_experience: wanted none with reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),
         (["--protocol=machado", "--sticky_actions=0"], "wanted 0.25, which protocol=machado prescribes"),

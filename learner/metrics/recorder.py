@@ -228,6 +228,7 @@ class MetricsRecorder(Hook):
             **self._updates.read(),
             **self._lag.read(),
             **self._replay_metrics(),
+            **(self._parts.mixture.exchange.metrics() if self._parts.mixture.exchange else {}),
             **self._parts.feeder.metrics(),
             **self._times.read(passed),
             **hardware,

@@ -19,6 +19,7 @@ Names and units:
 | losses/*, and other names of the agent | means over updates of rank 0's part of the batch; the agent documents them |
 | replay/NAME/policy_lag | updates, mean of the columns from this replay |
 | replay/NAME/* | the replay documents them |
+| exchange/runs, exchange/taken, exchange/gaps | runs that share experience; trajectories taken; times that some were missed |
 | time/learner_*, time/worker_*, time/feeder_* | fractions of wall time; of workers the mean. Names with _cpu: CPU time only |
 | feeder/depth, feeder/late_fraction | batches prepared ahead; fraction that came late although their data was there |
 | cores/workers, cores/learner, cores/evaluation | cores that are busy; evaluation includes processes that start |

@@ -10,6 +10,8 @@ from agents import AGENTS
 from learner.evaluation.protocol import check_protocol
 from learner.settings.declarations import DEFAULT_AGENT
 from learner.settings.schema import SHARED, agent_of, agent_settings, every_setting, needs_of, table_of
+from replay import REPLAYS, parse_replay_parameters
+from replay.settings import NO_FOLDER
 from setting import AUTO, SettingField, listed
 from workers import groups_of
 from workers.base import MOST_BLOCKS, NO_RECORDING, RECORDED, SERVED
@@ -69,6 +71,7 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     if flat["worker_kind"] == "ray":
         _check_ray(flat)
     _check_recorded(flat)
+    _check_shared(flat)
     if flat["worker_kind"] == SERVED:
         _check_served(flat)
     groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
@@ -87,6 +90,22 @@ def _check_recorded(flat: Mapping[str, Any]) -> None:
     for name, wanted in (("worker_kind", RECORDED), ("worker_count", 1)):
         if flat[name] not in (wanted, AUTO):
             raise ValueError(f"{name}: wanted {wanted} with a recording in place of environments, got {flat[name]}")
+
+
+def _check_shared(flat: Mapping[str, Any]) -> None:
+    """Raise ValueError if no replay can take the trajectories of other runs, or the run must not depend on them."""
+    if (folder := flat["share_experience"]) == NO_FOLDER:
+        return
+    if flat["reproducible"] or flat["recording"] != NO_RECORDING:
+        setting = "reproducible" if flat["reproducible"] else "recording"
+        raise ValueError(f"share_experience: wanted {NO_FOLDER} with {setting}, got {folder}")
+    if find_spec("fcntl") is None:
+        raise ValueError(f"share_experience: wanted a system with locks of files, got one without; use {NO_FOLDER}")
+    kinds = [replay.type for replay in parse_replay_parameters(flat["replay_parameters"])]
+    if needs_of(flat).on_policy or not any(REPLAYS[kind].takes_others for kind in kinds):
+        raise ValueError(
+            f"share_experience: wanted a replay such as standard, which gives trajectories again, got {listed(kinds)}"
+        )
 
 
 def _check_served(flat: Mapping[str, Any]) -> None:

@@ -50,6 +50,7 @@ class CircularReplay(Replay):
     """
 
     keys = ("slots", "uses", "staggered", "device")
+    takes_others = False  # each batch is fresh at its first use
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         self.config = config

@@ -21,6 +21,7 @@ class QueueReplay(Replay):
     """
 
     gives_replayed = False
+    takes_others = False
 
     def __init__(self, config: ReplayConfig, context: ReplayContext) -> None:
         self.capacity = max(config.capacity, context.share)  # less than a share could never fill a batch

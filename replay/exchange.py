@@ -1,0 +1,150 @@
+"""Experience that runs on this machine share: each learns from the replayed trajectories of the others too.
+
+LASER (Schmitt et al. 2019, arXiv:1909.11583) shares the replay of a sweep whose members have different settings. Here each run
+publishes its fresh trajectories in a ring of its own, a file in a common folder that all map. A run inserts what others have
+published since its last look into its own replays. So retention, priorities and windows stay as they are, no run waits for
+another, and runs may come and go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # Windows, where the setting is refused
+    fcntl = None  # type: ignore[assignment]
+
+from replay.slot_store import SharedArrays, layout_bytes, slot_layout
+from replay.trajectory import Arrays, Field, TrajectoryContract
+
+RING_BYTES = 64 * 10**6
+FEWEST, MOST = 8, 512  # trajectories in a ring
+LOOK_SECONDS = 1.0  # between two looks for other runs
+FIRST_ID = 2**20
+"""Environments of other runs have numbers from here on, in ranges of this length."""
+RANGES = 2000
+
+
+class Exchange:
+    """This run's ring, and those of the others with the same trajectories.
+
+    Args:
+        folder: of all rings; it is made if it is missing.
+        contract: of the trajectories.
+        identity: text that is equal for runs whose trajectories mean the same. Rings of other ones are ignored.
+    """
+
+    def __init__(self, folder: Path, contract: TrajectoryContract, identity: str) -> None:
+        self.fields = tuple(contract.fields)
+        self.slots = min(MOST, max(FEWEST, RING_BYTES // contract.bytes_per_trajectory))
+        # count: trajectories published so far. number: of the one in each slot, from 1 on; 0 while it is written.
+        counts = {"count": Field((1,), "int64"), "number": Field((self.slots,), "int64")}
+        self.layout = {**slot_layout(contract, self.slots), **counts}
+        described = json.dumps([identity, contract.signature(), self.slots])
+        self._kind = hashlib.sha256(described.encode()).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".")
+        # The lock says that this run lives. The file gets its name only once it is whole.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.ftruncate(descriptor, layout_bytes(self.layout))
+        self._own = SharedArrays(self.layout, descriptor)
+        self._path = folder / f"{self._kind}-{Path(name).name.lstrip('.')}"
+        os.rename(name, self._path)
+        self._others: dict[str, OtherRing] = {}
+        self._looked = -LOOK_SECONDS
+        self._ranges = 0
+        self.taken = self.gaps = 0
+
+    def publish(self, trajectory: Mapping[str, np.ndarray]) -> None:
+        """Let the others read a trajectory, `[*shape]` each field."""
+        arrays = self._own.arrays
+        count = int(arrays["count"][0])
+        slot = count % self.slots
+        arrays["number"][slot] = 0  # a reader that sees this, or another number after its copy, drops the copy
+        for name in self.fields:
+            arrays[name][slot] = trajectory[name]
+        arrays["number"][slot] = arrays["count"][0] = count + 1
+
+    def take(self) -> Iterator[Arrays]:
+        """Copies of what the others have published since the last call, `[*shape]` each field. Some may be missed."""
+        if monotonic() - self._looked >= LOOK_SECONDS:
+            self._look()
+        for other in self._others.values():
+            for trajectory in other.take(self.fields, self.slots):
+                if trajectory is None:  # its environments' next trajectories follow none that was read
+                    other.first_id = self._next_range()
+                    self.gaps += 1
+                    continue
+                trajectory["environment_id"] += other.first_id
+                self.taken += 1
+                yield trajectory
+
+    def metrics(self) -> dict[str, float]:
+        """Other runs, trajectories taken so far, and gaps: times that others were faster than this run."""
+        return {"exchange/runs": len(self._others), "exchange/taken": self.taken, "exchange/gaps": self.gaps}
+
+    def close(self) -> None:
+        """Remove this run's ring. Others keep what they have read. Safe to call twice."""
+        self._path.unlink(missing_ok=True)
+        for ring in (self._own, *(other.shared for other in self._others.values())):
+            ring.close()
+        self._others = {}
+
+    def _next_range(self) -> int:
+        self._ranges += 1
+        return FIRST_ID * (1 + self._ranges % RANGES)
+
+    def _look(self) -> None:
+        """Find the rings of runs that have begun, and drop those of runs that have ended. A killed run's file is removed."""
+        self._looked = monotonic()
+        found = {path.name: path for path in self._path.parent.glob(f"{self._kind}-*") if path != self._path}
+        for name in found.keys() - self._others.keys():
+            with contextlib.suppress(FileNotFoundError):
+                shared = SharedArrays(self.layout, os.open(found[name], os.O_RDWR | os.O_CLOEXEC))
+                self._others[name] = OtherRing(shared, int(shared.arrays["count"][0]), self._next_range())
+        for name, other in list(self._others.items()):
+            if name not in found or _is_free(other.shared.descriptor):
+                self._others.pop(name).shared.close()
+                (self._path.parent / name).unlink(missing_ok=True)
+
+
+@dataclass
+class OtherRing:
+    """The ring of another run. shared: its arrays. read: trajectories read or missed so far. first_id: of its environments."""
+
+    shared: SharedArrays
+    read: int
+    first_id: int
+
+    def take(self, fields: Sequence[str], slots: int) -> Iterator[Arrays | None]:
+        """Copies of what is new, in order. None stands for one or more trajectories that were overwritten before."""
+        arrays = self.shared.arrays
+        while self.read < (count := int(arrays["count"][0])):
+            if count - self.read > slots:
+                self.read = count - slots
+                yield None
+            slot = self.read % slots
+            self.read += 1
+            trajectory = {name: arrays[name][slot].copy() for name in fields}
+            # The writer may have come round to this slot during the copy.
+            yield trajectory if arrays["number"][slot] == self.read else None
+
+
+def _is_free(descriptor: int) -> bool:
+    """Whether nobody holds the lock of a file. This process holds it then, until it closes the file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
