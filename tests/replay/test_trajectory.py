@@ -150,6 +150,11 @@ def test_a_batch_is_time_major_and_holds_every_value_in_its_place() -> None:
         np.testing.assert_array_equal(moved.numpy(), np.swapaxes(columns[name], 0, 1), err_msg=name)
     assert batch.is_replay.tolist() == [False, True, True]
     assert batch.source.tolist() == [0, 1, 1]
+    assert batch.environment_id is None
+    host = HostBatch(columns, batch.is_replay.numpy(), batch.source.numpy())
+    named = make_batch(host, replace(contract, environments=True), CPU).environment_id
+    assert named is not None
+    assert named.tolist() == columns["environment_id"].tolist()
 
 
 def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
@@ -163,6 +168,7 @@ def test_a_batch_declares_nothing_that_the_contract_does_not() -> None:
         "episode_return",  # of agents that compare whole episodes
         "weights",  # of replays with priorities
         "whole",  # of a batch whose rows of burn-in are cut off
+        *("environment_id", "intrinsic_rewards", "predictor_rows"),  # of agents with intrinsic rewards
     }
 
 
