@@ -146,5 +146,7 @@ def test_each_task_has_moments_and_a_value_of_its_own(name: str, core: str) -> N
     after = agent.stepper.without_gradient(batch).values
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)  # at a learning rate of 0
     head = network.value_head
+    with torch.no_grad():
+        head.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
     at_zero = network.of_tasks(network.heads(torch.zeros(3, network.feature_count)), batch.observations[0]).values
     torch.testing.assert_close(at_zero, (head.bias * head.scale + head.shift)[torch.from_numpy(tasks)])
