@@ -1,8 +1,10 @@
-"""A run in a real kernel of a notebook: it is interrupted, it continues, and it leaves no process."""
+"""A real kernel of a notebook: docs/notebook.ipynb runs, a run is interrupted and continued, and no process is left."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from jupyter_client.manager import start_new_kernel
 from learner.metrics.hardware import family_of
 from tests.support import REPOSITORY
 
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 SMALL = "agent='ppo', worker_kind='cpu', worker_count=1, network='mlp', preflight=False"
 TRAIN = f"""
 import springbok
@@ -47,10 +50,33 @@ def printed(client: Any, request: str, until: Callable[[str], bool] = lambda tex
         message = client.get_iopub_msg(timeout=120)
         content = message["content"]
         if message["parent_header"].get("msg_id") == request:
-            text += content.get("text", "") + "".join(content.get("traceback", ()))
+            text += content.get("text", "") + content.get("data", {}).get("text/plain", "")
+            text += "".join(content.get("traceback", ()))
             if content.get("execution_state") == "idle":
                 return text
     return text
+
+
+def cells() -> list[str]:
+    """The code of docs/notebook.ipynb."""
+    found = json.loads((REPOSITORY / "docs" / "notebook.ipynb").read_text())["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_has_the_code_of_the_page() -> None:
+    page = (REPOSITORY / "docs" / "python.md").read_text()
+    assert [block.rstrip() for block in BLOCK.findall(page) if block.rstrip() not in cells()] == []
+
+
+def test_the_notebook_runs_and_its_own_environment_is_learned(kernel: tuple[Any, Any], tmp_path: Path) -> None:
+    _, client = kernel
+    shorter = [code.replace("10_000", "1_000").replace("2_000", "500") for code in cells()]
+    shown = [printed(client, client.execute(code)) for code in shorter]
+    assert not [text for text in shown if "Traceback" in text]
+    assert sum(text.count("Finished after") for text in shown) == 3
+    assert shown[-1].splitlines()[-1] == "2", "the class of the notebook is learned"
+    (own,) = (tmp_path / "results").glob("springbok_env_*-Guess-v0_*")
+    assert list(own.glob("springbok_env_*.py"))
 
 
 def test_a_run_is_interrupted_and_continued_and_no_process_is_left(kernel: tuple[Any, Any]) -> None:
