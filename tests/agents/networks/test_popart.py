@@ -120,7 +120,8 @@ def test_each_task_has_moments_and_a_value_of_its_own(name: str, core: str) -> N
     leaves = (Leaf("numbers", (6,), "float32"), Leaf(TASK, (1,), "uint8"))
     agent_class: Any = AGENTS[name]
     unclipped = {"clip_rewards": False} if hasattr(agent_class.config_class(), "clip_rewards") else {}
-    config = agent_class.config_class(popart=True, popart_rate=0.1, gamma=0.0, lr=0.0, **unclipped)
+    whole = {"minibatches": 1} if name == "ppo" else {}
+    config = agent_class.config_class(popart=True, popart_rate=0.1, gamma=0.0, lr=0.0, **unclipped, **whole)
     network = network_of(
         *("mlp", (2, 25), A), core=core, leaves=leaves, agent=config, tasks=("a", "b", "c"), separate_value=name == "trpo"
     )
@@ -142,6 +143,10 @@ def test_each_task_has_moments_and_a_value_of_its_own(name: str, core: str) -> N
             wanted = with_targets(TargetMoments(exact([0.0]), exact([1.0])), rewards[:, columns], used, 0.1)
             torch.testing.assert_close(mean[task], wanted.mean[0], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(square[task], wanted.square[0], rtol=1e-4, atol=1e-4)
+    if name in ("a2c", "ppo"):
+        errors = (before[:-1] - rewards) / agent.stepper.popart.now.scale[torch.from_numpy(tasks)]  # [T, B]
+        wanted_loss = 0.5 * errors[batch.action_used].square().mean().float()
+        torch.testing.assert_close(report.scalars["losses/value_loss"], wanted_loss, rtol=1e-3, atol=1e-4)
     assert report.scalars["popart/scale/a"] > 3 * report.scalars["popart/scale/c"]
     after = agent.stepper.without_gradient(batch).values
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)  # at a learning rate of 0
