@@ -24,9 +24,8 @@ BIN := $(VENV)/bin
 LIBRARY := wrappers replay agents serve workers learner springbok
 PACKAGES := $(LIBRARY) tools benchmarks clients/python/springbok_client
 
-# Bytecode is kept: the tests start many processes, and each would compile the program again. One test more than there are cores
-# runs at once, because many wait for what they started.
-PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=$(shell expr $$(nproc) + 1) --maxprocesses=8 --dist=worksteal
+# Bytecode is kept: the tests start many processes, and each would compile the program again.
+PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal
 
 .PHONY: train test quick lint types unit fast coverage docs format clean
 

@@ -15,8 +15,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.engine.collectives import Collectives
-
 
 class Term(NamedTuple):
     """One term of a loss.
@@ -69,22 +67,6 @@ class RawValues:
     def normalised(self, values: Tensor, tasks: Tensor | None = None) -> Tensor:
         """(V - mu) / sigma of further values of any shape."""
         return values
-
-    def begin(self, collectives: Collectives) -> None:
-        """An update begins."""
-
-    def scale_gradients(self) -> None:
-        """Turn the gradient of a head that made the values into that of a rescaled head."""
-
-    def rescale(self) -> None:
-        """Rescale the head. It belongs to the guarded step of the optimiser."""
-
-    def settle(self, applied: Tensor) -> None:
-        """Keep what the update has changed if its step was applied, bool `[]` on the device."""
-
-    def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the units."""
-        return {}
 
 
 def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -114,16 +114,19 @@ class A2CAgent(Agent):
         log_probs = distribution.log_prob(policy, drawn_actions(batch.actions, batch.acting))  # [T, B]
         # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
-        tasks = self.network.task_of_columns(batch.observations)
+        tasks = self.network.task_of_columns(batch.observations) if self.stepper.popart else None
         compared = self.stepper.units.in_losses(
             values, targets, advantages, used, tasks
         )  # [T, B] each, as they are or by PopArt
-        advantages, intrinsic_targets = self.stepper.intrinsic.combined(
-            batch,
-            outputs,
-            compared.advantages,
-            lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda),
-        )
+        intrinsic, advantages, of_intrinsic = self.stepper.intrinsic, compared.advantages, {}
+        if intrinsic.active:
+            advantages, intrinsic_targets = intrinsic.combined(
+                batch,
+                outputs,
+                advantages,
+                lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda),
+            )
+            of_intrinsic = intrinsic.value_terms(outputs, intrinsic_targets, used, config.value_loss_weight)
         entropy = used_mean(distribution.entropy(policy), used)  # [], a mean over the used steps
         terms = {
             # No ratio: the weights that acted are those that learn.
@@ -131,7 +134,7 @@ class A2CAgent(Agent):
             # mean (G - V)^2 / 2
             "value_loss": Term(0.5 * used_mean((compared.targets - compared.values).square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),  # added, so entropy is rewarded
-            **self.stepper.intrinsic.value_terms(outputs, intrinsic_targets, used, config.value_loss_weight),
+            **of_intrinsic,
         }
         excess: Tensor | None = distribution.excess(policy) if config.action_bound_loss_weight else None
         if excess is not None:

@@ -193,12 +193,15 @@ class APPOAgent(Agent):
         compared_values, targets, advantages = self.stepper.units.in_losses(
             values, found.targets, found.advantages, used, self.network.task_of_columns(part.observations)
         )
-        advantages, intrinsic_targets = self.stepper.intrinsic.combined(
-            part,
-            outputs,
-            advantages,
-            lambda stream: self.estimates(stream.batch, log_probs.moved(stream.rows), stream.values, stream.gamma),
-        )
+        intrinsic, of_intrinsic = self.stepper.intrinsic, {}
+        if intrinsic.active:
+            advantages, intrinsic_targets = intrinsic.combined(
+                part,
+                outputs,
+                advantages,
+                lambda stream: self.estimates(stream.batch, log_probs.moved(stream.rows), stream.values, stream.gamma),
+            )
+            of_intrinsic = intrinsic.value_terms(outputs, intrinsic_targets, used, config.value_loss_weight)
         if config.normalise_advantages:
             advantages = normalised(advantages, used)
         errors = targets - compared_values  # G_t - V(x_t) [T, b]
@@ -210,7 +213,7 @@ class APPOAgent(Agent):
             # mean (G_t - V)^2 / 2
             "value_loss": Term(0.5 * used_mean(errors.square(), used), config.value_loss_weight),
             "entropy_loss": Term(-entropy, self.stepper.entropy_weight.now),
-            **self.stepper.intrinsic.value_terms(outputs, intrinsic_targets, used, config.value_loss_weight),
+            **of_intrinsic,
         }
         metrics = {"losses/entropy": entropy.detach(), **found.metrics}
         if batch.target_policy is not None:

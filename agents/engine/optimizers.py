@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from agents.engine.guard import start_mean_squares
-
 RMSPROP_DECAY = 0.99
 ADAM_BETAS = (0.9, 0.999)
 
@@ -56,18 +54,6 @@ def make_optimizer(config: Any, modules: Collection[nn.Module], *, graphed: bool
             group["lr"] = torch.zeros((), device=device)
         optimizer._warned_capturable_if_run_uncaptured = True  # the first steps are not recorded
     return optimizer
-
-
-def step_optimizer(optimizer: torch.optim.Optimizer, parameters: int) -> None:
-    """Take a step. parameters: how many weights learn, so that RMSProp's mean squares begin before the first step."""
-    if isinstance(optimizer, torch.optim.RMSprop) and len(optimizer.state) < parameters:
-        start_mean_squares(optimizer)
-    # Numbers below 1.2e-38, which shrinking moments reach, count as zero where the CPU can: they are 100 times slower.
-    torch.set_flush_denormal(True)
-    try:
-        optimizer.step()  # weights without a gradient stay, and so do their moments
-    finally:
-        torch.set_flush_denormal(False)
 
 
 @cache

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from agents.engine import saving
 from agents.engine.collectives import Collectives, Used
 from agents.engine.graphs import UpdateGraphs, copied
-from agents.engine.guard import Guard, clip_gradients, finite_inputs
-from agents.engine.optimizers import make_optimizer, step_optimizer
+from agents.engine.guard import Guard, clip_gradients, finite_inputs, start_mean_squares
+from agents.engine.optimizers import make_optimizer
 from agents.engine.passes import NetworkPasses
 from agents.engine.targets import TargetNetwork
 from agents.intrinsic.rewards import PredictorRows, make_intrinsic
@@ -142,7 +142,7 @@ class Stepper:
             self.entropy_weight.move(progress)
         if self._graphed:
             self._progress.fill_(progress)
-        batch = self.intrinsic.drawn(batch)
+        batch = self.intrinsic.drawn(batch) if self.intrinsic.active else batch
         if self._graphs and self._graphed == "update":
             scalars, priorities = self._graphs(batch, self.agent.variant)
             # The next launch of a graph overwrites its results, and priorities are read after that.
@@ -158,7 +158,8 @@ class Stepper:
         """The part of an update that a CUDA graph may record. Returns metrics and priorities."""
         self._taken, self._notes = [], self.entropy_weight.metrics("losses/entropy_weight") if self.entropy_weight.moves else {}
         self.inputs = finite_inputs(batch, self.network)
-        self.units.begin(self.collectives)
+        if self.popart:
+            self.popart.begin(self.collectives)
         # Rows of burn-in are in the network's passes, because they make the core's state, but in no loss and no metric.
         learned = batch.without_overlap() if batch.overlap else batch
         if self._windows:  # no column is fresh, so the running moments are those of drawn windows
@@ -167,14 +168,18 @@ class Stepper:
             learned = self.reward_scale.scaled(learned)
         elif self._clipping:
             learned = replace(learned, rewards=clip_rewards(learned.rewards, self._clipping))  # rows store raw rewards
-        learned = self.intrinsic.rewarded(learned)
+        learned = self.intrinsic.rewarded(learned) if self.intrinsic.active else learned
         self.agent.update(learned, self)  # forward, losses and steps of the agent
         for target in self.target_networks.values():
             target.end_update(self.applied)  # those that count updates; the others moved in the steps
         if self.agent.merges_moments and (self.reward_scale or self.observation_moments or self.intrinsic.moments):
             self.merge_moments(learned, self.applied)
         scalars, priorities = results_of_steps(self._taken, learned.rewards.numel(), self._limit or math.inf)
-        return {**scalars, **self._notes, **self.intrinsic.metrics(), **self.units.metrics()}, priorities
+        if self.intrinsic.active:
+            self._notes |= self.intrinsic.metrics()
+        if self.popart:
+            self._notes |= self.popart.metrics()
+        return {**scalars, **self._notes}, priorities
 
     def merge_moments(self, batch: Batch, applied: Tensor | None, *, rescales: bool = True) -> None:
         """Merge a batch into the running moments; nothing if `applied`, bool `[]` on the device, is false.
@@ -254,11 +259,12 @@ class Stepper:
         Returns whether the step was applied, bool `[]` on the device.
         """
         sums = any(term.reduction == "sum" for term in terms.values())
-        terms = {**terms, **self.intrinsic.terms(self._rows, sums=sums)}
+        terms = {**terms, **self.intrinsic.terms(self._rows, sums=sums)} if self.intrinsic.active else terms
         values = {name: term.value for name, term in terms.items()}
         weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
-        self.units.scale_gradients()
+        if self.popart:
+            self.popart.scale_gradients()
         # Causes come before consequences, since the first non-finite number is the one that is reported.
         numbers = {**self.inputs, **values}
         if self.collectives.count > 1:
@@ -360,14 +366,23 @@ class Stepper:
     def _step(self, numbers: Mapping[str, Tensor], norm: Tensor, *, moves_targets: bool = True) -> Tensor:
         """Take the step if all numbers and the gradient are finite. Returns whether they are, bool `[]` on the device."""
         applied = self.guard.step({**numbers, "gradient": norm}, partial(self.step_optimizer, moves_targets=moves_targets))
-        self.units.settle(applied)
+        if self.popart:
+            self.popart.settle(applied)
         return applied
 
     def step_optimizer(self, *, moves_targets: bool = True) -> None:
         """Step the optimiser, unguarded, and the target networks."""
         assert self.optimizer is not None
-        self.units.rescale()
-        step_optimizer(self.optimizer, len(self.parameters))
+        if self.popart:
+            self.popart.rescale()
+        if isinstance(self.optimizer, torch.optim.RMSprop) and len(self.optimizer.state) < len(self.parameters):
+            start_mean_squares(self.optimizer)
+        # Numbers below 1.2e-38, which shrinking moments reach, count as zero where the CPU can: they are 100 times slower.
+        torch.set_flush_denormal(True)
+        try:
+            self.optimizer.step()  # weights without a gradient stay, and so do their moments
+        finally:
+            torch.set_flush_denormal(False)
         for layer in self._spectral:
             layer.iterate()  # the vectors belong to the new weights, and target networks copy both
         for target in self.target_networks.values() if moves_targets else ():

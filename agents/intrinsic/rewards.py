@@ -67,8 +67,10 @@ class PredictorRows(NamedTuple):
 class NoIntrinsic:
     """A run without intrinsic rewards. Nothing is computed.
 
-    modules: that learn, by name. moments: that are saved, by name.
+    active: whether there are intrinsic rewards. modules: that learn, by name. moments: that are saved, by name.
     """
+
+    active = False
 
     def __init__(self) -> None:
         self.modules: dict[str, nn.Module] = {}
@@ -145,6 +147,8 @@ class Intrinsic(NoIntrinsic):
         kind: the module's class.
         environments: of all learners.
     """
+
+    active = True
 
     def __init__(self, network: FeatureNetwork, config: Any, kind: type[Any], environments: int) -> None:
         device = next(network.parameters()).device

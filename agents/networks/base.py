@@ -203,7 +203,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
         With a core the observations are rows of columns, and the other arguments are those of `unroll`.
         """
         if state is None or reset is None:
-            return self.of_tasks(self.heads(self.features(observations), self.mask_of(observations)), observations)
+            outputs = self.heads(self.features(observations), self.mask_of(observations))
+            return self.of_tasks(outputs, observations) if self.config.tasks else outputs
         assert isinstance(observations, Tensor)
         return self.unroll(observations, state, reset, burn_in).output
 
@@ -213,7 +214,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         state: `[N, K]`, zeros where an observation is its episode's first; None without a core.
         """
         inferred = self.infer_from(self.features(observations), self.mask_of(observations), state)
-        return inferred._replace(output=self.of_tasks(inferred.output, observations))
+        return inferred._replace(output=self.of_tasks(inferred.output, observations)) if self.config.tasks else inferred
 
     def infer_from(self, features: Tensor, mask: Tensor | None, state: Tensor | None) -> NetworkOutput:
         """The output of `infer` before `of_tasks`. features: the torso's output. mask: as `heads` takes it."""
@@ -245,7 +246,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
         hidden, state = self.core.unroll(self._features_of_rows(observations[burn_in:]), state, reset[burn_in:])
         rows = hidden.shape[:2]  # R - burn_in, B
         learned = observations[burn_in:].flatten(0, 1)
-        outputs = self.of_tasks(self.heads(hidden.flatten(0, 1), self.mask_of(learned)), learned)  # [rows * B, ...] each
+        outputs = self.heads(hidden.flatten(0, 1), self.mask_of(learned))  # [rows * B, ...] each
+        outputs = self.of_tasks(outputs, learned) if self.config.tasks else outputs
         return NetworkOutput(type(outputs)(*(output.unflatten(0, rows) for output in outputs)), hidden, state)
 
     def _features_of_rows(self, observations: Tensor) -> Tensor:

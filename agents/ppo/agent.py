@@ -117,13 +117,15 @@ class PPOAgent(Agent):
         if mask is not None:  # before exp: inf * 0 would destroy the gradient of the whole batch
             log_ratios = torch.where(mask, log_ratios, 0.0)
         objective = surrogate(log_ratios, rows.advantages, batch.bounds)  # S_t, [n] or [T, b]
-        popart, tasks = self.stepper.popart, self.network.task_of(rows.observations)
-        values = popart.normalised(outputs.values, tasks) if popart else outputs.values  # as the rows' values and targets are
+        values = outputs.values
+        if popart := self.stepper.popart:
+            values = popart.normalised(values, self.network.task_of(rows.observations))  # as the rows' values and targets are
         terms = {
             "policy_loss": Term(-used_mean(objective, mask)),
             "value_loss": Term(self._value_loss(values, rows, mask), config.value_loss_weight),
         }
-        terms |= self.stepper.intrinsic.value_terms(outputs, rows.intrinsic_targets, mask, config.value_loss_weight)
+        if rows.intrinsic_targets is not None:
+            terms |= self.stepper.intrinsic.value_terms(outputs, rows.intrinsic_targets, mask, config.value_loss_weight)
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
             terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)

@@ -50,10 +50,6 @@ class Rows(NamedTuple):
     targets: Tensor
     intrinsic_targets: Tensor | None = None
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for tensor in self if tensor is not None)
-
 
 @torch.no_grad()
 def rows_of(batch: Batch, outputs: Any, network: PolicyNetwork, config: Any, step: Stepper) -> tuple[Rows, dict[str, Tensor]]:
@@ -73,11 +69,13 @@ def rows_of(batch: Batch, outputs: Any, network: PolicyNetwork, config: Any, ste
     # From stored parameters by the learner's own code, so that the first ratio is 1 but for rounding.
     log_mu = network.distribution.log_prob(behaviour, drawn)
     # Row T has a value to bootstrap from, but no action, so minibatches are made of rows 0 to T-1.
-    tasks, used = network.task_of_columns(batch.observations), batch.action_used  # [B], [T, B]
+    tasks, used = network.task_of_columns(batch.observations) if step.popart else None, batch.action_used  # [B], [T, B]
     old_values, targets, advantages = step.units.in_losses(values[:-1], targets, advantages, used, tasks)  # [T, B] each
-    advantages, intrinsic_targets = step.intrinsic.combined(
-        batch, outputs, advantages, lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda)
-    )
+    intrinsic_targets = None
+    if step.intrinsic.active:
+        advantages, intrinsic_targets = step.intrinsic.combined(
+            batch, outputs, advantages, lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda)
+        )
     rows = Rows(batch.observations[:-1], behaviour, drawn, log_mu, old_values, advantages, targets, intrinsic_targets)
     return rows, metrics
 
@@ -130,7 +128,7 @@ class Minibatch:
         if count == size:
             return replace(self, mask=mask)
         order = torch.where(mask, order, 0)  # added rows repeat row 0, whose second loss the mask leaves out
-        rows = Rows(*(take_steps(tensor[None], order) for tensor in self.rows.tensors))
+        rows = Rows(*(take_steps(tensor[None], order) for tensor in self.rows if tensor is not None))
         return replace(self, rows=rows, bounds=RatioBounds(*(bound.index_select(0, order) for bound in self.bounds)), mask=mask)
 
     @property
@@ -191,7 +189,7 @@ def epochs_of_columns(
     """
 
     def minibatch(columns: Tensor) -> Minibatch:
-        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows.tensors))  # [T, b, ...] each
+        taken = Rows(*(tensor.index_select(1, columns) for tensor in rows if tensor is not None))  # [T, b, ...] each
         mask = used.index_select(1, columns)  # [T, b]
         if normalisation == "minibatch":
             # Bounds come after this: normalisation may change the sign of A_t, on which the side of the clip depends.
@@ -216,13 +214,15 @@ def _epochs(members: Tensor, parts: int, minibatches: Callable[[Tensor], Iterabl
 
 def _of_steps(rows: Rows, order: Tensor, parts: int, normalisation: Normalisation, clipping: Clipping) -> Iterator[Minibatch]:
     """order: t * B + b of the used steps, int64 `[n]`."""
-    gathered = Rows(*(take_steps(tensor, order) for tensor in rows.tensors))  # [n, ...] each, in the epoch's order
+    gathered = Rows(
+        *(take_steps(tensor, order) for tensor in rows if tensor is not None)
+    )  # [n, ...] each, in the epoch's order
     if normalisation == "minibatch":
         # Behind the shuffle, so that each minibatch has a mean and a deviation of its own.
         gathered = gathered._replace(advantages=normalised_runs(gathered.advantages, parts))
     bounds = clipping.bounds(gathered.advantages)  # low and high, [n] each
     sizes = [len(run) for run in cut(order, parts)]
-    count = len(gathered.tensors)
-    columns = [tensor.split(sizes) for tensor in (*gathered.tensors, *bounds)]  # views: no minibatch is copied
+    tensors = [tensor for tensor in gathered if tensor is not None]
+    columns = [tensor.split(sizes) for tensor in (*tensors, *bounds)]  # views: no minibatch is copied
     for each in zip(*columns, strict=True):
-        yield Minibatch(Rows(*each[:count]), RatioBounds(*each[count:]))
+        yield Minibatch(Rows(*each[: len(tensors)]), RatioBounds(*each[len(tensors) :]))

@@ -230,12 +230,16 @@ class VTraceAgent(Agent):
         learned = masks.chosen & masks.trusted  # [T, B], p_t of the policy gradient
         # The value passes through rows whose action the environment chose; the policy gradient leaves them out.
         # V(x_t), v_t and A_t [T, B], as they are or by PopArt. A_t is already times min(pg_rho_bar, R_t).
+        tasks = self.network.task_of_columns(batch.observations) if self.stepper.popart else None  # [B]
         compared_values, compared_targets, advantages = self.stepper.units.in_losses(
-            values, targets.vs, targets.pg_advantages, kept, self.network.task_of_columns(batch.observations)
+            values, targets.vs, targets.pg_advantages, kept, tasks
         )
-        advantages, intrinsic_targets = self.stepper.intrinsic.combined(
-            batch, outputs, advantages, lambda stream: self._intrinsic(stream, log_rhos, masks.trusted)
-        )
+        intrinsic, of_intrinsic = self.stepper.intrinsic, {}
+        if intrinsic.active:
+            advantages, intrinsic_targets = intrinsic.combined(
+                batch, outputs, advantages, lambda stream: self._intrinsic(stream, log_rhos, masks.trusted)
+            )
+            of_intrinsic = intrinsic.value_terms(outputs, intrinsic_targets, learned, self.config.value_loss_weight, sums=True)
         if self.config.normalise_advantages:
             advantages = normalised(advantages, learned)
         config = self.config
@@ -247,7 +251,7 @@ class VTraceAgent(Agent):
             "value_loss": Term(value_loss(compared_values, compared_targets, kept), config.value_loss_weight, "sum"),
             "entropy_loss": Term(entropy_loss(entropies, explores), self.stepper.entropy_weight.now, "sum"),
             **self._further_terms(batch, policy, values, learned),
-            **self.stepper.intrinsic.value_terms(outputs, intrinsic_targets, learned, config.value_loss_weight, sums=True),
+            **of_intrinsic,
         }
         clips = (("rho", config.rho_bar), ("c", config.c_bar), ("pg_rho", config.pg_rho_bar))
         metrics = {

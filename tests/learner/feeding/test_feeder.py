@@ -104,7 +104,7 @@ def test_arrivals_belong_to_the_batch_they_arrived_for() -> None:
         new = inserted[counted:]
         assert batch.arrivals.trajectories == len(new)
         assert batch.arrivals.episodes == [
-            EndedEpisode(number, number) for number in new if number
+            EndedEpisode(number, number, environment=number) for number in new if number
         ]  # a length of 0 marks no end
         counted = len(inserted)
     assert counted > 40

@@ -38,6 +38,7 @@ TEXTS = (
         "frame_scale_resolution",
         "hidden_sizes",
         "conv",
+        "share_experience",
     ),
     *("bind", "spaces", "tls_cert", "tls_key", "token_file"),
     *("load", "ray_runtime_env", "replay_parameters", "results_dir"),
@@ -249,6 +250,7 @@ OTHER: dict[str, Any] = {
     "resume_in": "new",
     "record_to": "elsewhere",
     "estimate_from": "elsewhere",
+    "share_experience": "elsewhere",
     "verbosity": 2,
     "bind": "127.0.0.1:7999",
     "spaces": "spaces.json",
@@ -286,6 +288,7 @@ def _with(name: str) -> dict[str, Any]:
     """Other settings that a changed setting needs for both values to be allowed."""
     beside = {"c_bar": {"rho_bar": 2.0}, "rho_bar": {"c_bar": 0.5}, "normalise_rewards": {"clip_rewards": False}}
     beside |= {"burn_in": {"core": "lstm"}, "popart": {"clip_rewards": False}}
+    beside |= {"share_experience": {"replay_parameters": '[{"type": "standard", "capacity": 9, "sample_ratio": 1.0}]'}}
     return beside.get(name, {})
 
 
