@@ -119,7 +119,7 @@ class EarlyProcesses:
 
 
 def _progress(env: str, seconds: float) -> Callable[[int], None]:
-    """What is called with the number of each call of random play. seconds: the most that it takes."""
+    """A function that logs how far random play has come, by the number of its call. seconds: the most that it takes."""
     progress = Progress(f"Random play in {env}", STEPS, seconds)
 
     def on_call(call: int) -> None:

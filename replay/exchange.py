@@ -142,7 +142,7 @@ class OtherRing:
 
 
 def _is_free(descriptor: int) -> bool:
-    """Whether nobody holds the lock of a file. This process holds it then, until it closes the file."""
+    """Take the lock of a file, until the file is closed. Returns whether no other process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

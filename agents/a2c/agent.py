@@ -115,11 +115,10 @@ class A2CAgent(Agent):
         # Advantages and targets [T, B] are constants: gradients pass through log_probs, values and the entropy alone.
         advantages, targets = advantages_of(batch, outputs.values.detach(), config.gamma, config.gae_lambda)
         tasks = self.network.task_of_columns(batch.observations) if self.stepper.popart else None
-        compared = self.stepper.units.in_losses(
-            values, targets, advantages, used, tasks
-        )  # [T, B] each, as they are or by PopArt
-        intrinsic, advantages, of_intrinsic = self.stepper.intrinsic, compared.advantages, {}
-        if intrinsic.active:
+        # [T, B] each, as they are or by PopArt
+        compared = self.stepper.units.in_losses(values, targets, advantages, used, tasks)
+        advantages, of_intrinsic = compared.advantages, {}
+        if intrinsic := self.stepper.intrinsic:
             advantages, intrinsic_targets = intrinsic.combined(
                 batch,
                 outputs,

@@ -193,8 +193,8 @@ class APPOAgent(Agent):
         compared_values, targets, advantages = self.stepper.units.in_losses(
             values, found.targets, found.advantages, used, self.network.task_of_columns(part.observations)
         )
-        intrinsic, of_intrinsic = self.stepper.intrinsic, {}
-        if intrinsic.active:
+        of_intrinsic = {}
+        if intrinsic := self.stepper.intrinsic:
             advantages, intrinsic_targets = intrinsic.combined(
                 part,
                 outputs,

@@ -81,7 +81,7 @@ def load_state(stepper: Stepper, state: dict[str, Any], *, load_optimizer: bool)
 
 def moments_of(stepper: Stepper) -> dict[str, RunningMoments]:
     """The running moments of observations and rewards, by their names in a checkpoint."""
-    found = dict(stepper.intrinsic.moments)
+    found: dict[str, RunningMoments] = dict(stepper.intrinsic.moments) if stepper.intrinsic else {}
     if stepper.observation_moments:
         found["observations"] = stepper.observation_moments
     if stepper.reward_scale:

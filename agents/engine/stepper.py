@@ -57,7 +57,7 @@ class Stepper:
         collectives: operations over all learners of the run.
         entropy_weight: of the entropy bonus.
         units, popart: of values in the losses: those of the rewards, or PopArt's; None without PopArt.
-        intrinsic: intrinsic rewards, and the modules behind them.
+        intrinsic: intrinsic rewards, and the modules behind them; None without any.
         records_steps: whether calls of `launch` may be CUDA graphs.
         inputs: for each input of this update that may hold non-finite numbers, a scalar `[]` that is finite if all of it is.
 
@@ -96,7 +96,7 @@ class Stepper:
         self.agent, self.config, self.network = agent, config, network
         self.intrinsic = make_intrinsic(network, config, environments)
         self._rows: PredictorRows | None = None  # of a launched step
-        modules = {**(modules or {}), **self.intrinsic.modules}
+        modules = {**(modules or {}), **(self.intrinsic.modules if self.intrinsic else {})}
         self.modules, self.target_networks = {"network": network, **modules}, target_networks or {}
         self.steps_some, self._asked = steps_some, asked
         self._device = next(chain(network.parameters(), network.buffers())).device
@@ -142,7 +142,7 @@ class Stepper:
             self.entropy_weight.move(progress)
         if self._graphed:
             self._progress.fill_(progress)
-        batch = self.intrinsic.drawn(batch) if self.intrinsic.active else batch
+        batch = self.intrinsic.drawn(batch) if self.intrinsic else batch
         if self._graphs and self._graphed == "update":
             scalars, priorities = self._graphs(batch, self.agent.variant)
             # The next launch of a graph overwrites its results, and priorities are read after that.
@@ -168,14 +168,14 @@ class Stepper:
             learned = self.reward_scale.scaled(learned)
         elif self._clipping:
             learned = replace(learned, rewards=clip_rewards(learned.rewards, self._clipping))  # rows store raw rewards
-        learned = self.intrinsic.rewarded(learned) if self.intrinsic.active else learned
+        learned = self.intrinsic.rewarded(learned) if self.intrinsic else learned
         self.agent.update(learned, self)  # forward, losses and steps of the agent
         for target in self.target_networks.values():
             target.end_update(self.applied)  # those that count updates; the others moved in the steps
-        if self.agent.merges_moments and (self.reward_scale or self.observation_moments or self.intrinsic.moments):
+        if self.agent.merges_moments and (self.reward_scale or self.observation_moments or self.intrinsic):
             self.merge_moments(learned, self.applied)
         scalars, priorities = results_of_steps(self._taken, learned.rewards.numel(), self._limit or math.inf)
-        if self.intrinsic.active:
+        if self.intrinsic:
             self._notes |= self.intrinsic.metrics()
         if self.popart:
             self._notes |= self.popart.metrics()
@@ -187,7 +187,8 @@ class Stepper:
         It comes after all steps: the batch was acted with the statistics of before, so acting and learning see the same inputs.
         rescales: whether the network's scale follows at once.
         """
-        self.intrinsic.settle(applied)
+        if self.intrinsic:
+            self.intrinsic.settle(applied)
         if self.reward_scale and applied is not None:
             self.reward_scale.settle(applied)
         if self.observation_moments:
@@ -259,7 +260,7 @@ class Stepper:
         Returns whether the step was applied, bool `[]` on the device.
         """
         sums = any(term.reduction == "sum" for term in terms.values())
-        terms = {**terms, **self.intrinsic.terms(self._rows, sums=sums)} if self.intrinsic.active else terms
+        terms = {**terms, **self.intrinsic.terms(self._rows, sums=sums)} if self.intrinsic else terms
         values = {name: term.value for name, term in terms.items()}
         weights = self.collectives.weights(terms) if self.collectives.count > 1 else [term.weight for term in terms.values()]
         self.passes.backward(list(values.values()), self._outputs, weights)  # gradients of this learner alone
@@ -350,7 +351,7 @@ class Stepper:
         inputs, self._function = self.inputs, function
         # The next launch of a graph overwrites its results, and metrics are made after the last step.
         made: Made
-        made, taken = copied(self._graphs((given, inputs, self.intrinsic.next_rows())))
+        made, taken = copied(self._graphs((given, inputs, self.intrinsic.next_rows() if self.intrinsic else None)))
         self.inputs, self._rows = inputs, None
         self._taken += taken
         return made
@@ -404,7 +405,8 @@ class Stepper:
             self.network.calibrate(observations)
         if self.observation_moments:
             self.observation_moments.calibrate(observations)
-        self.intrinsic.calibrate(observations)
+        if self.intrinsic:
+            self.intrinsic.calibrate(observations)
         for target in self.target_networks.values():
             target.reset()
 

@@ -44,7 +44,7 @@ ROWS_AT_ONCE = 1024
 
 
 class StreamEstimates(NamedTuple):
-    """What an estimator returns for a stream, constants `[T, B]`: A_t, and G_t, the targets of the values."""
+    """A_t and the targets G_t of the values of a stream, by an agent's estimator: constants `[T, B]`."""
 
     advantages: Tensor
     targets: Tensor
@@ -64,81 +64,13 @@ class PredictorRows(NamedTuple):
     used: Tensor
 
 
-class NoIntrinsic:
-    """A run without intrinsic rewards. Nothing is computed.
-
-    active: whether there are intrinsic rewards. modules: that learn, by name. moments: that are saved, by name.
-    """
-
-    active = False
-
-    def __init__(self) -> None:
-        self.modules: dict[str, nn.Module] = {}
-        self.moments: dict[str, RunningMoments] = {}
-
-    def drawn(self, batch: Batch) -> Batch:
-        """The batch with what the host draws for the update, before a CUDA graph may take it."""
-        return batch
-
-    def rewarded(self, batch: Batch) -> Batch:
-        """The batch with intrinsic rewards. Scale and moments change with `settle`."""
-        return batch
-
-    def next_rows(self) -> PredictorRows | None:
-        """The rows that the module learns from in the next step."""
-        return None
-
-    def terms(self, rows: PredictorRows | None, *, sums: bool) -> Mapping[str, Term]:
-        """The module's term in the loss of a step.
-
-        rows: None for those of `next_rows`. sums: whether the agent's terms are sums over the batch's steps.
-        """
-        return {}
-
-    def combined(
-        self, batch: Batch, outputs: Any, advantages: Tensor, estimate: Callable[[IntrinsicStream], Any]
-    ) -> tuple[Tensor, Tensor | None]:
-        """A_t of both streams together `[T, B]`, and the targets of V_I `[T, B]`; None without intrinsic rewards.
-
-        Args:
-            batch: with intrinsic rewards.
-            outputs: of the network for all T+1 rows.
-            advantages: A_E `[T, B]`, in the units of the losses.
-            estimate: the agent's estimator. Its result has the fields of `StreamEstimates`, in the rows of its argument.
-        """
-        return advantages, None
-
-    def value_terms(
-        self, outputs: Any, targets: Tensor | None, used: Tensor | None, weight: float, *, sums: bool = False
-    ) -> dict[str, Term]:
-        """The loss of V_I, half the squared error.
-
-        Args:
-            outputs: of the network, with V_I of the targets' rows first.
-            targets: as `combined` returned them, or a part of them.
-            used: bool, of the targets' shape, the steps that count; None for all.
-            weight: of the value loss. sums: whether the term is a sum over the steps.
-        """
-        return {}
-
-    def settle(self, applied: Tensor | None) -> None:
-        """Keep the batch's part of scale and moments if `applied`, bool `[]` on the device, is true. None stands for true."""
-
-    def calibrate(self, observations: Tensor) -> None:
-        """Learn the scale of frames from observations of random play `[N, *observation_shape]`, before the first update."""
-
-    def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the update."""
-        return {}
-
-
-def make_intrinsic(network: FeatureNetwork, config: Any, environments: int) -> NoIntrinsic:
-    """The intrinsic rewards that the agent's settings ask for. environments: of all learners."""
+def make_intrinsic(network: FeatureNetwork, config: Any, environments: int) -> Intrinsic | None:
+    """The intrinsic rewards that the agent's settings ask for, if any. environments: of all learners."""
     kind = getattr(config, INTRINSIC, "none")
-    return NoIntrinsic() if kind == "none" else Intrinsic(network, config, MODULES[kind], environments)
+    return None if kind == "none" else Intrinsic(network, config, MODULES[kind], environments)
 
 
-class Intrinsic(NoIntrinsic):
+class Intrinsic:
     """Intrinsic rewards by a module.
 
     Args:
@@ -146,9 +78,9 @@ class Intrinsic(NoIntrinsic):
         config: the agent's settings.
         kind: the module's class.
         environments: of all learners.
-    """
 
-    active = True
+    modules: that learn, by name. moments: that are saved, by name.
+    """
 
     def __init__(self, network: FeatureNetwork, config: Any, kind: type[Any], environments: int) -> None:
         device = next(network.parameters()).device
@@ -158,13 +90,14 @@ class Intrinsic(NoIntrinsic):
         self._seen, now = (RunningMoments(self._frames.size, device) for _ in range(2))
         self._now = now.now  # of this update, in memory that a CUDA graph reads each time
         self._scale = RewardFilter(environments, config.intrinsic_gamma, device)
-        self.modules = {INTRINSIC: self._module}
-        self.moments = {f"{INTRINSIC}_observations": self._seen, f"{INTRINSIC}_rewards": self._scale}
+        self.modules: dict[str, nn.Module] = {INTRINSIC: self._module}
+        self.moments: dict[str, RunningMoments] = {f"{INTRINSIC}_observations": self._seen, f"{INTRINSIC}_rewards": self._scale}
         self._batch: Batch | None = None  # of this update
         self._values: list[Tensor] = []  # mean V_I of each part of it
         self._steps = getattr(config, "epochs", 1) * getattr(config, "minibatches", 1)
 
     def drawn(self, batch: Batch) -> Batch:
+        """The batch with what the host draws for the update, before a CUDA graph may take it."""
         rows = batch.rewards[batch.overlap :].numel()  # T B
         parts, size = getattr(self._config, "minibatches", 1), self._config.predictor_share * rows
         count = max(1, int(size / parts))
@@ -175,6 +108,7 @@ class Intrinsic(NoIntrinsic):
 
     @torch.no_grad()
     def rewarded(self, batch: Batch) -> Batch:
+        """The batch with intrinsic rewards. Scale and moments change with `settle`."""
         self._batch, self._step, self._values = batch, 0, []
         used = batch.action_used
         # Replayed columns were folded into scale and moments when they were fresh.
@@ -194,6 +128,7 @@ class Intrinsic(NoIntrinsic):
         return replace(batch, intrinsic_rewards=rewards)
 
     def next_rows(self) -> PredictorRows:
+        """The rows that the module learns from in the next step."""
         batch = self._batch
         assert batch is not None
         assert batch.predictor_rows is not None
@@ -207,6 +142,10 @@ class Intrinsic(NoIntrinsic):
         return PredictorRows(before, after, actions, counted, used.sum())
 
     def terms(self, rows: PredictorRows | None, *, sums: bool) -> Mapping[str, Term]:
+        """The module's term in the loss of a step.
+
+        rows: None for those of `next_rows`. sums: whether the agent's terms are sums over the batch's steps.
+        """
         rows = rows or self.next_rows()
         losses = self._module.losses(*self._inputs(rows.before, rows.actions, rows.after))  # [n]
         loss = torch.where(rows.counted, losses, 0.0).sum()
@@ -216,7 +155,15 @@ class Intrinsic(NoIntrinsic):
 
     def combined(
         self, batch: Batch, outputs: Any, advantages: Tensor, estimate: Callable[[IntrinsicStream], Any]
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
+        """A_t of both streams together `[T, B]`, and the targets of V_I `[T, B]`.
+
+        Args:
+            batch: with intrinsic rewards.
+            outputs: of the network for all T+1 rows.
+            advantages: A_E `[T, B]`, in the units of the losses.
+            estimate: the agent's estimator. Its result has the fields of `StreamEstimates`, in the rows of its argument.
+        """
         config, values, rewards = self._config, outputs.intrinsic_values.detach(), batch.intrinsic_rewards
         assert rewards is not None
         self._values.append(used_mean(values[:-1], batch.action_used))
@@ -227,9 +174,16 @@ class Intrinsic(NoIntrinsic):
         return together, stream.back(found.targets)
 
     def value_terms(
-        self, outputs: Any, targets: Tensor | None, used: Tensor | None, weight: float, *, sums: bool = False
+        self, outputs: Any, targets: Tensor, used: Tensor | None, weight: float, *, sums: bool = False
     ) -> dict[str, Term]:
-        assert targets is not None
+        """The loss of V_I, half the squared error.
+
+        Args:
+            outputs: of the network, with V_I of the targets' rows first.
+            targets: as `combined` returned them, or a part of them.
+            used: bool, of the targets' shape, the steps that count; None for all.
+            weight: of the value loss. sums: whether the term is a sum over the steps.
+        """
         errors = 0.5 * (targets - outputs.intrinsic_values[: len(targets)]).square()
         if sums:
             assert used is not None
@@ -237,17 +191,20 @@ class Intrinsic(NoIntrinsic):
         return {"intrinsic_value_loss": Term(used_mean(errors, used), weight)}
 
     def settle(self, applied: Tensor | None) -> None:
+        """Keep the batch's part of scale and moments if `applied`, bool `[]` on the device, is true. None stands for true."""
         self._seen.take(self._next, applied)
         self._scale.settle(applied)
         self._batch = None  # a GPU's memory need not hold it beside the next one
 
     @torch.no_grad()
     def calibrate(self, observations: Tensor) -> None:
+        """Learn the scale of frames from observations of random play `[N, *observation_shape]`, before the first update."""
         newest = observations[:, None, -1:]
         everything = torch.ones(newest.shape[:2], dtype=torch.bool, device=newest.device)
         self._seen.take(self._seen.with_batch(self._moments_of(newest, everything)))
 
     def metrics(self) -> dict[str, Tensor]:
+        """Metrics of the update."""
         value = torch.stack(self._values).mean() if self._values else self._mean.new_full((), torch.nan)
         return {f"{INTRINSIC}/reward": self._mean, f"{INTRINSIC}/value": value}
 

@@ -300,7 +300,7 @@ class FeatureNetwork(ObservationEncoder, ABC):
         return self.task_of(observations[0]) if self.config.tasks else None  # all rows of a column are of one environment
 
     def of_tasks(self, output: Any, observations: Observations) -> Any:
-        """What `heads` returned for N observations, without the parts for other tasks than theirs, if it has such parts."""
+        """The output of `heads` for N observations of several tasks, with the parts of each observation's own task alone."""
         return output
 
     def only_act(self) -> Self:

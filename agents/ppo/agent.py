@@ -124,8 +124,8 @@ class PPOAgent(Agent):
             "policy_loss": Term(-used_mean(objective, mask)),
             "value_loss": Term(self._value_loss(values, rows, mask), config.value_loss_weight),
         }
-        if rows.intrinsic_targets is not None:
-            terms |= self.stepper.intrinsic.value_terms(outputs, rows.intrinsic_targets, mask, config.value_loss_weight)
+        if (intrinsic := self.stepper.intrinsic) and rows.intrinsic_targets is not None:
+            terms |= intrinsic.value_terms(outputs, rows.intrinsic_targets, mask, config.value_loss_weight)
         if config.entropy_loss_weight:
             entropy = used_mean(distribution.entropy(outputs.policy), mask)
             terms["entropy_loss"] = Term(-entropy, self.stepper.entropy_weight.now)

@@ -72,7 +72,7 @@ def rows_of(batch: Batch, outputs: Any, network: PolicyNetwork, config: Any, ste
     tasks, used = network.task_of_columns(batch.observations) if step.popart else None, batch.action_used  # [B], [T, B]
     old_values, targets, advantages = step.units.in_losses(values[:-1], targets, advantages, used, tasks)  # [T, B] each
     intrinsic_targets = None
-    if step.intrinsic.active:
+    if step.intrinsic:
         advantages, intrinsic_targets = step.intrinsic.combined(
             batch, outputs, advantages, lambda part: advantages_of(part.batch, part.values, part.gamma, config.gae_lambda)
         )

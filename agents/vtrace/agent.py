@@ -234,8 +234,8 @@ class VTraceAgent(Agent):
         compared_values, compared_targets, advantages = self.stepper.units.in_losses(
             values, targets.vs, targets.pg_advantages, kept, tasks
         )
-        intrinsic, of_intrinsic = self.stepper.intrinsic, {}
-        if intrinsic.active:
+        of_intrinsic = {}
+        if intrinsic := self.stepper.intrinsic:
             advantages, intrinsic_targets = intrinsic.combined(
                 batch, outputs, advantages, lambda stream: self._intrinsic(stream, log_rhos, masks.trusted)
             )

@@ -61,7 +61,7 @@ class EvaluationResult:
 
     @property
     def score(self) -> float:
-        """What decides which policy is best: the mean return, or the mean human-normalised score of several Atari games."""
+        """The number by which the best policy is chosen: the mean return, or the mean human-normalised score of Atari games."""
         score = mean_human_normalised(self.tasks)
         return self.mean_return if score is None else score
 

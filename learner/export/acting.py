@@ -84,7 +84,7 @@ class Policy:
             greedy: whether to take the best action instead of sampling one as in training.
             mask: legal actions, for an environment that has them in `info`.
             reward: that came with the observation, for a policy that sees rewards (`core_inputs`).
-            task: id of the environment that is played, for a policy that was told which of several it plays (`task_input`).
+            task: id of the environment that is played, for a policy of several that reads it (`task_input`).
         """
         frames = self._stacked(self._frame(observation, mask), state, reward, self._index_of(task))
         core, action = self._choose(frames, state, greedy)

@@ -44,7 +44,7 @@ def kernel(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def printed(client: Any, request: str, until: Callable[[str], bool] = lambda text: False) -> str:
-    """What a cell prints until it has ended, or until a text appears in it."""
+    """The output of a cell until it has ended, or until a text appears in it."""
     text = ""
     while not until(text):
         message = client.get_iopub_msg(timeout=120)

@@ -68,7 +68,7 @@ def parts_of_cores(asked: int | str) -> list[list[int]]:
 
 
 def machines(study: StudyPlan, joined: contextlib.ExitStack) -> tuple[Starter, Sequence[Sequence[int]]]:
-    """What starts a run, and the parts of the cores that take one each. joined: leaves the cluster at the end."""
+    """A function that starts a run, and the cores of each run that trains at the same time. joined: leaves a cluster."""
     if study.tuning.trials_on == "here":
         return start_program, parts_of_cores(study.tuning.trials_at_once)
     from tools.tuning.on_ray import Cluster  # Ray is an optional package

@@ -50,7 +50,7 @@ class RandomSeats(Host):
 
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
         free = [seat for seat, taken in enumerate(self._sessions) if taken is None][:count]
-        if len(free) < count:
+        if len(free) < count or exploit:  # there is no best action yet
             raise Busy(RETRY_SECONDS)
         for seat in free:
             self._sessions[seat] = session

@@ -29,7 +29,7 @@ RETRY_SECONDS = 2.0
 
 
 class SeatStacks:
-    """What each of C seats observes.
+    """The newest observations of C seats.
 
     stacks: `[C, S, *frame_shape]`. translation: of values of the environment's spaces into frames.
     """
