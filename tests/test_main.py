@@ -242,9 +242,9 @@ def test_another_signal_stops_a_run_that_hangs(start: Start, tmp_path: Path, mon
     program = start("--op_mode=train", f"--results_dir={results}", *flags, module=("-m", FAULTY_PROGRAM))
     _wait_for_metrics(results)
     (tmp_path / "hang").touch()
-    time.sleep(1)
+    _wait_until(lambda: not (tmp_path / "hang").exists())  # it is taken
     program.send_signal(signal.SIGTERM)
-    time.sleep(1)
+    time.sleep(0.5)
     assert program.poll() is None
     program.send_signal(signal.SIGINT)
     program.communicate(timeout=60)

@@ -91,7 +91,7 @@ def test_it_trains_resumes_and_plays(combination: str, core: str, tmp_path: Path
         ("vector-discrete-mask", "none", {}, ["vector", "action_mask"]),
         ("image-box", "none", {}, None),
         ("image-multi-mask", "lstm", {}, ["image", "action_mask"]),
-        ("dict-discrete", "none", {}, ["vector", "image"]),
+        ("dict-discrete", "none", {"network": "impala_deep", "adaptive_pool": 3}, ["vector", "image"]),
         ("dict-box", "lstm", {"core_inputs": True}, ["vector", "image", "previous_action", "previous_reward"]),
         ("two toys", "none", {**TOYS, "popart": True, "task_input": True}, ["observation", "_task", "_task_input"]),
     ],

@@ -119,7 +119,8 @@ class QNetwork(FeatureNetwork):
             self.register_buffer("support", bin_centres(self.get_buffer("edges")), persistent=False)
         elif self.kind == IMPLICIT:
             self.fraction_head = nn.Linear(COSINES, self.head_feature_count)  # w and b of phi
-            self.register_buffer("fractions", midpoints(size, torch.empty(())), persistent=False)
+            # Also for shapes without values: on the meta device PyTorch loads its compiler, for a second, to count.
+            self.register_buffer("fractions", midpoints(size, torch.empty((), device="cpu")), persistent=False)
 
     def _make_head(self, outputs: int) -> nn.Module:
         """A linear layer or, with `--head_units`, two with an activation function between them."""

@@ -155,7 +155,7 @@ class ImpalaDeep(Torso):
         layers.append(ACTIVATIONS[settings.activation]())
         if settings.adaptive_pool:
             height = width = settings.adaptive_pool
-            layers.append(nn.AdaptiveMaxPool2d(settings.adaptive_pool))
+            layers.append(_RegionMaxPool(settings.adaptive_pool))
         features = self.feature_count * settings.width
         super().__init__(*layers, nn.Flatten(), *hidden_layers(channels * height * width, (features,), settings))
         self.feature_count = features
@@ -165,6 +165,26 @@ class ImpalaDeep(Torso):
         if any(isinstance(block, _ResidualBlock) and layer is block.second for block in self.modules()):
             return _RESIDUAL_GAIN
         return 1.0 if isinstance(layer, nn.Conv2d) else _HIDDEN_GAIN
+
+
+class _RegionMaxPool(nn.Module):
+    """The largest value of each of `count` x `count` regions of an image, `[B, C, H, W]` -> `[B, C, count, count]`.
+
+    Region i covers rows floor(i H / count) to ceil((i + 1) H / count), and columns likewise.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting():
+            return functional.adaptive_max_pool2d(images, self.count)
+        for dim in (-2, -1):  # the same from operations that ONNX has: the largest of each region's rows, then of its columns
+            length = images.shape[dim]
+            bounds = [(length * i // self.count, -(-length * (i + 1) // self.count)) for i in range(self.count)]
+            images = torch.stack([images.narrow(dim, low, high - low).amax(dim) for low, high in bounds], dim)
+        return images
 
 
 class Mlp(Torso):

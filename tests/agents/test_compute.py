@@ -45,7 +45,7 @@ def faults_of_update():
     outputs = passes.forward(observations)
     passes.backward([outputs.values.sum()], outputs)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(statistics.median([faults_of_update() for _ in range(25)][10:]))
+print(statistics.median([faults_of_update() for _ in range(12)][5:]))
 """
 
 

@@ -27,7 +27,7 @@ REACH: dict[str, Any] = {
     "unroll_length": 8,
     "batch_size": 64,
     "hidden_sizes": "64,64",
-    "lr": 1e-3,
+    "lr": 3e-3,
     "replay_fill_fraction": 0.0,
 }
 SMALL = {

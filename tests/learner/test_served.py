@@ -94,7 +94,15 @@ def train(
         (
             "r2d2",
             lambda: gymnasium.make("CartPole-v1"),
-            {"unroll_length": 8, "burn_in": 4, "learning_starts": 40, "batch_size": 4, "core": "lstm", "updates_per_step": 1.0},
+            {
+                "unroll_length": 8,
+                "burn_in": 4,
+                "learning_starts": 40,
+                "batch_size": 4,
+                "core": "lstm",
+                "core_size": 8,
+                "updates_per_step": 0.2,
+            },
         ),
     ],
 )

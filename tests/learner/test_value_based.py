@@ -64,7 +64,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     ),
     "rainbow": settings_of("image-discrete-mask", "none", **DQN, **RAINBOW, replay_parameters=PRIORITISED),
     "quantiles": settings_of("vector-discrete", "none", **DQN, **QUANTILES, normalise_observations=True),
-    "implicit quantiles": settings_of("dict-discrete-mask", "none", **DQN, **IMPLICIT, **WIDE, replay_parameters=PRIORITISED),
+    "implicit quantiles": settings_of("vector-discrete-mask", "none", **DQN, **IMPLICIT, replay_parameters=PRIORITISED),
+    "wide": settings_of("dict-discrete-mask", "none", **{**DQN, **WIDE, "updates_per_step": 0.25}),
     "bins": settings_of("vector-discrete-mask", "none", **DQN, return_distribution="hl_gauss", atoms=6, munchausen=True),
     "munchausen": settings_of("image-discrete", "none", **DQN, munchausen=True, target_update_rate=0.1, target_update_period=1),
     "r2d2": settings_of("dict-discrete-mask", "lstm", **R2D2, core_inputs=True),
@@ -145,7 +146,8 @@ TOY: dict[str, Any] = {
 
 def test_dqn_learns_masked_choices_from_a_prioritised_replay(tmp_path: Path) -> None:
     """tests/agents/dqn/test_agent.py has several choices."""
-    own = {"environment_max_steps": 12_000, "double": True, "dueling": True}
+    own = {"environment_max_steps": 12_000, "double": True, "dueling": True, "hidden_sizes": "64", "lr": 3e-3}
+    own |= {"updates_per_step": 0.25, "target_update_period": 50, "epsilon_fraction": 0.2}
     settings = {**TOY, "env": "Masked-v0", **own, "replay_parameters": PRIORITISED.replace("40", "20000")}
     assert solves(SOLVED["Masked-v0"], tmp_path, **settings)
 
@@ -157,11 +159,9 @@ ON_POLICY: dict[str, Any] = {
     "epsilon_fraction": 0.5,
     "log_period": 60.0,
 }
-"""On masked choices and, with Retrace, on a mixture of new and old columns."""
 LEARNED: dict[str, dict[str, Any]] = {
-    "pqn": {"agent": "pqn", "minibatches": 4, **ON_POLICY},
-    "sqn": {"agent": "sqn", "hidden_sizes": "64", "lr": 2e-3, "target_update_rate": 0.02, "log_period": 60.0},
-    "sqn, retrace": {
+    # With Retrace: also from rows that older policies have played.
+    "sqn": {
         "agent": "sqn",
         "hidden_sizes": "64",
         "lr": 2e-3,
@@ -171,7 +171,7 @@ LEARNED: dict[str, dict[str, Any]] = {
         "retrace_lambda": 1.0,
         "updates_per_step": 0.25,
     },
-    "pqn, retrace": {"agent": "pqn", "retrace_lambda": 1.0, "minibatches": 4, **ON_POLICY, "replay_parameters": HALF_REPLAYED},
+    "pqn": {"agent": "pqn", "retrace_lambda": 1.0, "minibatches": 4, **ON_POLICY, "replay_parameters": HALF_REPLAYED},
 }
 
 

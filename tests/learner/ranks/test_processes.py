@@ -138,9 +138,9 @@ def test_a_learner_that_fails_at_its_start_ends_the_run_with_its_cause(
 def test_a_reproducible_run_resumes_with_the_same_bits_in_every_learner(tmp_path: Path) -> None:
     settings = {**TWO, "reproducible": True, "replay_parameters": MIXTURE, "lr_end_value": 6e-4, "checkpoint_period": 1000}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert launch.run(command(whole, "train", **settings, environment_max_steps=2400)) == 0
-    assert launch.run(command(parts, "train", **settings, environment_max_steps=1600)) == 0
-    assert launch.run(command(parts, "train_w_load", load="latest", environment_max_steps=2400)) == 0
+    assert launch.run(command(whole, "train", **settings, environment_max_steps=960)) == 0
+    assert launch.run(command(parts, "train", **settings, environment_max_steps=640)) == 0
+    assert launch.run(command(parts, "train_w_load", load="latest", environment_max_steps=960)) == 0
     ends = []
     for results in (whole, parts):
         run = run_of(results)
@@ -153,7 +153,7 @@ def test_a_reproducible_run_resumes_with_the_same_bits_in_every_learner(tmp_path
     assert first.counters.updates > 0
     assert None not in first.rank_replays
     with pytest.raises(ValueError, match=r"^learner_count: wanted 2 as in the checkpoint, .*, got 1; --noreproducible "):
-        command(parts, "train_w_load", load="latest", learner_count=1, environment_max_steps=3000)
-    others = {"learner_count": 1, "reproducible": False, "environment_max_steps": 3000}
+        command(parts, "train_w_load", load="latest", learner_count=1, environment_max_steps=1200)
+    others = {"learner_count": 1, "reproducible": False, "environment_max_steps": 1200}
     assert launch.run(command(parts, "train_w_load", load="latest", **others)) == 0
-    assert load_checkpoint(run_of(parts).checkpoint_paths()[-1]).counters.steps >= 3000
+    assert load_checkpoint(run_of(parts).checkpoint_paths()[-1]).counters.steps >= 1200
