@@ -117,7 +117,7 @@ class ServedRun:
             return (
                 sum(each["seats"] for each in clients) == CLIENTS * SEATS
                 and all(each["steps"] > SEATS for each in clients)
-                and status["version"] > (look["version"] or 0)
+                and (status.get("version") or 0) > (look["version"] or 0)  # none while spaces are awaited
             )
 
         if wait_for(all_play, BACK_SECONDS):
